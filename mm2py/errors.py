@@ -22,7 +22,33 @@
 
 The class answers who is at fault and what happens next; the message has what and where; ``remedy`` is
 one sentence that the operator can act on.
+
+An error reaches displays as its text, through task hosts, other workers and Connect's statuses: ``is_away`` and ``command_in`` say there
+what it is about.
 """
+
+import re
+from typing import Final
+
+NO_ANSWER: Final = "does not answer"
+UNREACHABLE: Final = "can be reached"
+NO_CONNECTION: Final = "no connection to"
+SILENT: Final = "has answered for"
+"""Words of the causes that a cluster or broker is away; whoever writes such a cause takes them from here."""
+
+_COMMAND: Final = re.compile(r"kafka-[a-z-]+\.sh --[^;]*[^;.\s]")
+"""A command of Kafka's own tools with its options; a text has it at its end, or before a semicolon."""
+
+
+def is_away(cause: str) -> bool:
+    """Tell whether a cause is a cluster or broker that cannot be reached."""
+    return any(words in cause for words in (NO_ANSWER, UNREACHABLE, NO_CONNECTION, SILENT))
+
+
+def command_in(cause: str) -> str:
+    """Return the command in a cause's remedy that mends it, empty where there is none."""
+    found = _COMMAND.search(cause)
+    return "" if found is None else found[0]
 
 
 class Mm2pyError(Exception):

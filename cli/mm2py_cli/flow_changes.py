@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Never, final
 import typer
 
 from mm2py.errors import FatalError, RetriableError, UsageError
-from mm2py.flows.view_models import ChangeResult, FlowView
+from mm2py.flows.view_models import ChangeResult, FlowView, TopicsChange
 from mm2py.observability.logging import some_of
 from mm2py_cli.flow_commands import FlowArgument, flow_app, health
 from mm2py_cli.output import (
@@ -253,6 +253,17 @@ def roll_back(
     return change.post("rollback", None, None, {"revision": revision})
 
 
+def _say_moved(topics: TopicsChange) -> None:
+    for number, names, what in (
+        (topics.starts, topics.starting, "will be copied"),
+        (topics.stops, topics.stopping, "will not be copied any more, copies stay"),
+    ):
+        if number:
+            shown = names[:SHOWN]
+            more = f" and {number - len(shown)} more" if number > len(shown) else ""
+            say(f"topics that {what}: {', '.join(shown)}{more}")
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _Change:
@@ -295,6 +306,8 @@ class _Change:
             done = rest.change_flow(method, path, {**query, "dry_run": self.dry_run or None}, body)
             printer.rows(done, done.changes, _CHANGES, "nothing is to be changed")
             say(self._summary(done))
+            if done.topics is not None:
+                _say_moved(done.topics)
             if done.still_paused:
                 say(
                     f"{done.flow}: {some_of(done.still_paused, SHOWN)} stay paused, they were"

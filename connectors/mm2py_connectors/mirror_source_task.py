@@ -20,6 +20,7 @@ from mm2py.client.stall_log import SOURCE, StallLog
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import (
+    NO_ANSWER,
     ConnectionFailedError,
     Mm2pyError,
     PartitionError,
@@ -539,7 +540,7 @@ class MirrorSourceTask(BatchSourceTask):
         if not isinstance(error, ConnectionFailedError | RequestTimedOutError):
             return error
         alias = self._config.source_cluster_alias
-        text = f"a broker of the source {alias} does not answer: {error.message}"
+        text = f"a broker of the source {alias} {NO_ANSWER}: {error.message}"
         return ConnectionFailedError(text, remedy=error.remedy)
 
     def _without_failed(

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Final, final
 
-from mm2py.errors import RequestTimedOutError
+from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.flows.edits import Patches, created, deleted, nothing_held, patched, without_topic
-from mm2py.flows.graph import FlowNode, copies
+from mm2py.flows.graph import FlowNode, chosen, copies
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
     FlowWork,
@@ -23,7 +23,7 @@ from mm2py.flows.states import (
     state_name,
     unfinished_job,
 )
-from mm2py.flows.view_models import ChangeResult
+from mm2py.flows.view_models import ChangeResult, TopicsChange
 from mm2py.flows.views import change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_overrides import state_key
@@ -55,6 +55,12 @@ FLOW: Final = ""
 
 APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
+
+LISTED_S: Final = 5.0
+"""How long the source may take to list its topics for a dry run."""
+
+MOST_NAMES: Final = 100
+"""Names of topics that begin or end to be copied at most, each."""
 
 _NO_COPY: Final = {"enabled": "false"}
 _WANTED: Final = {
@@ -384,7 +390,35 @@ class FlowChanges:
         self._led(request.flow)  # others are not held up for what is another worker's
         async with self._changing:
             node = self._led(request.flow)  # it may have been deleted meanwhile
-            return await self._apply(request, node, await plan(node))
+            change = await plan(node)
+            result = await self._apply(request, node, change)
+            configs = _choosing(node.overrides, change) if request.dry_run else None
+        if configs is None:
+            return result
+        return result.model_copy(
+            update={"topics": await self._topics(request.flow, node, *configs)}
+        )
+
+    async def _topics(
+        self, flow: FlowName, node: FlowNode, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> TopicsChange | None:
+        """Return which topics of the source a change of the connector's config begins and ends to copy; None where that is not known now."""
+        try:
+            resolved = self._parts.source_topics(
+                flow, node.herder.resolved_config(self._source(flow, node)[0]), self._parts.clock
+            )
+            async with asyncio.timeout(LISTED_S):
+                listed = await resolved
+            old, new = chosen(flow, before, listed), chosen(flow, after, listed)
+        except (Mm2pyError, TimeoutError):
+            return None
+        starting, stopping = sorted(new - old), sorted(old - new)
+        return TopicsChange(
+            starts=len(starting),
+            starting=tuple(starting[:MOST_NAMES]),
+            stops=len(stopping),
+            stopping=tuple(stopping[:MOST_NAMES]),
+        )
 
     async def _take_failed(self, flow: FlowName) -> None:
         """Let a flow whose herder failed be changed here, which may be the remedy."""
@@ -626,6 +660,17 @@ def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
         return edit(now)
 
     return checked
+
+
+def _choosing(
+    store: FlowOverridesStore, change: Change
+) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
+    """Return the config of the connector that copies before and after a change, None where the same topics are chosen."""
+    then = change.edit(store.picture())
+    before = _copying(store.effective())
+    after = _copying(then.configs) if store.would_be_present(then) else _NO_COPY
+    keys = (it for it in {*before, *after} if it == "enabled" or it.startswith("topic"))
+    return (before, after) if any(before.get(it) != after.get(it) for it in keys) else None
 
 
 # -- states -----------------------------------------------------------------------------------------

@@ -313,8 +313,11 @@ class FlowOffsets:
                 ahead = offset.offset - index.covered
                 reason = f"the group is {ahead} offsets ahead of the copy, which ends at {index.target_end}: it reads them again there"
                 if begins is not None:
-                    again = max(0, index.target_end - begins) + ahead + behind.get(source, 0)
+                    copied = max(0, index.target_end - begins)
+                    again = copied + ahead + behind.get(source, 0)
                     skipped = max(0, begins - index.target_end)
+                    if copied:
+                        reason += f", after {copied} that are copied from {begins} on"
             views.append(
                 GroupPartitionView(
                     topic=source.topic,
@@ -458,6 +461,17 @@ def side_cluster(
     """Return one cluster of a flow by the resolved config of its connector, not connected yet."""
     props = effective_client_properties(config, side, "admin", role="offsets")
     return Cluster(connection_settings(props), alias=alias, clock=clock)
+
+
+async def source_topics(flow: FlowName, config: Mapping[str, str], clock: Clock) -> Collection[str]:
+    """Return the topics of a flow's source by the resolved config of its connector.
+
+    Raises:
+        Mm2pyError: it does not answer, or the config cannot be used.
+    """
+    cluster = side_cluster(config, "source", flow.source, clock)
+    async with cluster as source:
+        return (await Admin(source).list_topics()).keys()
 
 
 async def _members(admin: Admin, group: str) -> int | None:

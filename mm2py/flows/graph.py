@@ -287,6 +287,16 @@ def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
     return _selection(flow, aliased, heartbeats=True).replicate(topic)
 
 
+def chosen(flow: FlowName, config: Mapping[str, str], topics: Collection[str]) -> set[str]:
+    """Return those of the source's topics that a source connector with this config copies; ``ConfigError``: it cannot be used."""
+    if not enabled(config):
+        return set()
+    aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
+    selection = _selection(flow, aliased, heartbeats=False)
+    selection.learn(topics)
+    return {topic for topic in topics if selection.replicate(topic)}
+
+
 def _selection(flow: FlowName, aliased: Mapping[str, str], *, heartbeats: bool) -> TopicSelection:
     return TopicSelection(
         policy_from_config(aliased),

@@ -5,7 +5,7 @@ collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from mm2py.config.class_names import (
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_ledger import KeptLedger
-from mm2py.flows.flow_offsets import FlowOffsets, side_cluster
+from mm2py.flows.flow_offsets import FlowOffsets, side_cluster, source_topics
 from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import (
     ConnectorWork,
@@ -30,6 +30,7 @@ from mm2py.flows.states import (
     unfinished_job,
 )
 from mm2py.flows.view_models import (
+    ClusterView,
     ConfigView,
     Direction,
     FlowView,
@@ -73,6 +74,9 @@ READS_AT_ONCE: Final = 2
 """Requests that read offsets from the clusters: each opens connections and reads internal topics."""
 
 
+NO_TARGET: Final = "this worker runs no flow to it (--clusters): ask one that does"
+
+
 class Fleet(Protocol):
     """The flows of this node; ``mm2py.flows.fleet.FlowFleet``."""
 
@@ -113,7 +117,7 @@ class FlowParts:
 
     ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
     ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no effect,
-    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all.
+    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all. ``source_topics`` lists a source.
     """
 
     fleet: Fleet
@@ -124,6 +128,9 @@ class FlowParts:
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
     property_problem: Callable[[str], str]
     readers: Callable[[str], Sequence[str]]
+    source_topics: Callable[[FlowName, Mapping[str, str], Clock], Awaitable[Collection[str]]] = (
+        source_topics
+    )
 
 
 @final
@@ -139,6 +146,19 @@ class FlowService:
         """Return the flows of this node by name, but for deleted ones."""
         nodes = self._parts.fleet.nodes
         return {flow: node for flow, node in nodes.items() if node.overrides.present}
+
+    def clusters(self) -> list[ClusterView]:
+        """Return the clusters between which flows may run here."""
+        pairs = sorted(self._parts.fleet.pairs)
+        return [
+            ClusterView(
+                alias=alias,
+                targets=tuple(it.target for it in pairs if it.source == alias),
+                sources=(sources := tuple(it.source for it in pairs if it.target == alias)),
+                note="" if sources else NO_TARGET,
+            )
+            for alias in sorted({end for pair in pairs for end in pair})
+        ]
 
     def find(self, name: str) -> FlowName:
         """Return the flow that is written ``A->B``.
@@ -245,9 +265,9 @@ class FlowService:
 
     def history(self, flow: FlowName) -> list[HistoryView]:
         """Return who changed what, newest first."""
-        return [
-            history_view(entry, self._parts.mask) for entry in self._node(flow).overrides.history()
-        ]
+        secret, mask = self._parts.names_a_secret, self._parts.mask
+        entries = self._node(flow).overrides.history()
+        return [history_view(flow, it, secret, mask) for it in entries]
 
     def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
         """Return every property in force, or that was after a revision, and where it comes from.

@@ -22,10 +22,25 @@ class View(BaseModel):
 
 
 class ErrorView(View):
-    """A problem of a connector, task or partition; the message has the remedy."""
+    """A problem of a connector, task or partition; the message has the remedy.
+
+    ``away``: it is a cluster or broker that cannot be reached, whatever else that keeps from working. ``command`` of Kafka's tools in the message
+    mends it, empty where none does.
+    """
 
     where: str
     message: str
+    away: bool = False
+    command: str = ""
+
+
+class ClusterView(View):
+    """A cluster of the worker's file: the clusters that a flow may copy it to and from here, with those that have one. ``note``: why there is none."""
+
+    alias: str
+    targets: tuple[str, ...]
+    sources: tuple[str, ...]
+    note: str = ""
 
 
 class TaskView(View):
@@ -159,10 +174,20 @@ class ChangeView(View):
         return f"{self.key}: {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
+class TopicsChange(View):
+    """Source topics that a change begins and ends to copy: how many, and the first names of each. Copies that were made stay."""
+
+    starts: int
+    starting: tuple[str, ...]
+    stops: int
+    stopping: tuple[str, ...]
+
+
 class ChangeResult(View):
     """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history.
 
-    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused alone.
+    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused alone. ``topics`` is of a dry run that
+    changes which are chosen; null for others, and where the source does not answer in time.
     """
 
     flow: str
@@ -171,6 +196,7 @@ class ChangeResult(View):
     revision: int | None
     changes: tuple[ChangeView, ...]
     still_paused: tuple[str, ...] = ()
+    topics: TopicsChange | None = None
 
 
 class HistoryView(View):

@@ -10,6 +10,7 @@ from typing import Final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.policies import HEARTBEATS
+from mm2py.errors import ProtocolError, command_in, is_away
 from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, enabled, engine, state_name
 from mm2py.flows.view_models import (
     ChangeView,
@@ -30,7 +31,7 @@ from mm2py.mirror.flow_overrides import (
     parse_override_key,
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
-from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import FlowSample, Lag, NodeSnapshot, PartitionSnapshot, lag_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName, State, TaskId, TopicPartition, names_a_topic
 
@@ -109,6 +110,7 @@ def flow_view(
     if members.silent and state == State.RUNNING.value:
         state = DEGRADED
     workers = {it.worker_id for _, it in work.works() if it is not None}
+    lag = _lag(partitions)
     return FlowView(
         flow=str(flow),
         source=flow.source,
@@ -125,20 +127,26 @@ def flow_view(
         failed_partitions=sum(1 for partition in partitions if partition.state == State.FAILED),
         held_partitions=sum(1 for it in partitions if it.state == PartitionState.HELD),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),
-        lag_records=_sum_of_lags(partitions),
-        lag_ms=_largest_lag(partitions),
+        lag_records=lag.records,
+        lag_ms=lag.ms,
         records_per_s=_rate(partition.records_per_s for partition in partitions),
         bytes_per_s=_rate(partition.bytes_per_s for partition in partitions),
         records_looped=sum(partition.looped for partition in partitions),
         conflicts=sum(partition.conflicts for partition in partitions),
         records_lost=sum(node.records_lost for node in nodes),
         errors=tuple(
-            ErrorView(where=where, message=mask.apply(text))
-            for where, text in islice(wrongs, MOST_ERRORS)
+            error_view(where, mask.apply(text)) for where, text in islice(wrongs, MOST_ERRORS)
         ),
         notes=tuple(work.notes(nodes)),
         connectors=tuple(_connector(connector) for connector in work.connectors),
         incomplete=members.incomplete,
+    )
+
+
+def error_view(where: str, message: str) -> ErrorView:
+    """Return a problem, with what displays need to know of its cause."""
+    return ErrorView(
+        where=where, message=message, away=is_away(message), command=command_in(message)
     )
 
 
@@ -256,6 +264,7 @@ def _topic_view(
 ) -> TopicView:
     states = [str(it.state) for it in parts]
     named = next((it.target.topic for it in parts if it.target is not None), None)
+    lag = _lag(parts)
     return TopicView(
         flow=flow,
         topic=topic,
@@ -265,8 +274,8 @@ def _topic_view(
         held_partitions=states.count(_HELD),
         paused_partitions=states.count(_PAUSED),
         state=_worst_state(states),
-        lag_records=_sum_of_lags(parts),
-        lag_ms=_largest_lag(parts),
+        lag_records=lag.records,
+        lag_ms=lag.ms,
         records_per_s=_rate([it.records_per_s for it in parts]),
         bytes_per_s=_rate([it.bytes_per_s for it in parts]),
     )
@@ -292,14 +301,8 @@ def _known_rate(rate: float) -> float | None:
     return round(rate, 1) if rate >= 0 else None
 
 
-def _sum_of_lags(partitions: Sequence[PartitionSnapshot]) -> int | None:
-    """Return what is known of the lag, None where a partition that works is left out of it."""
-    measured = [it.lag_records for it in partitions if it.lag_records >= 0]
-    if len(measured) < len(partitions) and any(
-        it.lag_records < 0 and it.state != _FAILED for it in partitions
-    ):
-        return None
-    return sum(measured) if measured else None
+def _lag(partitions: Iterable[PartitionSnapshot]) -> Lag:
+    return lag_of((it.lag_records, it.age_ms, it.state) for it in partitions)
 
 
 def _rate(rates: Iterable[float]) -> float | None:
@@ -307,16 +310,12 @@ def _rate(rates: Iterable[float]) -> float | None:
     return round(sum(measured), 1) if measured else None
 
 
-def _largest_lag(partitions: Sequence[PartitionSnapshot]) -> int | None:
-    working = [it.age_ms for it in partitions if it.lag_records >= 0 or it.state != State.FAILED]
-    known = [age_ms for age_ms in working if age_ms is not None]
-    return max(known) if known and len(known) == len(working) else None
-
-
 # -- changes ----------------------------------------------------------------------------------------
 
 
-def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
+def history_view(
+    flow: FlowName, entry: HistoryEntry, names_a_secret: Callable[[str], bool], mask: SecretMask
+) -> HistoryView:
     """Return one line of the history."""
     return HistoryView(
         revision=entry.revision.number,
@@ -324,37 +323,34 @@ def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
         by=entry.revision.by,
         action=entry.action,
         target=entry.target,
-        changes=tuple(
-            ChangeView(
-                key=change.key,
-                before=None if change.before is None else mask.apply(change.before),
-                after=None if change.after is None else mask.apply(change.after),
-            )
-            for change in entry.changes
-        ),
+        changes=tuple(change_view(flow, it, names_a_secret, mask) for it in entry.changes),
     )
 
 
 def change_view(
     flow: FlowName, change: Change, names_a_secret: Callable[[str], bool], mask: SecretMask
 ) -> ChangeView:
-    """Return one thing that a request changes, under the name that people know it by."""
-    kind, _, rest = change.key.partition(":")
-    texts = change.before, change.after
-    if kind == "override":
-        connector, key = parse_override_key(change.key)
-        name = f"{connector}.{key}"
-        texts = (
-            shown_value(key, change.before, names_a_secret, mask),
-            shown_value(key, change.after, names_a_secret, mask),
-        )
-    elif kind == "state":
-        name = rest
-    elif kind == "hold":
-        name = held_name(parse_hold_key(rest))
-    else:
-        name = rest or str(flow)
-    return ChangeView(key=name, before=texts[0], after=texts[1])
+    """Return one thing that a request changes or changed, under the name that people know it by."""
+    name, key = _named(flow, change.key)
+    before, after = (
+        it if key is None else shown_value(key, it, names_a_secret, mask)
+        for it in (change.before, change.after)
+    )
+    return ChangeView(key=name, before=before, after=after)
+
+
+def _named(flow: FlowName, key: str) -> tuple[str, str | None]:
+    """Return what a key of the topic is called, and the property that it is about."""
+    kind, _, rest = key.partition(":")
+    try:
+        if kind == "override":
+            connector, name = parse_override_key(key)
+            return f"{connector}.{name}", name
+        if kind == "hold":
+            return held_name(parse_hold_key(rest)), None
+    except ProtocolError:
+        return key, None  # another program wrote it
+    return rest or str(flow), None
 
 
 def shown_value(

@@ -276,8 +276,32 @@ class PartitionSnapshot:
 
         A partition that lags and was never seen without a lag has 0 ms as well.
         """
-        dated = self.lag_records == 0 or (self.lag_records > 0 and self.newest_ms != UNKNOWN)
-        return self.lag_ms if dated or self.lag_ms > 0 else None
+        return _age(self.lag_records, self.newest_ms, self.lag_ms)
+
+
+def _age(lag_records: int, newest_ms: int, lag_ms: int) -> int | None:
+    dated = lag_records == 0 or (lag_records > 0 and newest_ms != UNKNOWN)
+    return lag_ms if dated or lag_ms > 0 else None
+
+
+class Lag(NamedTuple):
+    """How far behind a partition, topic or flow is; None is not known."""
+
+    records: int | None
+    ms: int | None
+
+
+def lag_of(parts: Iterable[tuple[int, int | None, str]]) -> Lag:
+    """Return the lag of many partitions, given as lag in records, age and state: the sum and the largest.
+
+    Each is None while one of them is not known. A partition that failed counts once it was measured.
+    """
+    counted = [(lag, age_ms) for lag, age_ms, state in parts if lag >= 0 or state != "FAILED"]
+    ages = [age_ms for _, age_ms in counted if age_ms is not None]
+    return Lag(
+        sum(lag for lag, _ in counted) if counted and all(lag >= 0 for lag, _ in counted) else None,
+        max(ages) if ages and len(ages) == len(counted) else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -603,17 +627,16 @@ class FlowMeter:
         """Return its sums, for the course of the last hour."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
-        # Heartbeats and third parties' sources have no lag; what failed has one once it is measured.
-        working = [
-            it
+        # Heartbeats and third parties' sources have no lag.
+        lag = lag_of(
+            (it.lag_records, _age(it.lag_records, it.newest_ms, it.lag_ms(now_ms)), it.state)
             for it in meters
-            if names_a_topic(it.source.topic) and (it.lag_records >= 0 or it.state != "FAILED")
-        ]
-        is_known = bool(working) and all(meter.lag_records >= 0 for meter in working)
+            if names_a_topic(it.source.topic)
+        )
         return FlowSample(
             at_ms=now_ms,
-            lag_records=sum(meter.lag_records for meter in working) if is_known else None,
-            lag_ms=max(meter.lag_ms(now_ms) for meter in working) if is_known else None,
+            lag_records=lag.records,
+            lag_ms=lag.ms,
             records=self._gone_records + sum(meter.records for meter in meters),
             size_bytes=self._gone_bytes + sum(meter.bytes for meter in meters),
         )

@@ -32,6 +32,7 @@ from mm2py.rest.parts import (
     endpoint,
 )
 from mm2py.rest.raw_path import RawPath, plain_segment
+from mm2py.rest.refusals import refusal_text
 from mm2py.rest.routes import connectors, worker
 from mm2py.rest.routes.metrics import metrics_route
 from mm2py.rest.routes.probes import Probes
@@ -218,11 +219,8 @@ class _Handlers:
     async def validation(self, request: Request, error: Exception) -> Response:
         del request
         assert isinstance(error, RequestValidationError)
-        problems = [
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            for item in error.errors()
-        ]
-        return error_response(UNPROCESSABLE, self._parts.mask.apply("; ".join(problems)))
+        text = refusal_text(error.errors())
+        return error_response(UNPROCESSABLE, self._parts.mask.apply(text))
 
 
 def install_handlers(app: FastAPI, parts: RestParts) -> None:

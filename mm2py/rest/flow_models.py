@@ -23,6 +23,7 @@ from mm2py.flows.edits import Patches
 from mm2py.mirror.backfills import Order
 from mm2py.mirror.start_positions import parse_boundary
 from mm2py.rest.answers import UNPROCESSABLE
+from mm2py.rest.refusals import refusal_text
 from mm2py.runtime.errors import HerderError
 
 _Properties = dict[Annotated[str, Field(min_length=1)], str | None]
@@ -200,11 +201,8 @@ def _read(model: type[_Body], value: object) -> _Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(('body', *(str(part) for part in item['loc'])))}: {item['msg']}"
-            for item in error.errors(include_input=False, include_url=False)
-        ]
-        raise HerderError("; ".join(problems), status=UNPROCESSABLE) from None
+        text = refusal_text(error.errors(include_url=False), "body")
+        raise HerderError(text, status=UNPROCESSABLE) from None
 
 
 def _patches(patch: FlowPatch) -> Patches:

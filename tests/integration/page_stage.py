@@ -164,13 +164,14 @@ PLANNED = replace(
     PLAN,
     at_ms=1_764_000_000_000,
     would_lose=58,
+    copied_first=12,
     state="RUNNING",
     fence_rules=0,
     fence_note="the source has no authorizer",
     problems=("flow B->A copies no old.*: what clients write there on B stays there",),
     topics=(
         TopicRow(topic="orders", copy="A.orders", partitions=3, lag_records=58, lag_ms=9_100, would_lose=58, copied_to={0: 4}, problems=("topic A.orders is missing on B",), gaps=("topic A.orders is missing on B",)),
-        TopicRow(topic="bills", copy="A.bills", partitions=1, lag_records=0, lag_ms=0, would_lose=0, copied_to={0: 9}),
+        TopicRow(topic="bills", copy="A.bills", partitions=1, lag_records=12, lag_ms=300, would_lose=0, copied_to={0: 9}),
     ),
     groups=(
         GroupRow(group=HOSTILE, state="STABLE", state_there="EMPTY", reads_again=10, skips=0, not_synced=""),

@@ -3,6 +3,7 @@
 Flow: flows over fakes (or a worker on real brokers) behind a real listener -> ``Browser`` -> texts, requests, errors.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import quote, urlsplit
@@ -133,25 +134,30 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
     browser: Browser, rig: Rig
 ) -> None:
     del rig.herders[BA]
-    scenes: list[tuple[Callable[[Rig], None], str, str]] = [
-        (_suspended, "the target B does not answer: it copies nothing", "mm2py flow describe A/B"),
-        (_disabled, "not enabled: it sends heartbeats", "mm2py flow create A/B"),
-        (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'"),
-        (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide"),
-        (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B"),
-        (_failed, DENIED, "mm2py flow restart A/B --only-failed"),
-        (_held, DENIED, "mm2py flow describe A/B -o wide"),
-    ]
+    scenes: list[tuple[Callable[[Rig], None], str, str, str]] = [
+        (_suspended, "the target B does not answer: it copies nothing", "mm2py flow describe A/B", "not ready"),
+        (_disabled, "not enabled: it sends heartbeats", "mm2py flow create A/B", ""),
+        (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'", "not ready"),
+        (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide", "not known"),
+        (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
+        (_failed, DENIED, "mm2py flow restart A/B --only-failed", "not ready"),
+        (_held, DENIED, "mm2py flow describe A/B -o wide", "not ready"),
+    ]  # fmt: skip
     async with served(public_app(rig.parts)) as url:
         await browser.open(f"{url}ui/")
-        for break_it, cause, remedy in scenes:
+        for break_it, cause, remedy, ready in scenes:
             heal(rig, AB)
             await browser.until(GOOD)
+            assert "1 of 1 ready." in await browser.text()
             break_it(rig)
             await browser.until(f"!{GOOD}")
             text = await browser.text()
             assert cause in text
             assert remedy in text
+            assert (f"0 of 1 ready; A->B {ready}: " in text) is bool(ready)
+            assert await browser.evaluate(
+                "document.querySelector('td a[href=\"#/flows/A-%3EB/failover\"]').innerText"
+            ) in (f"✖\ufe0e {ready}", f"? {ready}", "‖ none")
             for part, title in (("tasks", "Connectors and tasks"), ("topics", "Topics")):
                 await browser.open(f"{url}ui/#/flows/A-%3EB/{part}")
                 await browser.until(f"document.querySelector('section[aria-label=\"{title}\"] td')")
@@ -235,6 +241,7 @@ async def test_the_overview_names_a_flow_that_copies_nothing_and_a_cluster_that_
         await browser.until_text("3 more causes: the flow's page has them")
         text = await browser.text()
         assert (text.count(away), "paused: t" in text, "since" in text) == (2, True, True)
+        await in_all_looks(browser, "first")
         await browser.open(f"{url}ui/#/flows/A-%3EB")
         await browser.until_text(f"{away}: cause 4")
         assert_quiet(browser, url)
@@ -295,7 +302,14 @@ async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is
         await browser.evaluate("document.querySelector('#drill ~ p button').click()")
         await browser.until_text("Ready; clients would wait about 2.3 s")
         for planned, seen in (
-            (replace(PLAN, source_reachable=False), "Would lose\nnot known"),
+            (
+                replace(PLAN, source_reachable=False),
+                "Without A, everything is lost that was not copied",
+            ),
+            (
+                replace(PLAN, copied_first=64),
+                "Nothing would stay behind. 64 more offsets are on the way (ordinary lag)",
+            ),
             (PLANNED, "Not ready: 3 reasons"),
         ):
             jobs.failovers.planned = planned
@@ -304,7 +318,8 @@ async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is
             await browser.until_text(seen)
         text = await browser.text()
         for seen in (
-            "58 offsets would not be copied", "orders: topic A.orders is missing on B", "Not fenced: the source has no authorizer",
+            "58 offsets would not be copied", "58 offsets would stay behind, in a partition or flow that failed",
+            "12 more offsets are on the way (ordinary lag): a failover copies them to B before clients move", "orders: topic A.orders is missing on B", "Not fenced: the source has no authorizer",
             "1 of 2 groups", HOSTILE, "abort hanging transactions", "9.1 s", "copies no old.*",
         ):  # fmt: skip
             assert seen in text, seen
@@ -357,7 +372,12 @@ async def test_the_ledger_says_in_words_what_was_lost_where_and_why(
         )  # fmt: skip
         await browser.open("about:blank")
         await browser.open(f"{own}ui/#/flows/A-%3EB/ledger")
+        await browser.until_text("120 offsets lost; stopped at 1 record or batch, cured; 5 offsets")
+        await browser.until_text("stopped, cured")
+        broken = partition("orders", 2, 9, state="FAILED", cause="the record is too large")
+        rig.herders[AB].show(partitions=(partition("t", 0, 0), broken))
         await browser.until_text("120 offsets lost; stopped at 1 record or batch; 5 offsets may be")
+        assert "stopped, cured" not in await browser.text()
         await browser.until_text("mm2py-quarantine.A.orders.internal")
         text = await browser.text()
         for seen in (
@@ -391,6 +411,11 @@ async def test_names_that_are_markup_are_shown_as_texts_everywhere(
             (f"{url}ui/#/flows/A-%3EB/config", "<b>x</b>"),
             (f"{url}ui/#/flows/A-%3EB/history", "<b>x</b>"),
             (f"{place}/groups/{quote(HOSTILE, safe='')}", f"why {HOSTILE}"),
+            (
+                f"{place}/groups/skipper",
+                "If it moved to B now, it would read 10 records again and skip 3 records.",
+            ),
+            (f"{place}/{quote(HOSTILE, safe='')}", f"A flow has no part {HOSTILE}"),
             (f"{url}ui/#/flows/{quote(HOSTILE, safe='')}", f"no flow {HOSTILE}"),
         ):
             await browser.open("about:blank")
@@ -475,6 +500,30 @@ async def test_thousands_of_topics_are_searched_and_only_visible_ones_are_drawn(
         assert_quiet(browser, url)
 
 
+async def test_a_link_that_leads_nowhere_says_so_above_what_there_is(
+    browser: Browser, rig: Rig
+) -> None:
+    async with served(public_app(rig.parts)) as url:
+        for place, said, there in (
+            ("flows/no-such", "This worker has no flow no-such.", "th a[href='#/flows/A-%3EB']"),
+            ("flows/A-%3EB/no-such", "A flow has no part no-such", "section[aria-label=Topics]"),
+            ("no-such", "This page has no place #/no-such", "th a[href='#/flows/A-%3EB']"),
+        ):
+            await browser.open(f"{url}ui/#/{place}")
+            await browser.until_text(said)
+            await browser.until(f'document.querySelector("{there}")')
+        await in_all_looks(browser, "nowhere")
+        await browser.open(f"{url}ui/#/")
+        await browser.until("!document.body.innerText.includes('no-such')")
+        # It begins to exist.
+        await browser.open(f"{url}ui/#/flows/A-%3EC")
+        await browser.until_text("This worker has no flow A->C.")
+        later = flow("A", "C")
+        await asyncio.to_thread(rig.add, later)
+        await browser.until("document.querySelector('h1')?.innerText === 'Flow A->C'")
+        assert [it for it in browser.errors if "404" not in it] == []
+
+
 async def test_the_page_needs_no_mouse_and_fits_a_phone(browser: Browser, rig: Rig) -> None:
     rig.herders[AB].show(partitions=(partition("t", 0, 9, state="HELD", cause=DENIED),))
     async with served(public_app(rig.parts)) as url:
@@ -486,6 +535,13 @@ async def test_the_page_needs_no_mouse_and_fits_a_phone(browser: Browser, rig: R
                 await browser.until_text(seen)
                 wider = "document.documentElement.scrollWidth > innerWidth"
                 assert not await browser.evaluate(wider), (width, place)
+        # What was chosen is on a phone before the numbers of the whole flow.
+        for width, before in ((390, True), (1280, False)):
+            await browser.look(width=width, height=844, dark=False)
+            await browser.open(f"{url}ui/#/flows/A-%3EB/tasks")
+            part = "document.querySelector('section[aria-label=\"Connectors and tasks\"]')"
+            after = "compareDocumentPosition(document.querySelector('.facts')) & 4"
+            await browser.until(f"{part} && {'' if before else '!'}({part}.{after})")
         await browser.open(f"{url}ui/#/")
         await browser.until("document.querySelector('a.arrow, table a')")
         reached: set[str] = set()

@@ -1,10 +1,15 @@
 """Changes from the page: planned, shown as a difference, confirmed; refusals are explained, and readers have no button."""
 
+import json
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
 import pytest
 
+from mm2py.runtime.herder.api import ConnectorState, WorkState
+from mm2py.types import State
+from mm2py_jobs.copy.backfill_jobs import CommandEnd
 from tests.integration import page_stage
 from tests.integration.failovers import (
     PARTITIONS,
@@ -28,6 +33,7 @@ from tests.integration.page_stage import (
     done,
     enter,
     gated,
+    in_all_looks,
     press,
     served,
 )
@@ -37,8 +43,9 @@ from tests.integration.traffic import Sent, commit, committed, copied, ends, wri
 from tests.kit.browser import Browser
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
-from tests.unit.rest.flow_fakes import AB, Rig
+from tests.unit.rest.flow_fakes import AB, NAME, Rig
 from tests.unit.rest.job_fakes import with_backfill
+from tests.unit.rest.rest_fakes import FakeHerder
 
 pytestmark = MARKS
 
@@ -80,12 +87,15 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
 ) -> None:
     async with served(gated(rig.parts)) as url:
         own = url.replace("//", "//ann:pw@")
+        rig.listed = ["t", "u", "__own"]
         await browser.open(f"{own}ui/#/flows/A-%3EB/topics")
         await press(browser, "Choose topics")
         await enter(browser, "topics", HOSTILE.replace(",", ""))
         await press(browser, "Show what it would change", "dialog[open]")
         await browser.until(f"{OPEN}?.innerText.includes('1 thing would change')")
         assert HOSTILE in await browser.evaluate(f"{OPEN}.innerText")
+        stops = "2 topics will not be copied any more, copies stay: t, u"
+        assert stops in await browser.evaluate(f"{OPEN}.innerText")
         await press(browser, "Cancel", "dialog[open]")
         await browser.open(f"{own}ui/#/flows/A-%3EB/history")
         await browser.until_text("Nothing was changed: the worker's file is in force.")
@@ -97,6 +107,12 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
         )
         await browser.open(f"{own}ui/#/")
         await press(browser, "Add a flow")
+        offered = (
+            f"[...{OPEN}?.querySelectorAll('#choices-target option') ?? []].map(it => it.value)"
+        )
+        await browser.until(f"{offered}.join() === 'A,B'")
+        assert "clusters in that file" in await browser.evaluate(f"{OPEN}.innerText")
+        await in_all_looks(browser, "add-flow")
         for name, value in (("source", "A"), ("target", "nowhere")):
             await enter(browser, name, value)
         await press(browser, "Show what it would change", "dialog[open]")
@@ -122,6 +138,57 @@ async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
         await done(browser)
         await browser.open(f"{url}ui/#/flows/B-%3EA/jobs")
         await browser.until_text("No job of this flow was run.")
+
+
+async def test_a_backfill_is_planned_and_started_from_the_page(browser: Browser, rig: Rig) -> None:
+    part = {
+        "topic": "t",
+        "partition": 0,
+        "target_topic": "A.t",
+        "from": 3,
+        "to": 7,
+        "offsets": 4,
+        "bytes": 900,
+    }
+    plan = {"partitions": [part], "lanes": [{"lane": 0}], "refused": [], "notes": ["a note"], "bytes": 900, "estimated_seconds": 2.5}  # fmt: skip
+    rig.commands.planned = CommandEnd(0, json.dumps(plan), ())
+    async with served(gated(rig.parts)) as url:
+        await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
+        await browser.until_text("mm2py job verify run FILE --flow 'A->B'")
+        await press(browser, "Copy history")
+        await enter(browser, "rate_limit", "much")
+        await press(browser, "Show what it would change", "dialog[open]")
+        await browser.until(f"{OPEN}?.innerText.includes('rate_limit: must be a whole number')")
+        await enter(browser, "rate_limit", "5000")
+        await enter(browser, "from", "offset:3")
+        await press(browser, "Show what it would change", "dialog[open]")
+        planned = "1 partition in 1 lane: 4 offsets, 900 B, about 2.5 s."
+        await browser.until(f"{OPEN}?.innerText.includes({planned!r})")
+        assert rig.commands.runs == []
+        await in_all_looks(browser, "backfill")
+        await confirm(browser, "Start", "t-0: 3 to 6")
+        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
+        (order,) = rig.commands.runs
+        assert (order.start, order.rate_limit, order.by) == ("offset:3", 5_000, "ann")
+        rig.commands.end(0)
+
+
+async def test_a_stopped_flow_leads_to_its_failback_and_says_what_copying_again_does(
+    browser: Browser, rig: Rig
+) -> None:
+    stopped = WorkState(State.STOPPED, "worker:8083", None, None)
+    herder = rig.herders[AB]
+    herder.states[NAME] = ConnectorState(NAME, stopped, {}, "source")
+    herder.info_now = lambda name: replace(FakeHerder.info_now(herder, name), tasks=())  # type: ignore[method-assign, type-var] # a connector without tasks
+    async with served(gated(rig.parts)) as url:
+        await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB")
+        await browser.until_text("Copy A to B again")
+        first = "document.querySelector('.buttons > :first-child')"
+        assert await browser.evaluate(f"{first}.getAttribute('href')") == "#/flows/A-%3EB/failover"
+        assert "Resume" not in await browser.text()
+        await in_all_looks(browser, "stopped")
+        await press(browser, "Copy A to B again")
+        await browser.until(f"{OPEN}?.innerText.includes('start a failback instead')")
 
 
 @pytest.mark.integration

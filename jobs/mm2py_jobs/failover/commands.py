@@ -510,6 +510,8 @@ def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
     yield "SOURCE", "answers" if plan.source_reachable else "does not answer"
     awaited = f"; {plan.awaited} above open transactions, which the drain waits for"
     yield "WOULD LOSE", str(plan.would_lose) + (awaited if plan.awaited else "")
+    if plan.source_reachable:
+        yield "COPIED FIRST", f"{plan.copied_first} (ordinary lag, lost only with the source)"
     yield from _transactions(plan.transactions)
     yield "FENCE", f"{plan.fence_rules} rules" + (f"; {plan.fence_note}" if plan.fence_note else "")
     if plan.quarantine:

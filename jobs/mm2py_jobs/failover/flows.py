@@ -6,7 +6,7 @@ workers read before they start a task.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, final
@@ -41,6 +41,7 @@ class FlowNow:
     """The current state of a flow; ``enabled``: it copies topics, not only heartbeats.
 
     ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions; ``errors``: why it does not copy.
+    ``failed_tasks``: as partitions name theirs.
     """
 
     state: str
@@ -49,6 +50,7 @@ class FlowNow:
     failed: int = 0
     paused: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    failed_tasks: tuple[str, ...] = ()
 
     @property
     def is_stopped(self) -> bool:
@@ -101,14 +103,17 @@ class NoWorkerApi:
 def flow_now(row: Row) -> FlowNow:
     """Return one flow of the answer to ``GET /flows``."""
     tasks = [
-        task for connector in rows_of(row, "connectors") for task in rows_of(connector, "tasks")
+        (f"{text_of(connector, 'name')}-{count_of(task, 'number')}", text_of(task, "state"))
+        for connector in rows_of(row, "connectors")
+        for task in rows_of(connector, "tasks")
     ]
-    failed = sum(text_of(task, "state") == State.FAILED for task in tasks)
+    failed_tasks = tuple(name for name, state in tasks if state == State.FAILED)
     return FlowNow(
         state=text_of(row, "state"),
         enabled=row.get("enabled") is not False,
         tasks=len(tasks),
-        failed=failed + (count_of(row, "failed_partitions") or 0),
+        failed=len(failed_tasks) + (count_of(row, "failed_partitions") or 0),
+        failed_tasks=failed_tasks,
         paused=tuple(texts_of(row, "paused")),
         errors=tuple(
             f"{text_of(it, 'where')}: {text_of(it, 'message')}" for it in rows_of(row, "errors")
@@ -130,27 +135,33 @@ class RestFlows:
 
     async def lag(self, flow: FlowName) -> Mapping[str, int]:
         """Return the lag in records by topic, as its tasks know it; empty if no worker answers."""
-        rows = await self._rows(flow, "lag")
+        rows = await self._rows(flow, "lag") or ()
         lags = {text_of(row, "topic"): count_of(row, "lag_records") for row in rows}
         return {topic: lag for topic, lag in lags.items() if lag is not None}
 
-    async def not_copied(self, flow: FlowName) -> Mapping[TopicPartition, str]:
-        """Return the source partitions that are held, failed or paused, with state and cause; empty if no worker answers."""
+    async def not_copied(
+        self, flow: FlowName, failed_tasks: Collection[str] = ()
+    ) -> Mapping[TopicPartition, str] | None:
+        """Return the source partitions that are held or failed, or whose task failed, with state and cause; None if no worker answers."""
         rows = await self._rows(flow, "partitions")
-        return {
-            TopicPartition(text_of(row, "topic"), count_of(row, "partition") or 0): ": ".join(
-                it for it in (text_of(row, "state"), text_of(row, "cause")) if it
-            )
-            for row in rows
-            if text_of(row, "state") in _NOT_COPIED
-        }
+        return (
+            None
+            if rows is None
+            else {
+                TopicPartition(text_of(row, "topic"), count_of(row, "partition") or 0): ": ".join(
+                    it for it in (text_of(row, "state"), text_of(row, "cause")) if it
+                )
+                for row in rows
+                if text_of(row, "state") in _NOT_COPIED or text_of(row, "task") in failed_tasks
+            }
+        )
 
-    async def _rows(self, flow: FlowName, what: str) -> Sequence[Row]:
+    async def _rows(self, flow: FlowName, what: str) -> Sequence[Row] | None:
         try:
             return await self._api.rows(flow_path(str(flow), what))
         except Mm2pyError as error:
             log.info("%s not known flow=%s cause=%s", what, flow, error)
-            return ()
+            return None
 
     async def stop(self, flow: FlowName) -> None:
         """Stop every connector of a flow; does not wait for its tasks."""

@@ -115,7 +115,9 @@ class WriterRow:
 class FailoverPlan:
     """What a failover would do.
 
-    ``would_lose`` is the number that ``--accept-loss`` has to name; ``awaited`` of them are above open transactions that the drain waits for.
+    ``would_lose`` is the number that ``--accept-loss`` has to name: offsets that nothing copies, since their partition or the flow failed, is held,
+    paused or stopped; ``awaited`` of them are above open transactions that the drain waits for. ``copied_first``: ordinary lag beside them, which
+    a failover copies before clients move; it is lost only with the source itself, 0 if that does not answer.
     ``transactions``: all open ones in the flow's topics, except mirrors'. ``state``: of the flow, empty if no worker of it answers.
     ``standing``: why the clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end first, and how to
     end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers that no ACL blocks. ``writers`` is null if the brokers do
@@ -137,6 +139,7 @@ class FailoverPlan:
     standing: str = ""
     jobs: tuple[str, ...] = ()
     awaited: int = 0
+    copied_first: int = 0
     topics: tuple[TopicRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     writers: tuple[WriterRow, ...] | None = ()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, final
 
+from mm2py.api.context import PartitionState
 from mm2py.client.connect.admin import Admin
 from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
@@ -90,7 +91,7 @@ async def plan_failover(
     try:
         progress = await sides.progress()
         opened = await sides.open_transactions(progress.held)
-        stuck = await control.not_copied(clusters.name)
+        stuck = await control.not_copied(clusters.name, () if now is None else now.failed_tasks)
         topics = _Source(clusters, problems, opened, stuck)
         rows, awaited = await topics.topics(progress, now), topics.awaited
         groups = await _groups(clusters, problems)
@@ -106,6 +107,7 @@ async def plan_failover(
         opened, awaited = (), 0
         rows = await _last_known(clusters, control)
     job = await sides.unfinished_job()
+    would_lose = sum(row.would_lose or 0 for row in rows)
     return FailoverPlan(
         flow=str(clusters.name),
         kind=str(kind),
@@ -113,7 +115,8 @@ async def plan_failover(
         source_reachable=there,
         state="" if now is None else now.state,
         reverse_state="" if back is None or not back.enabled else back.state,
-        would_lose=sum(row.would_lose or 0 for row in rows),
+        would_lose=would_lose,
+        copied_first=sum(row.lag_records or 0 for row in rows) - would_lose if there else 0,
         fence_rules=len(fence.rules),
         fence_note=fence.note,
         quarantine=tuple(
@@ -212,7 +215,7 @@ class _Source:
         clusters: FailoverClusters,
         problems: _Problems,
         opened: Sequence[OpenTransaction],
-        stuck: Mapping[TopicPartition, str],
+        stuck: Mapping[TopicPartition, str] | None,
     ) -> None:
         self._clusters, self._problems = clusters, problems
         self._opened, self._stuck = opened, stuck
@@ -221,7 +224,7 @@ class _Source:
 
     async def topics(self, progress: Progress, now: FlowNow | None) -> list[TopicRow]:
         names = sorted({tp.topic for tp in progress.ends})
-        for tp, cause in sorted(self._stuck.items()):
+        for tp, cause in sorted((self._stuck or {}).items()):
             self._problems.note(tp.topic, f"partition {tp.partition} is {cause}")
         await self._check_copies(progress)
         await self._check_lost_copies(progress)
@@ -250,7 +253,7 @@ class _Source:
     def _lost(self, tail: Tail, progress: Progress, now: FlowNow | None) -> int:
         opened = [it for it in self._opened if (it.topic, it.partition) == tail.tp]
         waits = bool(opened) and self._clusters.read_committed
-        if not _is_copied(tail, now) or (tail.tp in self._stuck and not waits):
+        if stays_behind(tail, now, self._stuck, waits=waits):
             return tail.end - tail.start
         if not waits:
             return 0
@@ -368,11 +371,20 @@ class _Source:
             )
 
 
-def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
-    """Whether a tail is going to be copied: the flow runs, and this part of it is not paused."""
-    if now is None or not now.copies or now.failed:
-        return False
-    return not {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused)
+def stays_behind(
+    tail: Tail, now: FlowNow | None, stuck: Mapping[TopicPartition, str] | None, *, waits: bool
+) -> bool:
+    """Tell whether nothing is going to copy a tail: of what does copy, it is ordinary lag.
+
+    ``stuck``: state and cause of partitions, None if not known; ``waits``: committed records wait for an open transaction.
+    """
+    if now is None or not now.copies or (now.failed and stuck is None):
+        return True
+    if {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused):
+        return True
+    cause = (stuck or {}).get(tail.tp, "")
+    # What waits for a transaction is held, too, and goes on by itself.
+    return bool(cause) and not (waits and cause.startswith(PartitionState.HELD))
 
 
 async def _groups(clusters: FailoverClusters, problems: _Problems) -> list[GroupRow]:

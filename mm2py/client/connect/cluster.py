@@ -22,6 +22,8 @@ from mm2py.client.pacing import Patience, RequestPace, patience
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
+    SILENT,
+    UNREACHABLE,
     ConnectionFailedError,
     Mm2pyError,
     RequestTimedOutError,
@@ -249,7 +251,7 @@ class Cluster:
         since = min(self._asked.values(), default=math.inf)
         if self.clock.monotonic() - since <= longer_than_s:
             return ""
-        return self._unreached or f"no broker of {self} has answered for {longer_than_s:g} s"
+        return self._unreached or f"no broker of {self} {SILENT} {longer_than_s:g} s"
 
     async def refresh_brokers(self) -> None:
         """Learn ``broker_ids`` anew; a client whose questions wait for their turn takes those of the last minute."""
@@ -471,7 +473,7 @@ class Cluster:
 
     def _unreachable(self, problem: RetriableError | None) -> ConnectionFailedError:
         return ConnectionFailedError(
-            f"no broker of {self} can be reached: {'' if problem is None else problem.message}",
+            f"no broker of {self} {UNREACHABLE}: {'' if problem is None else problem.message}",
             remedy=(problem.remedy if problem is not None else "")
             or f"check {self.alias}.bootstrap.servers and that the brokers run",
         )

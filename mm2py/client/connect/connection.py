@@ -25,6 +25,7 @@ from mm2py.client.connect.wire import Buffer, Wire, start_tls
 from mm2py.client.pacing import RequestPace
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
+    NO_CONNECTION,
     ConnectionFailedError,
     Mm2pyError,
     ProtocolError,
@@ -172,7 +173,7 @@ class BrokerConnection:
                     remedy="check that it is a Kafka listener, and security.protocol",
                 ) from None
             raise ConnectionFailedError(
-                f"no connection to {host}:{port} within {setup_ms} ms"
+                f"{NO_CONNECTION} {host}:{port} within {setup_ms} ms"
             ) from None
         connection._on_closed = on_closed
         return connection

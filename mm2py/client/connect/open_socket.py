@@ -9,7 +9,7 @@ from typing import final
 
 from mm2py.config.broker_addresses import NETWORKS_VARIABLE, broker_networks
 from mm2py.config.clients import ConnectionSettings
-from mm2py.errors import ConnectionFailedError
+from mm2py.errors import NO_CONNECTION, ConnectionFailedError
 
 
 def reason_of(error: Exception | None) -> str:
@@ -81,13 +81,13 @@ async def connect_socket(
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ConnectionFailedError(
-                    f"no connection to {host}:{port}: this process has too many open files",
+                    f"{NO_CONNECTION} {host}:{port}: this process has too many open files",
                     remedy="raise its limit (ulimit -n), or use fewer tasks (tasks.max)",
                 ) from None
             problem = reason_of(error)
         turn.pass_on()
     raise ConnectionFailedError(
-        f"no connection to {host}:{port}: {problem}",
+        f"{NO_CONNECTION} {host}:{port}: {problem}",
         remedy="check that the broker runs and that the address is right",
     )
 

@@ -21,6 +21,7 @@ from mm2py.flows.changes import Request as Asked
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.flows.view_models import (
     ChangeResult,
+    ClusterView,
     ConfigView,
     Direction,
     FlowView,
@@ -121,6 +122,7 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         ("/flows/{flow}/groups/{group}", reads.group),
         ("/flows/{flow}/translate", reads.translate),
         ("/lag", reads.all_lag),
+        ("/clusters", reads.clusters),
     ):
         routes.add_api_route(path, get, methods=["GET"])
     routes.add_api_route(
@@ -258,6 +260,10 @@ class _Reads:
         name = named_flow(self._service, request, flow)
         where = TopicPartition(topic, partition)
         return await self._service.translate(name, where, offset, direction)
+
+    async def clusters(self) -> list[ClusterView]:
+        """List the clusters of the worker's file, and between which of them a flow may run here."""
+        return self._service.clusters()
 
     async def all_lag(self, request: Request, top: Rows = MOST_ROWS) -> list[TopicView]:
         """List lag and rates of all flows by topic, the oldest first."""

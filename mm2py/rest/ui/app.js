@@ -5,6 +5,7 @@ import { ChangeDialog } from "./changing.js";
 import { Overview } from "./overview.js";
 import { isLarge, OFTEN_MS, pace, RARELY_MS, SELDOM_MS } from "./pace.js";
 import { Access, API, pathOf, Poll } from "./polling.js";
+import { Empty } from "./parts.js";
 import { html, render } from "./view.js";
 import { age, time } from "./words.js";
 
@@ -42,7 +43,7 @@ function fail(error) {
   console.error(error);
 }
 
-/** `#/flows/{flow}/{part}/{chosen}`, each segment encoded; anything else is the overview. */
+/** `#/flows/{flow}/{part}/{chosen}`, each segment encoded; anything else is the overview, which names what is `unknown`. */
 function route() {
   const [view, flow, part, chosen] = location.hash.replace(/^#\//, "").split("/").map((segment) => {
     try {
@@ -52,8 +53,9 @@ function route() {
     }
   });
   if (view === "api") return { view };
-  if (view !== "flows" || !flow) return { view: "overview" };
-  return { view: "flow", flow, part: part in PARTS ? part : "topics", chosen: chosen || undefined };
+  if (view !== "flows" || !flow) return { view: "overview", unknown: view && view !== "flows" ? location.hash : undefined };
+  const known = Object.hasOwn(PARTS, part || "topics");
+  return { view: "flow", flow, part: (known && part) || "topics", unknown: known ? undefined : part, chosen: chosen || undefined };
 }
 
 /** The paths that the place needs, by the name under which its view finds them. */
@@ -61,6 +63,7 @@ function wanted({ view, flow, part, chosen }) {
   if (view === "api") return { api: ["openapi.json", RARELY_MS * 10] };
   if (view === "overview") return { flows: ["flows", OFTEN_MS] };
   const base = pathOf("flows", flow);
+  if (polls.get(base)?.status === 404) return { flow: [base, EVERY_MS.flow], flows: ["flows", OFTEN_MS] };
   const shared = {
     flow: [base, EVERY_MS.flow],
     samples: [`${base}/samples`, EVERY_MS.samples],
@@ -79,13 +82,14 @@ function wanted({ view, flow, part, chosen }) {
 }
 
 function changed() {
+  follow();
   const large = [...polls.values()].some((poll) => isLarge(poll.data));
   for (const poll of polls.values()) poll.everyMs = pace({ path: poll.path, data: poll.data, usualMs: poll.usualMs, large });
   draw();
 }
 
-function go() {
-  place = route();
+/** Ask for what the place needs, and for nothing else; what was answered may say what that is. */
+function follow() {
   const paths = wanted(place);
   for (const [path, poll] of polls) {
     if (!Object.values(paths).some(([kept]) => kept === path)) {
@@ -101,6 +105,10 @@ function go() {
       poll.start();
     }
   }
+}
+
+function go() {
+  place = route();
   changed();
 }
 
@@ -127,8 +135,8 @@ function Page() {
 }
 
 const VIEWS = {
-  flow: ({ place, found, main }) => html`<${FlowPage} key=${place.flow} name=${place.flow} part=${place.part} chosen=${place.chosen} polls=${found} stale=${main.stale} />`,
-  overview: ({ main }) => html`<h1 class="aside">Flows of this worker</h1><${Overview} poll=${main} narrow=${narrow.matches} />`,
+  flow: ({ place, found, main }) => html`<${FlowPage} key=${place.flow} name=${place.flow} part=${place.part} unknown=${place.unknown} chosen=${place.chosen} polls=${found} stale=${main.stale} narrow=${narrow.matches} />`,
+  overview: ({ place, main }) => html`<h1 class="aside">Flows of this worker</h1>${place.unknown && html`<${Empty}>This page has no place ${place.unknown}: these are all flows.<//>`}<${Overview} poll=${main} narrow=${narrow.matches} />`,
   api: ({ main }) => html`<${Api} poll=${main} />`,
 };
 

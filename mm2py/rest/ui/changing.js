@@ -6,7 +6,7 @@ import { counted, UNKNOWN } from "./words.js";
 
 let shown = null;
 
-/** An order: title, button (what the confirmation says), method, path, `at` (path of the flow, absent: none), revision of the flow that it was begun with, `fields` [{name, label, value, hint}], `body(values)`, `query` or `query(values)`; `planPath`: of a dry run that has a path of its own. */
+/** An order: title, button (what the confirmation says), method, path, `at` (path of the flow, absent: none), revision of the flow that it was begun with, `fields` [{name, label, value, hint, choices}], `body(values)`, `query` or `query(values)`; `planPath`: of a dry run that has a path of its own, whose answer `path(plan)` starts and `planned(plan)` shows; `choose()`: answers with choices by name of field. */
 export const openChange = (order) => shown?.open(order);
 
 /** A button that opens a change; a caller who may only read has none. */
@@ -42,7 +42,9 @@ export class ChangeDialog extends Component {
 
   open(order) {
     const values = Object.fromEntries((order.fields || []).map((field) => [field.name, field.value || ""]));
-    this.setState({ order, values, revision: order.revision, plan: null, done: null, error: null, asking: false });
+    this.setState({ order, values, revision: order.revision, plan: null, done: null, error: null, asking: false, choices: {} });
+    // Without them everything can be typed.
+    order.choose?.().then((choices) => this.setState({ choices }), () => null);
     // Without a dry run, and nothing of its settings changes: the text says what it does.
     if (order.direct) this.setState({ plan: { changes: [] } });
     else if (!order.fields) this.send(order, values, order.revision, true);
@@ -65,8 +67,9 @@ export class ChangeDialog extends Component {
     try {
       const asked = typeof order.query === "function" ? order.query(values) : order.query;
       const query = new URLSearchParams({ ...asked, ...(dry && !order.planPath ? { dry_run: true } : {}) }).toString();
-      const path = (dry && order.planPath) || order.path;
-      const result = await change(order.method, `${path}${query ? `?${query}` : ""}`, order.body?.(values), revision);
+      const starts = !dry && typeof order.path === "function";
+      const path = starts ? order.path(this.state.plan) : (dry && order.planPath) || order.path;
+      const result = await change(order.method, `${path}${query ? `?${query}` : ""}`, starts ? undefined : order.body?.(values), revision);
       if (!dry) this.props.after();
       if (this.state.order !== order) return;
       this.setState(dry ? { asking: false, plan: result } : { asking: false, done: result });
@@ -77,7 +80,7 @@ export class ChangeDialog extends Component {
   }
 
   render() {
-    const { order, values, revision, plan, done, error, asking } = this.state;
+    const { order, values, revision, plan, done, error, asking, choices } = this.state;
     if (!order) return null;
     const enter = order.fields && !plan && !done;
     const fresh = () => this.again();
@@ -85,12 +88,13 @@ export class ChangeDialog extends Component {
       <h2 id="change">${order.title}</h2>
       ${order.text && !done ? html`<p>${order.text}</p>` : null}
       ${enter ? html`<form method="dialog" onSubmit=${(event) => { event.preventDefault(); fresh(); }}>
-        ${order.fields.map((field) => html`<p><label>${field.label}<input name=${field.name} value=${values[field.name]} placeholder=${field.hint || ""} autocomplete="off" spellcheck=${false}
-          onInput=${(event) => this.setState({ values: { ...values, [field.name]: event.currentTarget.value } })} /></label></p>`)}
+        ${order.fields.map((field) => html`<p><label>${field.label}<input name=${field.name} value=${values[field.name]} placeholder=${field.hint || ""} autocomplete="off" spellcheck=${false} list=${choices[field.name] ? `choices-${field.name}` : null}
+          onInput=${(event) => this.setState({ values: { ...values, [field.name]: event.currentTarget.value } })} /></label>${choices[field.name] ? html`<datalist id=${`choices-${field.name}`}>${choices[field.name].map((it) => html`<option value=${it.value}>${it.note}</option>`)}</datalist>` : null}</p>`)}
+        ${choices.note ? html`<p class="muted">${choices.note}</p>` : null}
         <p class="buttons"><button type="submit" class="action" disabled=${asking}>Show what it would change</button> <button type="button" onClick=${this.close}>Cancel</button></p></form>` : null}
       ${asking && !plan ? html`<p class="muted" role="status">Asking the worker ...</p>` : null}
       ${error ? html`<div class="finding bad" role="alert"><p><strong>${error.said}</strong></p><p>${error.text}</p></div>` : null}
-      ${plan && !done ? html`${order.direct ? null : html`<${Planned} plan=${plan} />`}
+      ${plan && !done ? html`${order.direct ? null : html`<${Planned} plan=${plan} order=${order} />`}
         <p class="buttons"><button type="button" class="action" disabled=${asking || plan.refused?.length > 0} onClick=${() => this.send(order, values, revision, false)}>${asking ? "Asking the worker ..." : order.button}</button>
           ${order.fields ? html`<button type="button" onClick=${() => this.setState({ plan: null, error: null })}>Back</button>` : null}
           <button type="button" onClick=${this.close}>Cancel</button></p>` : null}
@@ -106,9 +110,20 @@ export class ChangeDialog extends Component {
 export const Difference = ({ changes }) => html`<dl class="difference">${changes.map((change) => html`<dt>${change.key}</dt>
   <dd><span class="before"><span class="sign" aria-hidden="true">−</span> before ${valueText(change.before)}</span><span class="after"><span class="sign" aria-hidden="true">+</span> after ${valueText(change.after)}</span></dd>`)}</dl>`;
 
-function Planned({ plan }) {
+const names = (list, all) => `${list.slice(0, 20).join(", ")}${all > Math.min(20, list.length) ? ` and ${counted(all - Math.min(20, list.length), "more topic")}` : ""}`;
+
+/** Which topics begin and end to be copied; `asked`: that is what the change is about. */
+function Chosen({ topics, asked }) {
+  if (!topics) return asked ? html`<p>Which topics that is, is not known now: the source gave no list.</p>` : null;
+  if (!topics.starts && !topics.stops) return html`<p>The same topics are copied: no topic of the source begins or ends to be.</p>`;
+  return html`<ul class="chosen-topics">${topics.starts ? html`<li><span class="after"><span class="sign" aria-hidden="true">+</span> ${counted(topics.starts, "topic")} will be copied: ${names(topics.starting, topics.starts)}</span></li>` : null}
+    ${topics.stops ? html`<li><span class="before"><span class="sign" aria-hidden="true">−</span> ${counted(topics.stops, "topic")} will not be copied any more, copies stay: ${names(topics.stopping, topics.stops)}</span></li>` : null}</ul>`;
+}
+
+function Planned({ plan, order }) {
+  if (order.planned) return order.planned(plan);
   if (plan.refused) return html`<p>${plan.plan.would_lose < 0 ? UNKNOWN : counted(plan.plan.would_lose, "offset")} would not be copied.</p>
     ${plan.refused.length ? html`<div class="finding bad" role="alert"><p><strong>It would be refused:</strong></p>${plan.refused.map((it) => html`<p>${it}</p>`)}</div>` : html`<p>It would be accepted.</p>`}`;
   if (!plan.changes.length) return html`<p>Nothing of its settings changes.</p>`;
-  return html`<p>${counted(plan.changes.length, "thing")} would change:</p><${Difference} changes=${plan.changes} />`;
+  return html`<p>${counted(plan.changes.length, "thing")} would change:</p><${Difference} changes=${plan.changes} /><${Chosen} topics=${plan.topics} asked=${order.topics} />`;
 }

@@ -20,7 +20,15 @@ export const STEPS = {
   REVERSE: (f) => `the flow ${f.target}->${f.source} begins where both part`,
 };
 
-const sum = (rows, key) => rows.reduce((total, it) => (total === null || it[key] === null ? null : total + it[key]), 0);
+/** What stays behind, and what is only on its way: two numbers that are never one. */
+function loss({ source, target }, plan) {
+  const lost = counted(plan.would_lose, "offset");
+  if (!plan.source_reachable) return `Without ${source}, everything is lost that was not copied when it stopped to answer: ${plan.would_lose > 0 ? `at least ${lost}, as far as it was seen` : UNKNOWN}. What ${source} still has when it answers again is kept in quarantine.`;
+  const [waits, first] = [plan.awaited, plan.copied_first];
+  return `${plan.would_lose > waits ? `${counted(plan.would_lose - waits, "offset")} would stay behind, in a partition or flow that failed, is held, paused or stopped: nothing copies ${plan.would_lose - waits === 1 ? "it" : "them"}.` : "Nothing would stay behind."}${
+    waits > 0 ? ` ${counted(waits, "offset")} wait for open transactions to end.` : ""}${
+    first > 0 ? ` ${counted(first, "more offset")} ${first === 1 ? "is" : "are"} on the way (ordinary lag): a failover copies ${first === 1 ? "it" : "them"} to ${target} before clients move. Only if ${source} were gone this moment, ${first === 1 ? "it" : "they"} would be lost, too.` : ""}`;
+}
 
 /** Whether a failover would be accepted and lose nothing: kind of a mark, a sentence, and each reason against it. */
 export function readiness(view, copying, drill = null) {
@@ -64,6 +72,7 @@ function Plan({ flow, poll, copying, drill, samples }) {
   return html`<section aria-labelledby="ready"><h2 id="ready">Can we fail over to ${flow.target} now?</h2>
     <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
       <span class="muted"> as of <${When} ms=${plan.at_ms} /></span></p>
+    ${plan.standing ? null : html`<p>${loss(flow, plan)}</p>`}
     ${plan.standing ? null : html`<p class="buttons">${reasons.length ? null : html`<${Action} order=${startFailover(flow)} />`}
       ${plan.would_lose > 0 || !plan.source_reachable ? html`<${Action} order=${acceptLoss(flow, plan)} />` : null}</p>`}
     <ul class="findings">
@@ -72,9 +81,9 @@ function Plan({ flow, poll, copying, drill, samples }) {
       ${plan.unfinished ? html`<li class="finding warn"><p>${plan.unfinished}</p></li>` : null}
     </ul>
     <dl class="facts">
-      <${Fact} name="Would lose" title="source offsets that are not copied and that nothing is copying">${plan.source_reachable ? counted(plan.would_lose, "offset") : plan.would_lose > 0 ? `at least ${counted(plan.would_lose, "offset")}` : UNKNOWN}<//>
+      <${Fact} name="Would lose" title="offsets that nothing copies: their partition or the flow failed, is held, paused or stopped">${plan.source_reachable ? counted(plan.would_lose, "offset") : plan.would_lose > 0 ? `at least ${counted(plan.would_lose, "offset")}` : UNKNOWN}<//>
       ${plan.source_reachable ? null : html`<${LastSeen} samples=${samples} />`}
-      <${Fact} name="Behind (records)" title="a failover waits until these are copied">${count(sum(plan.topics, "lag_records"))}<//>
+      <${Fact} name="Copied first" title="ordinary lag: a failover copies it before clients move; it is lost only with ${flow.source} itself">${counted(asked(plan.copied_first), "offset")}<//>
       <${Fact} name="Behind (time)">${duration(oldest)}<//>
       <${Fact} name="Groups that read again">${counted(asked(plan.groups.filter((it) => it.reads_again > 0).length), "group")}<//>
       <${Fact} name="Groups that skip">${counted(asked(plan.groups.filter((it) => it.skips > 0).length), "group")}<//>
@@ -105,9 +114,9 @@ function Transactions({ rows }) {
 function Losses({ rows, known }) {
   if (!rows.length) return known ? html`<p>No topic would lose anything.</p>` : html`<p>What was written last and would be lost is not known.</p>`;
   return html`<h3>Topics with something in the way</h3><div class="scroll" tabindex="0"><table class="ledger"><thead><tr><th scope="col">Topic</th><th scope="col" class="number">Would lose (offsets)</th>
-      <th scope="col" class="number">Behind (time)</th></tr></thead>
-    ${rows.slice(0, MOST_ROWS).map((it) => html`<tbody><tr><th scope="row">${it.topic}</th><td class="number">${count(it.would_lose)}</td><td class="number">${duration(it.lag_ms)}</td></tr>
-      <tr><td class="cause" colspan="3">${it.problems.join("; ") || "not copied"}</td></tr></tbody>`)}</table></div>${more(rows)}`;
+      <th scope="col" class="number">Copied first</th><th scope="col" class="number">Behind (time)</th></tr></thead>
+    ${rows.slice(0, MOST_ROWS).map((it) => html`<tbody><tr><th scope="row">${it.topic}</th><td class="number">${count(it.would_lose)}</td><td class="number">${known && it.lag_records !== null ? count(it.lag_records - it.would_lose) : UNKNOWN}</td><td class="number">${duration(it.lag_ms)}</td></tr>
+      <tr><td class="cause" colspan="4">${it.problems.join("; ") || "not copied"}</td></tr></tbody>`)}</table></div>${more(rows)}`;
 }
 
 function Moves({ rows, all, known, target }) {

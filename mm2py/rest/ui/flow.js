@@ -8,7 +8,7 @@ import { Jobs } from "./jobs.js";
 import { copies, findings, judge } from "./judgement.js";
 import { Ledger } from "./ledger.js";
 import { FlowActions } from "./orders.js";
-import { Finding } from "./overview.js";
+import { Finding, Overview } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
 import { Topics } from "./topics.js";
 import { Trend } from "./trend.js";
@@ -17,27 +17,32 @@ import { bytesPerSecond, count, counted, duration, perSecond } from "./words.js"
 
 export const PARTS = { topics: "Topics", groups: "Groups", failover: "Failover", ledger: "Ledger", jobs: "Jobs", tasks: "Connectors and tasks", config: "Properties", history: "History" };
 
-export function FlowPage({ name, part, chosen, polls, stale }) {
+export function FlowPage({ name, part, unknown, chosen, polls, stale, narrow }) {
   const { flow: poll } = polls;
   const flow = poll.data;
   const back = html`<p><a href="#/">All flows</a></p>`;
   if (!flow) {
     if (poll.status !== 404) return html`${back}<${Waiting} poll=${poll} what=${`numbers of ${name}`} />`;
-    return html`${back}<${Empty}>This worker has no flow ${name}. Choose one of <a href="#/">its flows</a>.<//>`;
+    return html`${back}<h1>No such flow</h1><${Empty}>This worker has no flow ${name}. Its flows are below.<//><${Overview} poll=${polls.flows} narrow=${narrow} />`;
   }
   const { kind, text, word } = judge(flow);
+  const tabs = html`<nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
+      html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
+    ${unknown === undefined ? null : html`<${Empty}>A flow has no part ${unknown}: these are Topics.<//>`}`;
+  const chosenPart = html`<section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} copying=${copies(flow) && !stale} /></section>`;
+  // On a phone what was chosen comes before the numbers of the whole flow.
+  const first = narrow && part !== "topics";
   return html`${back}
     <h1>Flow ${flow.flow}</h1>
     <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${word}: ${text}`} />
       ${flow.since_ms ? html`<span class="muted"> since <${When} ms=${flow.since_ms} /></span>` : null}</p>
+    ${narrow ? tabs : null}${first ? chosenPart : null}
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
     <${FlowActions} flow=${flow} />
     <${Numbers} flow=${flow} />
     <${Forecast} flow=${flow} poll=${polls.forecast} stale=${stale} />
     <${Trend} poll=${polls.samples} workers=${flow.workers.length} />
-    <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
-      html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
-    <section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} copying=${copies(flow) && !stale} /></section>`;
+    ${narrow ? null : tabs}${first ? null : chosenPart}`;
 }
 
 function Part({ flow, part, chosen, polls, copying }) {

@@ -56,6 +56,7 @@ function Group({ flow, group, name, copying }) {
   if (!group) return html`<section class="detail"><${Empty}>${flow.flow} has no group "${name}": <a href=${back}>all groups</a>.<//></section>`;
   return html`<section class="detail" aria-labelledby="group"><h3 id="group">Group ${group.group}</h3> <a href=${back}>close</a>
     <p><${GroupMark} group=${group} copying=${copying} /> ${group.type ? `${group.type} group` : ""}</p>
+    <p>If it moved to ${flow.target} now, it would read ${group.reads_again === null ? UNKNOWN : group.reads_again ? `${counted(group.reads_again, "record")} again` : "nothing again"} and skip ${group.skips === null ? UNKNOWN : group.skips ? counted(group.skips, "record") : "nothing"}.</p>
     ${group.not_synced ? html`<p class="cause">Its offsets are not written to ${flow.target}: ${group.not_synced}</p>` : null}
     <div class="scroll low" tabindex="0"><table>
       <thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offset on ${flow.source}</th><th scope="col" class="number wide">Belongs on ${flow.target}</th>

@@ -23,11 +23,11 @@ const cli = (action, flow, more = "") => `mm2py flow ${action} ${flow.source}/${
 // Of one flow on the first page: what a cluster that is away causes is one thing, whatever else it keeps from working.
 const MOST_CAUSES = 4;
 const MOST_WHILE_AWAY = 2;
-const AWAY = /does not answer|can be reached|no connection to/;
-const SCRIPT = /kafka-[a-z-]+\.sh [^;]*[^;.\s]/;
 
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
+
+const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS;
 
 // Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
@@ -48,7 +48,7 @@ const RULES = [
   (f) => idle(f) && ["warn", "none of its partitions is copied", cli("describe", f, " -o wide")],
   (f) => f.engine === "spark" && f.lag_records === null && ["unknown", "a stream on Spark is to copy it: Jobs has how far it is", `mm2py job stream status FILE --flow '${f.flow}'`],
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
-  (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
+  (f) => isStuck(f) && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
   (f) => f.paused.length > 0 && ["note", `copies, without what is paused: ${some(f.paused)}`, cli("resume", f, " --all-topics")],
   (f) => f.notes.length > 0 && ["note", "copies; there is something to know", cli("describe", f)],
@@ -65,6 +65,30 @@ export function judge(flow) {
   return { kind: "good", text, command: "", word: flow.state };
 }
 
+// Of a failover now, as far as the flow's own numbers tell: [kind, word, why]; the first that applies counts.
+const READY = [
+  (f) => f.state === "DISABLED" && ["off", "none", "the flow is not enabled"],
+  (f) => f.state === "STOPPED" && ["off", "none", "the flow is stopped, as a failover leaves it"],
+  (f, { kind, text }) => kind === "bad" && ["bad", "not ready", text],
+  (f) => f.state === "PAUSED" && ["bad", "not ready", "the flow is paused"],
+  (f) => f.paused.length > 0 && ["bad", "not ready", `paused: ${some(f.paused)}`],
+  (f) => f.engine === "spark" && ["bad", "not ready", "a stream on Spark has to end first"],
+  (f) => f.held_partitions > 0 && ["bad", "not ready", `${counted(f.held_partitions, "partition")} held`],
+  (f, { text }) => (f.topics === 0 || idle(f) || isStuck(f)) && ["bad", "not ready", text],
+  (f, { kind, text }) => (kind === "unknown" || f.incomplete.length + f.errors.length > 0 || f.state !== "RUNNING") && ["unknown", "not known", text],
+  (f) => f.lag_ms > LATE_MS && ["warn", "ready, waits", `${counted(f.lag_records, "record")} are copied first, ${duration(f.lag_ms)} behind`],
+];
+
+/** Whether clients can be moved now, and the worst reason against it; the plan under Failover asks both clusters, this asks nobody. */
+export function failoverNow(flow) {
+  const judged = judge(flow);
+  for (const rule of READY) {
+    const found = rule(flow, judged);
+    if (found) return found;
+  }
+  return ["good", "ready", ""];
+}
+
 /** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
 export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow);
 
@@ -75,15 +99,15 @@ export function judgeState(it, copying) {
   if (it.state !== "RUNNING") return STATES[it.state] || "unknown";
   if (!copying || it.lag_records === undefined) return "plain";
   if (it.lag_records === null) return "unknown";
-  return it.lag_records > 0 && !it.records_per_s && it.lag_ms > STUCK_MS ? "warn" : "good";
+  return isStuck(it) ? "warn" : "good";
 }
 
 // Equal causes are one line with the places that have it.
 function byCause(errors) {
   const found = new Map();
-  for (const { where, message } of errors) {
+  for (const { where, message, away, command } of errors) {
     const cause = message.replaceAll(where, "…");
-    if (!found.has(cause)) found.set(cause, { message, places: [] });
+    if (!found.has(cause)) found.set(cause, { message, away, command, places: [] });
     found.get(cause).places.push(where);
   }
   // What keeps a partition from being copied comes before what a connector misses beside it ("connector: what").
@@ -103,8 +127,8 @@ export function findings(flows, brief = false) {
     if (!["good", "note"].includes(kind) && !causes.length) add(kind, [], text, command);
     const how = kind === "bad" ? "bad" : "warn";
     // "flow" is no place of its own.
-    const most = !brief ? causes.length : causes.some((it) => AWAY.test(it.message)) ? MOST_WHILE_AWAY : MOST_CAUSES;
-    for (const cause of causes.slice(0, most)) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow), cause.message.match(SCRIPT)?.[0]);
+    const most = !brief ? causes.length : causes.some((it) => it.away) ? MOST_WHILE_AWAY : MOST_CAUSES;
+    for (const cause of causes.slice(0, most)) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow), cause.command);
     if (causes.length > most) add("note", [], `${counted(causes.length - most, "more cause")}: the flow's page has them`, "");
     if (flow.paused.length && !["off", "note"].includes(kind)) add("note", [], `paused: ${some(flow.paused)}`, cli("resume", flow, " --all-topics"));
     for (const worker of flow.incomplete) add("warn", [], `no numbers from ${worker}`, command);

@@ -1,13 +1,17 @@
 // The changes that the page offers for a flow, in the words of its buttons.
 import { Action } from "./changing.js";
-import { pathOf } from "./polling.js";
+import { flowLink } from "./parts.js";
+import { pathOf, read } from "./polling.js";
 import { html } from "./view.js";
-import { counted } from "./words.js";
+import { bytes, count, counted, duration } from "./words.js";
 
 const post = (flow, action, more = {}) => ({ method: "POST", path: `${pathOf("flows", flow.flow)}/${action}`, at: pathOf("flows", flow.flow), revision: flow.revision, ...more });
 
 const pause = (flow) => post(flow, "pause", { title: `Pause ${flow.flow}`, button: "Pause", text: "Nothing is copied until it is resumed; positions stay. What is written meanwhile is copied then, if the source still has it." });
 const resume = (flow) => post(flow, "resume", { title: `Resume ${flow.flow}`, button: "Resume", text: "It continues with the next record after the last that was copied." });
+// The flow of a lost or left source: what the button does is in its name.
+const copyAgain = (flow) => ({ ...resume(flow), button: `Copy ${flow.source} to ${flow.target} again`, title: `Copy ${flow.source} to ${flow.target} again`,
+  text: `The flow was stopped, as a failover does. It would go on with what ${flow.source} has, beside what clients wrote to ${flow.target} since. To bring clients back to ${flow.source}, start a failback instead.` });
 const resumeAll = (flow) => post(flow, "resume", { title: `Resume all topics of ${flow.flow}`, button: "Resume all topics", query: { all_topics: true } });
 const restart = (flow) => post(flow, "restart", { title: `Restart ${flow.flow}`, button: "Restart", text: "Its connectors and tasks end and begin again at their positions: nothing is copied for some seconds." });
 const restartFailed = (flow) => post(flow, "restart", { title: `Restart what failed of ${flow.flow}`, button: "Restart what failed", query: { only_failed: true } });
@@ -17,8 +21,8 @@ export function FlowActions({ flow }) {
   const rests = ["PAUSED", "STOPPED"].includes(flow.state);
   const failed = flow.state === "FAILED" || flow.failed_partitions > 0;
   const paused = flow.state === "PAUSED";
-  const orders = [failed && restartFailed(flow), rests ? (paused ? resume(flow) : { ...resume(flow), text: "It was stopped, as a failover does: where clients are on the other side, start a failback instead." }) : pause(flow), flow.paused.length > 0 && resumeAll(flow), restart(flow)];
-  return html`<p class="buttons">${orders.filter(Boolean).map((order) => html`<${Action} order=${order} />`)}</p>`;
+  const orders = [failed && restartFailed(flow), rests ? (paused ? resume(flow) : copyAgain(flow)) : pause(flow), flow.paused.length > 0 && resumeAll(flow), restart(flow)];
+  return html`<p class="buttons">${rests && !paused ? html`<a class="action" href=${flowLink(flow.flow, "failover")}>Failover and failback</a> ` : null}${orders.filter(Boolean).map((order) => html`<${Action} order=${order} />`)}</p>`;
 }
 
 /** Buttons for one topic of a flow. */
@@ -37,7 +41,7 @@ export const chooseTopics = (flow, config) => {
   const source = config.filter((it) => it.connector.endsWith("MirrorSourceConnector"));
   const now = Object.fromEntries((source.length ? source : config).flatMap((it) => it.properties).map((it) => [it.key, it.value]));
   return patch(flow, {
-    title: `Topics of ${flow.flow}`,
+    title: `Topics of ${flow.flow}`, topics: true,
     text: "Names and Java patterns, with commas between them.",
     fields: ["topics", "topics.exclude"].map((name) => ({ name, label: name, value: now[name] || "", hint: FILE })),
     // What was not touched is not sent: somebody else may have changed it.
@@ -63,9 +67,17 @@ export const rollback = (flow, revision) => post(flow, "rollback", {
   text: revision === 0 ? "Properties and pauses become those of the worker's file." : "Properties and pauses become what they were after this revision; the history keeps what was between.",
 });
 
-export const createFlow = (aliases) => ({
+// The clusters of the file, and of those that are not offered why.
+async function clusterChoices() {
+  const all = await read("clusters");
+  const offered = (ends) => all.filter((it) => it[ends].length).map((it) => ({ value: it.alias, note: `with ${it[ends].join(", ")}` }));
+  const missing = all.filter((it) => it.note).map((it) => `${it.alias} is no target here: ${it.note}.`);
+  return { source: offered("targets"), target: offered("sources"), note: [`Clusters of the worker's file: ${all.map((it) => it.alias).join(", ")}. Another one is added to clusters in that file.`, ...missing].join(" ") };
+}
+
+export const createFlow = () => ({
   method: "POST", path: "flows", title: "Add a flow", button: "Add",
-  text: `Between two clusters of the worker's file${aliases.length ? ` (${aliases.join(", ")} and others there)` : ""}. It begins to copy at once, on all workers.`,
+  text: "Between two clusters of the worker's file. It begins to copy at once, on all workers.", choose: clusterChoices,
   fields: [{ name: "source", label: "From cluster", hint: "alias" }, { name: "target", label: "To cluster", hint: "alias" }, { name: "topics", label: "topics", hint: "for example orders.*" }],
   body: (values) => ({ source: values.source.trim(), target: values.target.trim(), ...(values.topics ? { config: { topics: values.topics } } : {}) }),
 });
@@ -98,4 +110,17 @@ export function acceptLoss(flow, { kind, would_lose: lost, source_reachable: ans
 export const cancelFailover = (flow, kind) => ({
   method: "POST", path: failoverPath(flow, kind, "cancel"), direct: true, button: `Cancel ${kind}`, title: `Cancel the ${kind} of ${flow.flow}`,
   text: "Writers are let in again and the flow goes on. Possible until clients may write to the other side (SWITCH).",
+});
+
+const whole = (text) => (/^\d+$/.test(text) ? Number(text) : text);
+
+/** History beside the running flow, on Spark: the plan is made first, and stays under Jobs until it is started or cancelled. */
+export const copyHistory = (flow) => ({
+  method: "POST", planPath: "jobs/backfill", path: (plan) => `${pathOf("jobs", "backfill", plan.id)}:start`, button: "Start", did: "Begun: how far it is, is on this page.", title: `Copy history of ${flow.flow}`,
+  text: "What the source still has and the flow did not copy, on Spark beside the running flow. Nothing is copied before you start what was planned.",
+  fields: [{ name: "topics", label: "topics", hint: "empty: all of the flow" }, { name: "from", label: "from", hint: "earliest, 24 hours ago, a time" }, { name: "to", label: "to", hint: "now, or a time" }, { name: "rate_limit", label: "bytes per second", hint: "empty: the flow's limit" }],
+  body: (values) => ({ flow: flow.flow, ...Object.fromEntries(Object.entries(values).map(([key, text]) => [key, text.trim()]).filter(([, text]) => text).map(([key, text]) => [key, key === "rate_limit" ? whole(text) : text])) }),
+  planned: ({ plan }) => html`<p>${counted(plan.partitions.length, "partition")} in ${counted(plan.lanes.length, "lane")}: ${counted(plan.partitions.reduce((sum, it) => sum + it.offsets, 0), "offset")}${plan.bytes ? `, ${bytes(plan.bytes)}` : ""}${plan.estimated_seconds ? `, about ${duration(plan.estimated_seconds * 1000)}` : ""}.</p>
+    <ul>${plan.partitions.slice(0, 20).map((it) => html`<li>${it.topic}-${it.partition}: ${count(it.from)} to ${count(it.to - 1)}</li>`)}${plan.partitions.length > 20 ? html`<li>and ${count(plan.partitions.length - 20)} more</li>` : null}</ul>
+    ${(plan.notes || []).map((it) => html`<p class="muted">${it}</p>`)}`,
 });

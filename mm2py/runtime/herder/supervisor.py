@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, final
 
 from mm2py.clock import Clock, wait_or_stop
-from mm2py.errors import ConfigError, FatalError, Mm2pyError
+from mm2py.errors import NO_ANSWER, ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.errors import WORKER_ENDS, HerderError, HerderFailedError
 from mm2py.runtime.herder.api import HerderParts
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 _SUSPENDED: Final = "SUSPENDED"
-_NO_ANSWER: Final = "the target does not answer the flow's group: nothing is copied until it does"
+_NO_ANSWER: Final = f"the target {NO_ANSWER} the flow's group: nothing is copied until it does"
 STEADY_S: Final = 300.0
 """A herder that ran this long before it failed starts again with the shortest pause."""
 

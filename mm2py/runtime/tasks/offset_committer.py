@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, final
 
 from mm2py.api.records import SourceOffset, SourcePartition
-from mm2py.errors import Mm2pyError
+from mm2py.errors import NO_ANSWER, Mm2pyError
 from mm2py.mirror.source_offsets import (
     committed_epoch,
     source_offset,
@@ -195,7 +195,7 @@ class OffsetCommitter:
         if self._failing:
             return
         self._failing = True
-        cause = str(error) or f"the target does not answer within {timeout_s:g} s"
+        cause = str(error) or f"the target {NO_ANSWER} within {timeout_s:g} s"
         self._on_failure(f"{cause}: positions are stored later")
 
 

@@ -306,6 +306,11 @@ def test_a_dry_run_says_that_nothing_was_changed_and_waits_for_nothing() -> None
     ended = found.run("flow", "pause", "A/B", "--dry-run", "--wait")
     assert ended.err == "A->B pause: dry run, nothing was changed\n"
     assert len(found.requests) == 1
+    moved = {"starts": 0, "starting": [], "stops": 40, "stopping": [f"t-{n}" for n in range(40)]}
+    found.answers["POST", f"{PATH}/pause"] = {**DONE, "topics": moved}
+    said = found.run("flow", "pause", "A/B", "--dry-run").err.splitlines()[1]
+    assert said.startswith("topics that will not be copied any more, copies stay: t-0, t-1, ")
+    assert said.endswith(" more")
 
 
 def test_wait_ends_when_the_flow_is_in_its_state() -> None:

@@ -8,7 +8,7 @@ import pytest
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.records import SourceOffset
 from mm2py.api.task import Delivery, Outgoing, Run
-from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError, is_away
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 from mm2py_connectors.mirror_source_task import (
@@ -327,6 +327,7 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
         await bench.context.clock.advance(0.5)
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     why = "a broker of the source A does not answer: broker 1 is away"
+    assert is_away(why)
     assert bench.context.states == [
         (T0, PartitionState.HELD, why),
         (T1, PartitionState.HELD, why),

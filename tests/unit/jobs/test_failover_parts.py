@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 from typer.testing import CliRunner
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.failovers import HANGS_MS, OpenTransaction, Rule
+from mm2py.mirror.failovers import HANGS_MS, OpenTransaction, Rule, Tail
 from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -21,11 +21,12 @@ from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
 from mm2py_jobs.failover.commands import print_plan
-from mm2py_jobs.failover.flows import RestFlows, flow_now
+from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now
 from mm2py_jobs.failover.groups import NOTHING_COPIED, committed_of, groups_of, moves_of
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import holes_of, spans_of
 from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principal_of
+from mm2py_jobs.failover.survey import stays_behind
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_workers.answers import Row
 from tests.unit.rest.job_fakes import PLAN
@@ -214,12 +215,15 @@ def test_a_flow_of_the_api_is_understood() -> None:
             "failed_partitions": 0,
             "paused": [],
             "connectors": [
-                {"tasks": [{"number": 0, "state": "FAILED"}, {"number": 1, "state": "RUNNING"}]},
+                {
+                    "name": "copy",
+                    "tasks": [{"number": 0, "state": "FAILED"}, {"number": 1, "state": "RUNNING"}],
+                },
                 {"name": "without tasks"},
             ],
         }
     )
-    assert (now.tasks, now.failed) == (2, 1)
+    assert (now.tasks, now.failed, now.failed_tasks) == (2, 1, ("copy-0",))
     assert not now.is_stopped
     assert not now.copies
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
@@ -269,20 +273,56 @@ class HeldApi:
             {**common, "partition": 0, "state": "RUNNING"},
             {**common, "partition": 1, "state": "HELD", "cause": "B refuses user mm"},
             {**common, "partition": 2, "state": "FAILED"},
+            {**common, "partition": 3, "state": "UNASSIGNED", "task": "copy-0"},
         ]
 
     async def post(self, path: str, body: object = None) -> None:
         raise AssertionError(path, body)
 
 
-async def test_partitions_that_are_held_or_failed_are_known_with_their_cause() -> None:
+async def test_partitions_that_are_held_or_failed_or_whose_task_failed_are_known_with_their_cause() -> (
+    None
+):
     a, b = ClusterAlias("A"), ClusterAlias("B")
     flow, other = FlowName(a, b), FlowName(b, a)
-    assert await RestFlows(HeldApi()).not_copied(flow) == {
+    stuck = {
         TopicPartition("pay", 1): "HELD: B refuses user mm",
         TopicPartition("pay", 2): "FAILED",
     }
-    assert await RestFlows(HeldApi()).not_copied(other) == {}
+    assert await RestFlows(HeldApi()).not_copied(flow) == stuck
+    of_task = {TopicPartition("pay", 3): "UNASSIGNED"}
+    assert await RestFlows(HeldApi()).not_copied(flow, ["copy-0"]) == stuck | of_task
+    assert await RestFlows(HeldApi()).not_copied(other) is None
+
+
+FAILED: Final = "FAILED: the record is too large"
+HELD: Final = "HELD: committed records wait"
+
+
+@pytest.mark.parametrize(
+    ("now", "stuck", "waits", "stays"),
+    [
+        ({}, {}, False, False),
+        ({"failed": 1}, {1: FAILED}, False, False),  # another partition's failure
+        ({"failed": 1}, {0: FAILED}, False, True),
+        ({"failed": 1}, {0: FAILED}, True, True),
+        ({}, {0: HELD}, False, True),
+        ({}, {0: HELD}, True, False),
+        ({"failed": 1}, None, False, True),  # whose failure it is is not known
+        ({}, None, False, False),
+        ({"paused": ("pay",)}, {}, False, True),
+        ({"paused": ("pay-1",)}, {}, False, False),
+        ({"state": "PAUSED"}, {}, False, True),
+    ],
+)
+def test_only_what_nothing_copies_stays_behind_and_the_rest_is_ordinary_lag(
+    now: dict[str, Any], stuck: dict[int, str] | None, *, waits: bool, stays: bool
+) -> None:
+    flow = replace(FlowNow(state="RUNNING", enabled=True, tasks=1), **now)
+    causes = None if stuck is None else {TopicPartition("pay", n): it for n, it in stuck.items()}
+    tail = Tail(topic="pay", partition=0, start=3, end=9)
+    assert stays_behind(tail, flow, causes, waits=waits) is stays
+    assert stays_behind(tail, None, causes, waits=waits)
 
 
 @pytest.mark.parametrize(("writers", "said"), [((), True), (None, False)])
@@ -290,11 +330,12 @@ def test_no_writers_are_not_claimed_where_brokers_do_not_disclose_them(
     capsys: pytest.CaptureFixture[str], writers: tuple[WriterRow, ...] | None, said: bool
 ) -> None:
     till = OpenTransaction(topic="orders", partition=0, offset=7, producer_id=9, epoch=1)
-    found = replace(plan(lost=7, awaited=7), writers=writers, transactions=(till,))
+    found = replace(plan(lost=7, awaited=7), copied_first=5, writers=writers, transactions=(till,))
     print_plan(Printer(Output.TABLE), found, -1)
     text = "".join(capsys.readouterr())
     assert ("no producer with an id has written" in text) is said
     assert "7; 7 above open transactions" in text
+    assert "COPIED FIRST  5 (ordinary lag" in " ".join(text.split("\n"))
     assert "(producer 9, epoch 1) is open in orders-0 from offset 7" in text
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp
 
+from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos
+from mm2py.errors import RetriableError
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts, FlowService
@@ -186,6 +188,8 @@ class Rig:
     files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
         default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
     )
+    listed: Collection[str] | None = ()
+    """Topics of every source; None: it does not answer."""
     sampled: dict[FlowName, Sequence[FlowSample]] = field(
         default_factory=dict[FlowName, Sequence[FlowSample]]
     )
@@ -282,7 +286,16 @@ class Rig:
             remote_refusal=remote_refusal,
             property_problem=property_problem,
             readers=readers,
+            source_topics=self.source_topics,
         )
+
+    async def source_topics(
+        self, name: FlowName, config: Mapping[str, str], clock: Clock
+    ) -> Collection[str]:
+        del clock
+        if self.listed is None:
+            raise RetriableError(f"{name.source} does not answer", remedy=config["topics"])
+        return self.listed
 
     @property
     def parts(self) -> RestParts:

@@ -139,6 +139,9 @@ class FakeHerder(Herder):
     def connectors(self) -> tuple[str, ...]:
         return tuple(self.configs)
 
+    def resolved_config(self, name: str) -> dict[str, str]:
+        return {key: text for key, text in self.configs[name].items() if text is not None}
+
     def info_now(self, name: str) -> ConnectorInfo | None:
         return self._info(name) if name in self.configs else None
 

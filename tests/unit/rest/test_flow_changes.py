@@ -211,8 +211,11 @@ def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
     assert rig.stores[AB].held() == {TopicPartition("one", -1)}
     assert rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
     assert rig.stores[AB].overrides(NAME) == {}
-    (newest, *_) = rig.ask("GET", "/flows/A->B/history").json
+    (newest, *former) = rig.ask("GET", "/flows/A->B/history").json
     assert (newest["action"], newest["target"]) == ("rollback", "revision 0")
+    # In the words of the plan, not in the keys of the topic.
+    keys = [it["key"] for line in (newest, *former) for it in line["changes"]]
+    assert set(keys) == {f"{NAME}.topics", f"{NAME}.tasks.max", "one"}
 
 
 def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> None:
@@ -223,6 +226,36 @@ def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> Non
         (shown,) = (it for it in view["properties"] if it["key"] == "topics")
         assert (shown["value"], shown["file_value"]) == (topics, ".*")
     assert rig.ask("GET", "/flows/A->B/config?revision=3").status == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "starting", "stopping"),
+    [
+        ({"topics": "orders,bills"}, ["bills"], ["t-1", "t-2"]),
+        ({"topics.exclude": "t-.*"}, [], ["t-1", "t-2"]),
+        ({"topics": "orders|t-."}, [], []),
+        ({"enabled": "false"}, [], ["orders", "t-1", "t-2"]),
+    ],
+)
+def test_a_dry_run_names_the_topics_that_begin_and_end_to_be_copied(
+    rig: Rig, change: dict[str, str], starting: list[str], stopping: list[str]
+) -> None:
+    rig.add(AB, topics="orders, t-.*")
+    rig.listed = ["orders", "bills", "t-1", "t-2", "__own", "B.t-3", "mm2-offset-syncs.B.internal"]
+    body = {"connectors": {NAME: change}}
+    found = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=body).json["topics"]
+    assert (found["starts"], found["starting"]) == (len(starting), starting)
+    assert (found["stops"], found["stopping"]) == (len(stopping), stopping)
+    rig.listed = None
+    planned = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=body)
+    assert (planned.status, planned.json["topics"]) == (200, None)
+    rig.listed = [f"orders-{n}" for n in range(150)]
+    wider = {"config": {"topics": "orders-.*", "tasks.max": "2"}}
+    found = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=wider).json["topics"]
+    assert (found["starts"], len(found["starting"]), found["stops"]) == (150, 100, 0)
+    other = {"config": {"tasks.max": "2"}}
+    for query, asked in (("?dry_run=true", other), ("", wider)):
+        assert rig.ask("PATCH", f"/flows/A->B{query}", body=asked).json["topics"] is None
 
 
 async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:

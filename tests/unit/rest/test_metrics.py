@@ -383,10 +383,10 @@ def test_an_age_that_another_process_does_not_know_is_not_known_here() -> None:
 @pytest.mark.parametrize(
     ("name", "state", "lag", "sample"),
     [
-        ("u", "RUNNING", 3, (8, 0)),
+        ("u", "RUNNING", 3, (8, None)),  # it was never seen without a lag
         ("u", "RUNNING", -1, (None, None)),
         ("u", "FAILED", -1, (5, 0)),
-        ("u", "FAILED", 4, (9, 0)),
+        ("u", "FAILED", 4, (9, None)),
         ('{"cluster": "A"}', "RUNNING", -1, (5, 0)),
     ],
 )

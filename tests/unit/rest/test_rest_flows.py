@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
+from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
+from mm2py.flows.service import NO_TARGET
 from mm2py.observability.metrics import (
     UNKNOWN,
     FlowSample,
@@ -182,19 +184,41 @@ def test_the_lag_of_all_flows_is_sorted_and_cut(rig: Rig) -> None:
     assert len(rig.ask("GET", "/lag?top=1").json) == 1
 
 
+def test_the_clusters_of_the_file_say_between_which_a_flow_may_run_here(rig: Rig) -> None:
+    rig.absent(flow("C", "B"))
+    assert rig.ask("GET", "/clusters").json == [
+        {"alias": "A", "targets": ["B"], "sources": ["B"], "note": ""},
+        {"alias": "B", "targets": ["A"], "sources": ["A", "C"], "note": ""},
+        {"alias": "C", "targets": ["B"], "sources": [], "note": NO_TARGET},
+    ]
+
+
 def test_what_failed_is_said_in_words_without_secrets(rig: Rig) -> None:
     herder = rig.herders[AB]
     trace = "FatalError: canary-value was refused; grant it\nCaused by: x"
     failed = WorkState(State.FAILED, "worker:8083", trace, None)
     running = state(NAME).connector
     herder.states[NAME] = ConnectorState(NAME, running, {0: failed}, "source")
-    broken = partition("t", 1, -1, state="FAILED", cause="too large; raise max.message.bytes")
-    herder.snapshot = snapshot("worker:8083", AB, broken)
+    grant = "kafka-acls.sh --bootstrap-server b:9092 --add --operation Write --topic A.t"
+    causes = [
+        "too large; raise max.message.bytes",
+        f"user mm may not Write topic A.t of cluster B; {grant}; or leave it out.",
+        f"no broker of cluster B (b:9092) {UNREACHABLE}: {NO_CONNECTION} b:9092: refused; check it",
+        f"a broker of the source A {NO_ANSWER}: closed; see kafka-transactions.sh find-hanging",
+    ]
+    broken = [partition("t", 1 + n, -1, state="FAILED", cause=it) for n, it in enumerate(causes)]
+    herder.snapshot = snapshot("worker:8083", AB, *broken)
     found = rig.ask("GET", "/flows/A->B").json
     assert found["state"] == "FAILED"
     assert found["errors"] == [
-        {"where": f"{NAME}-0", "message": "[hidden] was refused; grant it"},
-        {"where": "t-1", "message": "too large; raise max.message.bytes"},
+        {"where": where, "message": message, "away": away, "command": command}
+        for where, message, away, command in (
+            (f"{NAME}-0", "[hidden] was refused; grant it", False, ""),
+            ("t-1", causes[0], False, ""),
+            ("t-2", causes[1], False, grant),
+            ("t-3", causes[2], True, ""),
+            ("t-4", causes[3], True, ""),
+        )
     ]
     herder.states[NAME] = state(NAME)
     assert rig.ask("GET", "/flows/A->B").json["state"] == "DEGRADED"
@@ -241,6 +265,7 @@ def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) ->
             {"key": f"{NAME}.topics", "before": ".*", "after": "orders.*"},
         ],
         "still_paused": [],
+        "topics": None,
     }
     assert rig.herders[AB].configs[NAME]["tasks.max"] == "4"
     (line,) = rig.ask("GET", "/flows/A->B/history").json
@@ -541,8 +566,43 @@ def test_a_property_that_is_no_text_is_refused_with_its_name(rig: Rig, value: ob
     for key in ("config", "connectors"):
         given = {"topics": value} if key == "config" else {NAME: {"topics": value}}
         reply = rig.ask("PATCH", "/flows/A->B", body={key: given})
-        refused = "topics: Input should be a valid string" in reply.message
+        refused = "topics: must be a text; given is " in reply.message
         assert (reply.status, refused) == (422, True)
+    assert untouched(rig)
+
+
+CANARY = "canary-of-nobody"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "said"),
+    [
+        ("GET", "/lag?top=x", None, "query.top: must be a whole number; given is 'x'"),
+        ("GET", "/lag?top=0", None, "query.top: must be at least 1; given is '0'"),
+        ("GET", "/lag?top=1000000", None, "query.top: must be at most 100000; given is '1000000'"),
+        ("POST", "/flows/A->B/pause?dry_run=maybe", None, "query.dry_run: must be true or false; given is 'maybe'"),
+        ("POST", "/flows/A->B/rollback", None, "query.revision: is needed"),
+        ("GET", "/flows/A->B/translate?topic=t&partition=0&offset=0&direction=x", None,
+         "query.direction: must be one of 'to-target', 'to-source'; given is 'x'"),
+        ("POST", "/flows", {"source": "", "target": "B"}, "body.source: must not be empty; given is a text"),
+        ("POST", "/flows", {"source": 5, "target": "B"}, "body.source: must be a text; given is 5"),
+        ("POST", "/flows", {"source": "A"}, "body.target: is needed"),
+        ("POST", "/flows", {"source": "A", "target": "C", CANARY[:5]: CANARY}, "body.canar: is not known here; see /openapi.json"),
+        ("PATCH", "/flows/A->B", {"config": {"a.password": [CANARY]}}, "body.config.a.password: must be a text; given is a list"),
+        ("PATCH", "/flows/A->B", {"config": {"a.password": 1234567}}, "body.config.a.password: must be a text; given is a number"),
+        ("PATCH", "/flows/A->B", {"config": {"": "x"}}, "body.config.: must not be empty; given is a text"),
+        ("PATCH", "/flows/A->B", {"config": CANARY}, "body.config: must be a JSON object; given is a text"),
+        ("PATCH", "/flows/A->B", [CANARY], "body: must be a JSON object; given is a list"),
+        ("POST", "/jobs/backfill", {"flow": "A->B", "rate_limit": "5"}, "body.rate_limit: must be a whole number; given is a text"),
+        ("POST", "/jobs/backfill", {"flow": "A->B", "rate_limit": -1}, "body.rate_limit: must be at least 0; given is -1"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said_in_our_words_with_what_is_right_and_no_secret(
+    rig: Rig, method: str, target: str, body: object, said: str
+) -> None:
+    reply = rig.ask(method, target, body=body)
+    assert (reply.status, reply.message) == (422, said)
+    assert CANARY not in reply.message
     assert untouched(rig)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
+from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError, is_away
 from mm2py.runtime.errors import AlreadyExistsError, ForwardError, NotFoundError
 from mm2py.runtime.group.membership import SoloMembership
 from mm2py.runtime.herder.herder import Herder
@@ -67,7 +67,9 @@ async def test_a_flow_is_suspended_while_its_membership_is_in_doubt(cluster: Clu
     assert node.meter.state == "SUSPENDED"
     health = await node.herder.health()
     assert health.status == "starting"
-    assert health.message == f"Worker is SUSPENDED: {node.herder.node_snapshot().problems['flow']}"
+    cause = node.herder.node_snapshot().problems["flow"]
+    assert health.message == f"Worker is SUSPENDED: {cause}"
+    assert is_away(cause)
     node.host.say(C0, State.PAUSED)
     assert node.meter.state == "SUSPENDED"
     node.permit.grant(inf)
