@@ -217,7 +217,7 @@ def test_create_topics_sends_configs_and_reads_each_outcome(version: int) -> Non
         num_partitions=3, replication_factor=2, configs=[config(name="a", value="b")],
     )  # fmt: skip
     found = answered(call, adm.CreateTopicsResponse(topics=[result]), version)
-    more = (3, 2, {"a": "b"}) if version >= 5 else (-1, -1, {})
+    more = (3, 2, {"a": "b"}) if version >= 5 else (-1, -1, dict[str, str]())
     topic_id = ID if version >= 7 else NO_TOPIC_ID
     assert found == (CreatedTopic("t", topic_id, 36, "exists", *more),)
     assert m.create_topics([NewTopic("t")]).min_version == 4
