@@ -170,11 +170,6 @@ def delete_records(region: KafkaAddress, topic: str, partition: int, before: int
     _results(admin.delete_records([TopicPartition(topic, partition, before)]))
 
 
-def forbid_topic(region: KafkaAddress, topic: str, operation: AclOperation) -> None:
-    """Take one operation on one topic from all principals; the others stay."""
-    _forbid(ResourceType.TOPIC, operation, region, topic)
-
-
 def forbid_group(region: KafkaAddress, group: str, operation: AclOperation) -> None:
     """Take one operation on one group from all principals."""
     _forbid(ResourceType.GROUP, operation, region, group)
@@ -262,6 +257,7 @@ forbid_describing: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.DES
 """Deny all principals Describe on one topic: brokers list it no more."""
 permit_describing: Final = partial(_permit, ResourceType.TOPIC, AclOperation.DESCRIBE)
 forbid_configuring: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.ALTER_CONFIGS)
+forbid_reading_configs: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.DESCRIBE_CONFIGS)
 permit_configuring: Final = partial(_permit, ResourceType.TOPIC, AclOperation.ALTER_CONFIGS)
 forbid_deleting: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.DELETE)
 permit_deleting: Final = partial(_permit, ResourceType.TOPIC, AclOperation.DELETE)

@@ -23,9 +23,10 @@ from tests.integration.cluster_changes import (
     allow,
     create_topics,
     forbid_cluster,
+    forbid_configuring,
     forbid_creating,
     forbid_group,
-    forbid_topic,
+    forbid_reading_configs,
     forbid_writing,
     set_quota,
 )
@@ -305,7 +306,7 @@ def no_group(setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
 
 def no_altering(setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
     setup.create_topic(guarded, flow.remote(topic), 1)
-    forbid_topic(guarded, flow.remote(topic), AclOperation.ALTER_CONFIGS)
+    forbid_configuring(guarded, flow.remote(topic))
     return flow.remote(topic)
 
 
@@ -343,7 +344,7 @@ def test_a_missing_right_to_read_the_configs_of_a_source_topic(
     setup: Setup, guarded: Region
 ) -> None:
     topic = setup.topic("closed", on=guarded)
-    forbid_topic(guarded, topic, AclOperation.DESCRIBE_CONFIGS)
+    forbid_reading_configs(guarded, topic)
     _, rows = examined(setup.flow(topic, source=guarded))
     found = said(rows, "rights", "warning")
     assert f"no DescribeConfigs on {topic}, needed for sync.topic.configs.enabled" in found
