@@ -243,7 +243,7 @@ def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
 
 LEADER_WAIT_S: Final = 10.0
 HAND_OVER_S: Final = 5.0
-"""What the last write of a group's last worker may take: an unreachable target must not delay a stop."""
+"""What the last writes of a group's last worker may take together: an unreachable target must not delay a stop."""
 
 TaskConfigs = Sequence[Mapping[str, str]]
 
@@ -321,7 +321,8 @@ class TaskPublication:
         """Whether this worker is the last of its group, and may write its config topic."""
         membership, privileged = self._parts.membership, self._parts.config.privileged
         return (
-            membership.permit.valid
+            self._forms.are_two
+            and membership.permit.valid
             and membership.is_leader
             and len(membership.member_urls()) == 1
             and (privileged is None or privileged.claimed)
@@ -332,10 +333,15 @@ class TaskPublication:
 
         A worker that joins meanwhile waits for a round, and reads this commit before it is assigned anything.
         """
-        config = self._parts.config
+        config, loop = self._parts.config, asyncio.get_running_loop()
+        until_s = loop.time() + HAND_OVER_S
         for name, (made_of, configs) in dealt.items():
             snapshot = config.snapshot()
-            if not self.may_hand_over or not _current(name, made_of, snapshot):
+            if (
+                not self.may_hand_over
+                or not _current(name, made_of, snapshot)
+                or loop.time() >= until_s
+            ):
                 continue
             plain = [self._completed(made_of, it) for it in configs]
             records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
@@ -344,7 +350,7 @@ class TaskPublication:
             if stored == plain and tuple(snapshot.beside.get(name, ())) == told:
                 continue
             try:
-                async with asyncio.timeout(HAND_OVER_S):
+                async with asyncio.timeout_at(until_s):
                     await config.put_tasks(name, records, told)
             except (Mm2pyError, TimeoutError) as error:
                 log.info(

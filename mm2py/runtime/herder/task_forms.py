@@ -41,6 +41,11 @@ class TaskForms:
     def __init__(self, plugins: Plugins, clusters: Callable[[], ClusterIds] | None) -> None:
         self._plugins, self._clusters = plugins, clusters
 
+    @property
+    def are_two(self) -> bool:
+        """Whether tasks of Java's form run with what ours are told besides."""
+        return self._clusters is not None
+
     def plain(self, config: ConnectorConfig, connector: ConnectorConfig) -> ConnectorConfig:
         """Return Java's form, with what is kept beside it."""
         hook = cast("_Plain | None", self._hook(connector, "java_task_config"))

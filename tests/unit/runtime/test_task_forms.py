@@ -1,6 +1,7 @@
 """The two forms of a task config; the names are the invariants of ``mm2py.runtime.herder.task_forms``."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,8 @@ from mm2py.config.class_names import (
 )
 from mm2py.errors import RequestTimedOutError
 from mm2py.mirror.start_positions import LATE_PARTITIONS
+from mm2py.runtime.herder import leader_duties
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.task_forms import TaskForms
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.config_state import ConnectorConfig
@@ -121,6 +124,38 @@ async def test_the_last_worker_leaves_javas_deal_and_the_next_one_keeps_it(
     written = len(cluster.configs.records)
     await second.stop()
     assert len(cluster.configs.records) == written, "what is there already is not written again"
+
+
+async def test_a_worker_whose_connectors_may_read_any_cluster_leaves_no_second_form(
+    cluster: Cluster,
+) -> None:
+    node = cluster.node()
+    node.parts = replace(node.parts, cluster_ids=None)
+    node.herder = Herder(node.parts, clock=cluster.clock)
+    node.start()
+    await node.put(work="0 1", java="1 0")
+    await node.runs("c-0", "c-1")
+    before = recorded(cluster)
+    await node.stop()
+    assert recorded(cluster) == before
+
+
+async def test_all_that_the_last_worker_writes_has_one_deadline(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_duties, "HAND_OVER_S", 0.02)
+    node = await started(cluster)
+    await node.put("d", work="0 1", java="1 0")
+    await node.runs("c-0", "c-1", "d-0", "d-1")
+    asked: list[object] = []
+
+    async def put_tasks(name: str, *_: object) -> None:
+        asked.append(name)
+        await asyncio.Event().wait()
+
+    node.config.put_tasks = put_tasks  # type: ignore[method-assign, assignment]
+    await cluster.stop()
+    assert asked == ["c"]
 
 
 @pytest.mark.parametrize("spoiled", ["another worker", "permit", "refused", "no answer", "changed"])
