@@ -19,7 +19,7 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.testing.waiting import until
 from mm2py.types import TaskId
-from tests.unit.runtime.herder_fakes import Cluster, Node
+from tests.unit.runtime.herder_fakes import Cluster, Node, TestConnector
 
 FORMS = TaskForms(Plugins(), lambda: ("id-of-a", "id-of-b"))
 CLASS = "connector.class"
@@ -32,6 +32,7 @@ BEATS = {CLASS: MIRROR_HEARTBEAT_CONNECTOR}
 HAND = {"task.assigned.partitions": "t-0,t-2"}
 LATE = {LATE_PARTITIONS: "t-2"}
 TASK = {"task.class": "org.example.TestTask"}
+JAVAS = b'{"properties":{"p":"1","task.class":"org.example.TestTask"}}'
 PART = {"flow.max.bytes.per.second": "300"}
 
 
@@ -101,29 +102,54 @@ def published(node: Node) -> list[dict[str, str | None]]:
     return [dict(it) for it in node.config.snapshot().task_configs.values()]
 
 
+def commits(cluster: Cluster) -> int:
+    return sum(it.key == b"commit-c" for it in cluster.configs.records)
+
+
 def recorded(cluster: Cluster) -> bytes:
     """Return the last record of task 0, as a Java worker reads it."""
     return [r.value for r in cluster.configs.records if r.key == b"task-c-0"][-1] or b""
 
 
+@pytest.mark.parametrize("support", ["disabled", "enabled"])
 async def test_the_last_worker_leaves_javas_deal_and_the_next_one_keeps_it(
-    cluster: Cluster,
+    cluster: Cluster, support: str
 ) -> None:
+    """Workers of earlier builds know our form alone, so the next one publishes it; not where that starts every task anew."""
     first = await started(cluster)
     assert published(first) == [{"p": it, "told": "yes"} | TASK for it in "01"]
     assert first.host.running[TaskId("c", 0)].config["told"] == "2 ('cluster A', 'cluster B')"
     await first.stop()
-    assert recorded(cluster) == b'{"properties":{"p":"1","task.class":"org.example.TestTask"}}'
+    assert recorded(cluster) == JAVAS
     cluster.nodes.clear()
-    second = cluster.node("n2").start()
+    second = cluster.node("n2", exactly_once_source_support=support).start()
     await second.runs("c-0", "c-1")
+    told = support == "disabled"
+    await until(lambda: ("told" in str(published(second))) is told)
     await cluster.clock.settle()
     starts = [event for event in second.host.events if not event.startswith("keep")]
     assert sorted(starts) == ["start c-0 1", "start c-1 0"], "each once, with Java's deal"
     assert {it[LATE_PARTITIONS] for it in published(second)} == {"t-0"}
-    written = len(cluster.configs.records)
+    written = commits(cluster)
     await second.stop()
-    assert len(cluster.configs.records) == written, "what is there already is not written again"
+    assert recorded(cluster) == JAVAS
+    assert commits(cluster) == written + told, "what is there already is not written again"
+
+
+async def test_a_task_of_javas_form_runs_with_what_it_is_told_later(cluster: Cluster) -> None:
+    first = await started(cluster)
+    await first.stop()
+    cluster.nodes.clear()
+    second = cluster.node("n2").start()
+    await second.runs("c-0", "c-1")
+    await until(lambda: "told" in str(published(second)))
+    await cluster.clock.settle()
+    connector = TestConnector.made[-1]
+    connector.configs = [{**it, "told": "no"} for it in connector.configs]
+    assert connector.context is not None
+    connector.context.request_reconfiguration()
+    await until(lambda: second.host.events.count("stop c-0") == 1)
+    await second.runs("c-0", "c-1")
 
 
 async def test_a_worker_whose_connectors_may_read_any_cluster_leaves_no_second_form(
