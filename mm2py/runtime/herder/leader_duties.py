@@ -347,7 +347,8 @@ class TaskPublication:
             records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
             told = beside if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-            if stored == plain and tuple(snapshot.beside.get(name, ())) == told:
+            is_there = stored == plain and tuple(snapshot.beside.get(name, ())) == told
+            if is_there and name not in snapshot.unfinished:
                 continue
             try:
                 async with asyncio.timeout_at(until_s):
@@ -372,7 +373,8 @@ class TaskPublication:
     def _differs(self, name: str, configs: TaskConfigs, snapshot: ConfigSnapshot) -> bool:
         """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
         stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-        if name in snapshot.inconsistent or len(stored) != len(configs):
+        broken = snapshot.inconsistent | snapshot.unfinished
+        if name in broken or len(stored) != len(configs):
             return True
         if name not in snapshot.generations:  # nothing was ever committed
             return bool(configs)

@@ -17,6 +17,7 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.task_forms import TaskForms
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.connect_json import TaskPut, encode_config_record
 from mm2py.testing.waiting import until
 from mm2py.types import TaskId
 from tests.unit.runtime.herder_fakes import Cluster, Node, TestConnector
@@ -164,6 +165,21 @@ async def test_a_worker_whose_connectors_may_read_any_cluster_leaves_no_second_f
     before = recorded(cluster)
     await node.stop()
     assert recorded(cluster) == before
+
+
+async def test_what_was_cut_off_before_its_commit_is_written_over_before_compaction_keeps_it(
+    cluster: Cluster,
+) -> None:
+    first = await started(cluster)
+    await first.stop()
+    cluster.nodes.clear()
+    cut_off = TaskPut(TaskId("c", 0), {"p": "0"})
+    cluster.configs.append(*encode_config_record(cut_off))
+    written = commits(cluster)
+    second = cluster.node("n2", exactly_once_source_support="enabled").start()
+    await until(lambda: commits(cluster) > written)
+    await second.runs("c-0", "c-1")
+    assert [it["p"] for it in published(second)] == ["1", "0"]
 
 
 async def test_all_that_the_last_worker_writes_has_one_deadline(
