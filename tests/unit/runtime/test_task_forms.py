@@ -83,6 +83,8 @@ def test_what_a_task_runs_with_does_not_depend_on_the_form_in_which_it_is_publis
         assert FORMS.in_force(config, LIMITED, 3) == LIMITED | HAND | IDS | PART
     for config in (GROUPS | {"task.assigned.groups": "a"}, GROUPS | {"task.group.tasks": "1"}):
         assert FORMS.in_force(config, GROUPS, 2) == GROUPS | {"task.group.tasks": "2"}
+    told = {"task.group.partitions": "9", "task.group.tasks": "2"}
+    assert FORMS.in_force(GROUPS | told, GROUPS, 2) == GROUPS | told, "one number for all tasks"
     unknown: ConnectorConfig = {CLASS: "org.example.Unknown"}
     assert FORMS.plain(LIMITED | PART, unknown) == LIMITED | PART
     any_cluster = TaskForms(Plugins(), None)
