@@ -188,13 +188,13 @@ class MirrorCheckpointConnector(Connector):
     @staticmethod
     def task_config_in_force(
         config: Mapping[str, str],
-        connector: Mapping[str, str],
+        _connector: Mapping[str, str],
         tasks: int,
         _clusters: tuple[str, str],
     ) -> Mapping[str, str]:
-        """Add how many tasks share the groups; a task asks the source for the number of its partitions."""
-        plain = MirrorCheckpointConnector.java_task_config(config, connector)
-        return {**plain, "task.group.tasks": str(tasks)}
+        """Add how many tasks share the groups; where the number of partitions is not told, a task asks the source for it."""
+        own = {name: text for name, text in config.items() if name != "task.assigned.groups"}
+        return {**own, "task.group.tasks": str(tasks)}
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> SourceTask:
         """Build one task; ``ConfigError`` when its config is wrong."""

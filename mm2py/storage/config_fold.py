@@ -144,6 +144,7 @@ class ConfigFold:
                 task_count_records=dict(self._fenced),
                 pending_fencing=frozenset(self._pending_fencing),
                 inconsistent=frozenset(self._inconsistent),
+                unfinished=frozenset(name for name, waits in self._deferred.items() if waits),
             )
         return self._snapshot
 

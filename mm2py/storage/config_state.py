@@ -49,7 +49,8 @@ class ConfigSnapshot:
     ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the commits
     per connector from 0; ``applied`` holds the connector config in force at the last commit.
     ``commit_offset`` is the one after the newest commit of task configs, of any connector. ``beside``: what the last
-    commit told the tasks of a connector besides; it is in ``task_configs`` too.
+    commit told the tasks of a connector besides; it is in ``task_configs`` too. ``unfinished``: whose newest task configs no commit
+    follows; compaction keeps them in place of those that the last commit was for.
     """
 
     offset: int = 0
@@ -69,6 +70,7 @@ class ConfigSnapshot:
     )
     pending_fencing: frozenset[str] = frozenset()
     inconsistent: frozenset[str] = frozenset()
+    unfinished: frozenset[str] = frozenset()
 
     def tasks(self, connector: str) -> tuple[TaskId, ...]:
         """Return the tasks of a connector in order, none where its task configs are inconsistent."""

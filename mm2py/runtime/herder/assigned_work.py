@@ -208,11 +208,14 @@ class AssignedWork:
 
     def _is_as_started(self, task: TaskId, entry: _Task, snapshot: ConfigSnapshot) -> bool:
         config = snapshot.task_configs.get(task)
-        if config == entry.config:
-            return True
-        return len(snapshot.tasks(task.connector)) == entry.count and self._forms.same(
+        if config is None or config == entry.config:
+            return config is not None
+        if len(snapshot.tasks(task.connector)) != entry.count or not self._forms.same(
             config, entry.config, entry.connector
-        )
+        ):
+            return False
+        entry.config = config  # the next commit may differ from it in what only this one tells
+        return True
 
     async def for_java(self) -> Mapping[str, tuple[ConnectorConfig, TaskConfigs]]:
         """Return what Java's connectors would deal now, with the configs of those that run here; without what takes too long."""

@@ -243,7 +243,7 @@ def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
 
 LEADER_WAIT_S: Final = 10.0
 HAND_OVER_S: Final = 5.0
-"""What the last write of a group's last worker may take: an unreachable target must not delay a stop."""
+"""What the last writes of a group's last worker may take together: an unreachable target must not delay a stop."""
 
 TaskConfigs = Sequence[Mapping[str, str]]
 
@@ -321,7 +321,8 @@ class TaskPublication:
         """Whether this worker is the last of its group, and may write its config topic."""
         membership, privileged = self._parts.membership, self._parts.config.privileged
         return (
-            membership.permit.valid
+            self._forms.are_two
+            and membership.permit.valid
             and membership.is_leader
             and len(membership.member_urls()) == 1
             and (privileged is None or privileged.claimed)
@@ -332,19 +333,25 @@ class TaskPublication:
 
         A worker that joins meanwhile waits for a round, and reads this commit before it is assigned anything.
         """
-        config = self._parts.config
+        config, loop = self._parts.config, asyncio.get_running_loop()
+        until_s = loop.time() + HAND_OVER_S
         for name, (made_of, configs) in dealt.items():
             snapshot = config.snapshot()
-            if not self.may_hand_over or not _current(name, made_of, snapshot):
+            if (
+                not self.may_hand_over
+                or not _current(name, made_of, snapshot)
+                or loop.time() >= until_s
+            ):
                 continue
             plain = [self._completed(made_of, it) for it in configs]
             records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
             told = beside if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-            if stored == plain and tuple(snapshot.beside.get(name, ())) == told:
+            is_there = stored == plain and tuple(snapshot.beside.get(name, ())) == told
+            if is_there and name not in snapshot.unfinished:
                 continue
             try:
-                async with asyncio.timeout(HAND_OVER_S):
+                async with asyncio.timeout_at(until_s):
                     await config.put_tasks(name, records, told)
             except (Mm2pyError, TimeoutError) as error:
                 log.info(
@@ -366,14 +373,17 @@ class TaskPublication:
     def _differs(self, name: str, configs: TaskConfigs, snapshot: ConfigSnapshot) -> bool:
         """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
         stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-        if name in snapshot.inconsistent or len(stored) != len(configs):
+        broken = snapshot.inconsistent | snapshot.unfinished
+        if name in broken or len(stored) != len(configs):
             return True
         if name not in snapshot.generations:  # nothing was ever committed
             return bool(configs)
         # Converters and other keys of the framework reach tasks by the connector config alone.
         raw = snapshot.connectors.get(name, {})
+        # Workers of earlier builds run what is published: only where a commit starts every task anew, Java's form stays in force.
+        form_counts = not self._parts.settings.exactly_once
         return snapshot.applied.get(name) != raw or not all(
-            self._forms.same(before, config, raw)
+            before == config or (not form_counts and self._forms.same(before, config, raw))
             for before, config in zip(stored, configs, strict=True)
         )
 

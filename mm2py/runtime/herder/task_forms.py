@@ -6,7 +6,8 @@ order, because a Java worker that computes another map of a task starts that tas
 
 Invariants (tests of the same names):
 
-1. Two forms of one task are one task: neither is published over the other, and none restarts for it.
+1. Two forms of one task are one task: none restarts for it. Where a commit restarts every task (exactly-once support), neither is
+   published over the other.
 2. What a task runs with does not depend on the form in which its config is published.
 3. Only the last worker of a group, after its tasks have stopped and while its permit is valid, publishes Java's form.
 4. Whatever cuts that off, the deal in force is the former one or the new one, each whole.
@@ -40,6 +41,11 @@ class TaskForms:
 
     def __init__(self, plugins: Plugins, clusters: Callable[[], ClusterIds] | None) -> None:
         self._plugins, self._clusters = plugins, clusters
+
+    @property
+    def are_two(self) -> bool:
+        """Whether tasks of Java's form run with what ours are told besides."""
+        return self._clusters is not None
 
     def plain(self, config: ConnectorConfig, connector: ConnectorConfig) -> ConnectorConfig:
         """Return Java's form, with what is kept beside it."""
