@@ -32,7 +32,7 @@ from tests.unit.rest.flow_fakes import (
     snapshot,
 )
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
-from tests.unit.rest.rest_fakes import Reply, flow, state
+from tests.unit.rest.rest_fakes import PLACEHOLDER, Reply, flow, state
 
 AC = flow("A", "C")
 CREATE: dict[str, object] = {"source": "A", "target": "C"}
@@ -234,6 +234,7 @@ def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> Non
         ({"topics": "orders,bills"}, ["bills"], ["t-1", "t-2"]),
         ({"topics.exclude": "t-.*"}, [], ["t-1", "t-2"]),
         ({"topics": "orders|t-."}, [], []),
+        ({"topics": f"orders, t-.*, {PLACEHOLDER}"}, ["bills"], []),
         ({"enabled": "false"}, [], ["orders", "t-1", "t-2"]),
     ],
 )
