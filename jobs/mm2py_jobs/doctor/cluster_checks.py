@@ -1,6 +1,7 @@
 """Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow keeps there."""
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
@@ -325,7 +326,9 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
         yield Row(
             Level.ERROR,
             f"{target.alias}: no Read on groups {some(lacking)}, needed for sync.group.offsets.enabled",
-            target.admin.cluster.granting("Read", " ".join(f"--group {it}" for it in lacking[:3])),
+            target.admin.cluster.granting(
+                "Read", " ".join(f"--group {shlex.quote(it)}" for it in lacking[:3])
+            ),
         )
 
 
