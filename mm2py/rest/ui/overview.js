@@ -50,7 +50,7 @@ function CanMove({ flows, stale }) {
   if (!found.length) return null;
   const kind = stale ? "unknown" : not.length ? not[0].now[0] : found.some(({ now }) => now[0] === "warn") ? "warn" : "good";
   const word = `${count(found.length - not.length)} of ${count(found.length)} ready`;
-  return html`<p>Can we fail over now? <${Mark} kind=${kind} word=${stale ? `Last known: ${word}` : word} />${not.length ? html`; ${not.slice(0, MOST_PLACES).map(({ flow, now }, index) => html`${index ? "; " : ""}<a href=${flowLink(flow.flow, "failover")}>${flow.flow}</a> ${now[1]}: ${now[2]}`)}${not.length > MOST_PLACES ? ` and ${count(not.length - MOST_PLACES)} more` : ""}` : null}.</p>`;
+  return html`<p>Can we fail over now? <${Mark} kind=${kind} word=${stale ? `Last known: ${word}` : word} />${not.length ? html`; ${not.slice(0, MOST_PLACES).map(({ flow, now }, index) => html`${index ? "; " : ""}<a href=${flowLink(flow.flow, "failover")}>${flow.flow}</a> ${now[1]}: ${now[2]}`)}${not.length > MOST_PLACES ? ` and ${count(not.length - MOST_PLACES)} more` : ""}` : null}. <span class="muted">By their own numbers: the plan of each asks both clusters.</span></p>`;
 }
 
 function Row({ flow, stale }) {
