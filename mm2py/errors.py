@@ -28,6 +28,7 @@ what it is about.
 """
 
 import re
+import shlex
 from typing import Final
 
 NO_ANSWER: Final = "does not answer"
@@ -36,8 +37,9 @@ NO_CONNECTION: Final = "no connection to"
 SILENT: Final = "has answered for"
 """Words of the causes that a cluster or broker is away; whoever writes such a cause takes them from here."""
 
-_COMMAND: Final = re.compile(r"kafka-[a-z-]+\.sh --[^;]*[^;.\s]")
-"""A command of Kafka's own tools with its options; a text has it at its end, or before a semicolon."""
+_QUOTED: Final = r"""'[^']*'|"[^"]*\""""
+_COMMAND: Final = re.compile(rf"kafka-[a-z-]+\.sh --(?:{_QUOTED}|[^;'\"])*(?:{_QUOTED}|[^;'\".\s])")
+"""A command of Kafka's own tools with its options, names quoted; a text has it at its end, or before a semicolon."""
 
 
 def is_away(cause: str) -> bool:
@@ -46,9 +48,15 @@ def is_away(cause: str) -> bool:
 
 
 def command_in(cause: str) -> str:
-    """Return the command in a cause's remedy that mends it, empty where there is none."""
-    found = _COMMAND.search(cause)
-    return "" if found is None else found[0]
+    """Return the command in a cause's remedy that mends it, empty where there is none.
+
+    It is copied into a shell, and before it the cause has names of others: it is the last one, and nothing in it is more than a word.
+    """
+    found = _COMMAND.findall(cause)
+    try:
+        return found[-1] if found and shlex.join(shlex.split(found[-1])) == found[-1] else ""
+    except ValueError:  # a quote that is not closed
+        return ""
 
 
 class Mm2pyError(Exception):

@@ -43,7 +43,8 @@ def limits_of(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterator[Li
         text = f"deletes old records ({key}={copied}), its source is compacted alone: the last values of keys are lost"
         yield Limit(key, text, f"{key}=compact", loses=True)
     for key in _TIMES:
-        kept, held = number_of(ours, key) or _ANY_TIME, number_of(theirs, key)
+        kept, held = number_of(ours, key), number_of(theirs, key)
+        kept = _ANY_TIME if kept is None else kept
         if held is not None and held < kept and _is_checked(key, theirs):
             taken = "any" if kept == _ANY_TIME else f"within {kept} ms"
             text = f"takes only records with times within {held} ms ({key}), its source {taken}: others fail their partition"

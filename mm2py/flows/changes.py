@@ -403,13 +403,14 @@ class FlowChanges:
         self, flow: FlowName, node: FlowNode, before: Mapping[str, str], after: Mapping[str, str]
     ) -> TopicsChange | None:
         """Return which topics of the source a change of the connector's config begins and ends to copy; None where that is not known now."""
+        herder = node.herder
         try:
-            resolved = self._parts.source_topics(
-                flow, node.herder.resolved_config(self._source(flow, node)[0]), self._parts.clock
+            listing = self._parts.source_topics(
+                flow, herder.resolved_config(self._source(flow, node)[0]), self._parts.clock
             )
             async with asyncio.timeout(LISTED_S):
-                listed = await resolved
-            old, new = chosen(flow, before, listed), chosen(flow, after, listed)
+                listed = await listing
+            old, new = (chosen(flow, herder.resolved(it), listed) for it in (before, after))
         except (Mm2pyError, TimeoutError):
             return None
         starting, stopping = sorted(new - old), sorted(old - new)

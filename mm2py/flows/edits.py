@@ -27,17 +27,22 @@ _EXCLUDE: Final = "topics.exclude"
 
 
 def patched(patches: Patches, file: Configs) -> Edit:
-    """Return the edit that changes properties of connectors that there are; None: as in ``file``."""
+    """Return the edit that changes properties of connectors that there are; None: as in ``file``.
+
+    What it lets copy is a flow from then on, also under a file that does not let the pair run for its heartbeats.
+    """
 
     def edit(now: FlowPicture) -> FlowPicture:
-        configs = dict(now.configs)
+        configs, presence = dict(now.configs), now.presence
         for name, patch in patches.items():
             if name in configs:
                 own = file.get(name, {})
                 given = {key: own.get(key) if it is None else it for key, it in patch.items()}
                 merged = {**configs[name], **given}
                 configs[name] = texts_of(merged)
-        return replace(now, configs=configs)
+                if presence is None and not enabled(now.configs[name]) and enabled(merged):
+                    presence = Presence.ADDED
+        return replace(now, presence=presence, configs=configs)
 
     return edit
 

@@ -5,6 +5,7 @@ collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
@@ -149,15 +150,18 @@ class FlowService:
 
     def clusters(self) -> list[ClusterView]:
         """Return the clusters between which flows may run here."""
-        pairs = sorted(self._parts.fleet.pairs)
+        targets, sources = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for source, target in sorted(self._parts.fleet.pairs):
+            targets[source].append(target)
+            sources[target].append(source)
         return [
             ClusterView(
                 alias=alias,
-                targets=tuple(it.target for it in pairs if it.source == alias),
-                sources=(sources := tuple(it.source for it in pairs if it.target == alias)),
-                note="" if sources else NO_TARGET,
+                targets=tuple(targets[alias]),
+                sources=tuple(sources[alias]),
+                note="" if sources[alias] else NO_TARGET,
             )
-            for alias in sorted({end for pair in pairs for end in pair})
+            for alias in sorted({*targets, *sources})
         ]
 
     def find(self, name: str) -> FlowName:

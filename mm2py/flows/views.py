@@ -333,24 +333,23 @@ def change_view(
     """Return one thing that a request changes or changed, under the name that people know it by."""
     name, key = _named(flow, change.key)
     before, after = (
-        it if key is None else shown_value(key, it, names_a_secret, mask)
-        for it in (change.before, change.after)
+        shown_value(key, it, names_a_secret, mask) for it in (change.before, change.after)
     )
     return ChangeView(key=name, before=before, after=after)
 
 
-def _named(flow: FlowName, key: str) -> tuple[str, str | None]:
-    """Return what a key of the topic is called, and the property that it is about."""
+def _named(flow: FlowName, key: str) -> tuple[str, str]:
+    """Return what a key of the topic is called, and the property that it is about, empty for none."""
     kind, _, rest = key.partition(":")
     try:
         if kind == "override":
             connector, name = parse_override_key(key)
             return f"{connector}.{name}", name
         if kind == "hold":
-            return held_name(parse_hold_key(rest)), None
+            return held_name(parse_hold_key(rest)), ""
     except ProtocolError:
-        return key, None  # another program wrote it
-    return rest or str(flow), None
+        return key, key  # another program wrote it
+    return rest or str(flow), ""
 
 
 def shown_value(

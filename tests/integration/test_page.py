@@ -148,7 +148,7 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
         for break_it, cause, remedy, ready in scenes:
             heal(rig, AB)
             await browser.until(GOOD)
-            assert "1 of 1 ready." in await browser.text()
+            assert "1 of 1 ready. By their own numbers" in await browser.text()
             break_it(rig)
             await browser.until(f"!{GOOD}")
             text = await browser.text()

@@ -6,6 +6,7 @@ It decides nothing that a test would want to change: that is configuration.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -351,13 +352,10 @@ class FlowWatch:
 
     async def added(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
         """Return those of ``pairs`` that were added; none of a target that is unreachable."""
-        targets = dict.fromkeys(pair.target for pair in pairs)
-        counts = await asyncio.gather(
-            *(
-                self._at(target, [pair for pair in pairs if pair.target == target])
-                for target in targets
-            )
-        )
+        by_target = defaultdict[ClusterAlias, list[FlowName]](list)
+        for pair in pairs:
+            by_target[pair.target].append(pair)
+        counts = await asyncio.gather(*(self._at(*it) for it in by_target.items()))
         return [pair for part in counts for pair in part]
 
     async def close(self) -> None:

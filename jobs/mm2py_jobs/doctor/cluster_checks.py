@@ -1,6 +1,7 @@
 """Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow keeps there."""
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
@@ -27,6 +28,8 @@ from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
 SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is a warning."""
 REACH_S: Final = 5.0
+ASKED_S: Final = 2.0
+"""How long the controller may take to tell its time: a part of the time of a check of both sides."""
 APART_S: Final = 5.0
 LATER_S: Final = 60.0
 """A record from further in the future than this is a warning."""
@@ -291,12 +294,11 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
 
 async def _controller_apart_s(opened: Opened, clock: Clock) -> float:
     """Return how far the controller's clock is ahead of ours, negative: behind; 0 where it is not known. What the answer took is no difference."""
-    asked_ms = clock.now_ms()
-    try:
-        at_ms = await opened.admin.controller_time_ms()
-    except (ServerError, UnsupportedVersionError):
-        return 0.0  # no Describe on the cluster, or brokers before 3.3
-    return (at_ms - min(max(at_ms, asked_ms), clock.now_ms())) / 1000
+    asked_ms, at_ms = clock.now_ms(), -1
+    with suppress(Mm2pyError, TimeoutError):  # not told, or not to us: the other questions count
+        async with asyncio.timeout(ASKED_S):
+            at_ms = await opened.admin.controller_time_ms()
+    return 0.0 if at_ms < 0 else (at_ms - min(max(at_ms, asked_ms), clock.now_ms())) / 1000
 
 
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:
@@ -324,7 +326,9 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
         yield Row(
             Level.ERROR,
             f"{target.alias}: no Read on groups {some(lacking)}, needed for sync.group.offsets.enabled",
-            target.admin.cluster.granting("Read", " ".join(f"--group {it}" for it in lacking[:3])),
+            target.admin.cluster.granting(
+                "Read", " ".join(f"--group {shlex.quote(it)}" for it in lacking[:3])
+            ),
         )
 
 

@@ -131,8 +131,11 @@ async def limits(flow: Examined) -> AsyncIterator[Row]:
                 f"{some([named[it] for it in topics])}{' (to be created)' if named is new else ''}: {limit.text}",
                 _widening(flow, limit, min(topics), is_new=named is new),
             )
-    if not wrong and (copies or new):
-        yield Row(Level.OK, f"limits of {len(copies) + len(new)} copies")
+    unknown = [copy for copy in new.values() if copy not in theirs]
+    if unknown:
+        yield Row(Level.SKIPPED, f"{some(unknown)} (to be created): {flow.sides['target'].alias} does not tell its defaults")  # fmt: skip
+    if not wrong and theirs:
+        yield Row(Level.OK, f"limits of {len(theirs)} copies")
 
 
 def _widening(flow: Examined, limit: Limit, topic: str, *, is_new: bool) -> str:

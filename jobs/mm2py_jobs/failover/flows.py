@@ -41,7 +41,7 @@ class FlowNow:
     """The current state of a flow; ``enabled``: it copies topics, not only heartbeats.
 
     ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions; ``errors``: why it does not copy.
-    ``failed_tasks``: as partitions name theirs.
+    ``failed_tasks``: as partitions name theirs. ``copied_topics``: how many have a partition that runs.
     """
 
     state: str
@@ -51,6 +51,7 @@ class FlowNow:
     paused: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     failed_tasks: tuple[str, ...] = ()
+    copied_topics: int = 0
 
     @property
     def is_stopped(self) -> bool:
@@ -63,6 +64,11 @@ class FlowNow:
     def is_waiting(self) -> bool:
         """Whether its workers wait for a cluster, and have not read its target state yet."""
         return self.state == WAITING
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it failed as a whole, or its connector did before it had tasks."""
+        return self.state == State.FAILED and not self.copied_topics
 
     @property
     def copies(self) -> bool:
@@ -114,6 +120,7 @@ def flow_now(row: Row) -> FlowNow:
         tasks=len(tasks),
         failed=len(failed_tasks) + (count_of(row, "failed_partitions") or 0),
         failed_tasks=failed_tasks,
+        copied_topics=count_of(row, "copied_topics") or 0,
         paused=tuple(texts_of(row, "paused")),
         errors=tuple(
             f"{text_of(it, 'where')}: {text_of(it, 'message')}" for it in rows_of(row, "errors")

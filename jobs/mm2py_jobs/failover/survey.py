@@ -4,6 +4,7 @@ Flow: ``FailoverClusters``, ``FailoverSides``, ``RestFlows`` -> topics with lag 
 source is gone, from what the target and the worker know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan``.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,7 +147,7 @@ async def _flows(
         problems.of_flow.append(
             f"the worker does not know flow {name}: cannot tell what is being copied"
         )
-    elif not now.copies:
+    elif not now.copies or now.is_broken:
         state = now.state if now.enabled else "not there"
         problems.of_flow.append(f"flow {name} is {state}: what is not copied stays behind")
     if now is not None:
@@ -230,22 +231,32 @@ class _Source:
         await self._check_lost_copies(progress)
         await self._check_configs(names)
         await self._check_acls()
-        return [await self._row(name, progress, now) for name in names]
+        tails = defaultdict[str, list[Tail]](list)
+        for tail in progress.tails():
+            tails[tail.topic].append(tail)
+        parts = defaultdict[str, list[TopicPartition]](list)
+        for tp in sorted(progress.ends):
+            parts[tp.topic].append(tp)
+        return [await self._row(it, parts[it], tails[it], progress, now) for it in names]
 
-    async def _row(self, name: str, progress: Progress, now: FlowNow | None) -> TopicRow:
+    async def _row(
+        self,
+        name: str,
+        parts: Sequence[TopicPartition],
+        tails: Sequence[Tail],
+        progress: Progress,
+        now: FlowNow | None,
+    ) -> TopicRow:
         clusters = self._clusters
-        tails = [tail for tail in progress.tails() if tail.topic == name]
         gaps = tuple(self._problems.gaps.get(name, ()))
         return TopicRow(
             topic=name,
             copy=clusters.copy_of(TopicPartition(name, 0)).topic,
-            partitions=sum(tp.topic == name for tp in progress.ends),
+            partitions=len(parts),
             lag_records=sum(tail.end - tail.start for tail in tails),
             lag_ms=await self._age(tails),
             would_lose=sum(self._lost(tail, progress, now) for tail in tails),
-            copied_to={
-                tp.partition: at for tp, at in sorted(progress.copied.items()) if tp.topic == name
-            },
+            copied_to={it.partition: progress.copied[it] for it in parts if it in progress.copied},
             problems=(*gaps, *self._problems.by_topic.get(name, ())),
             gaps=gaps,
         )
@@ -378,7 +389,7 @@ def stays_behind(
 
     ``stuck``: state and cause of partitions, None if not known; ``waits``: committed records wait for an open transaction.
     """
-    if now is None or not now.copies or (now.failed and stuck is None):
+    if now is None or not now.copies or now.is_broken or (now.failed and stuck is None):
         return True
     if {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused):
         return True

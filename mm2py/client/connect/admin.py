@@ -493,15 +493,15 @@ class Admin:
         return await self.newest_times([CONSUMER_OFFSETS])
 
     async def controller_time_ms(self) -> int:
-        """Return what the clock of the active controller says, ms since the epoch.
+        """Return what the clock of the active controller says, ms since the epoch, -1 where it is not said; asks once.
 
         Raises:
+            RetriableError: no answer. Some managed brokers close the connection on this question.
             ServerError: our principal has no Describe on the cluster.
             UnsupportedVersionError: brokers before 3.3.
         """
-        answer = await self.cluster.call_any(
-            admin_messages.controller_time(), code_of=lambda it: _retriable_code([it.error_code])
-        )
+        connection = await self.cluster.controller()
+        answer = await connection.call(admin_messages.controller_time())
         error = _error(answer.error_code, "", "the metadata quorum")
         if error is not None:
             raise error

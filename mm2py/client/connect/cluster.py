@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import random
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Self, TypeVar, final
@@ -201,13 +202,16 @@ class Cluster:
         error = server_error(
             code, f"{who} may not {operation} {kind} {name} of cluster {self.alias}"
         )
-        error.remedy = self.granting(operation, f"--{kind} {name}")
+        error.remedy = self.granting(operation, f"--{kind} {shlex.quote(name)}")
         return error
 
     def granting(self, operation: str, resources: str) -> str:
-        """Return the command that grants an operation to our user; ``resources`` are its options, ``--topic t --cluster``."""
+        """Return the command that grants an operation to our user; ``resources`` are its options, ``--topic t --cluster``.
+
+        It is copied into a shell, and a group may have any name: names are quoted.
+        """
         sasl = self.settings.sasl
-        user = (sasl.username if sasl is not None else "") or "..."
+        user = shlex.quote((sasl.username if sasl is not None else "") or "...")
         return (
             f"kafka-acls.sh --bootstrap-server {self.settings.addresses} --add --allow-principal"
             f" User:{user} --operation {operation} {resources}"

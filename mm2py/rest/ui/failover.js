@@ -25,7 +25,7 @@ function loss({ source, target }, plan) {
   const lost = counted(plan.would_lose, "offset");
   if (!plan.source_reachable) return `Without ${source}, everything is lost that was not copied when it stopped to answer: ${plan.would_lose > 0 ? `at least ${lost}, as far as it was seen` : UNKNOWN}. What ${source} still has when it answers again is kept in quarantine.`;
   const [waits, first] = [plan.awaited, plan.copied_first];
-  return `${plan.would_lose > waits ? `${counted(plan.would_lose - waits, "offset")} would stay behind, in a partition or flow that failed, is held, paused or stopped: nothing copies ${plan.would_lose - waits === 1 ? "it" : "them"}.` : "Nothing would stay behind."}${
+  return `${plan.would_lose > waits ? `${counted(plan.would_lose - waits, "offset")} would stay behind, in a partition or flow that failed, is held, paused or stopped: nothing copies ${plan.would_lose - waits === 1 ? "it" : "them"}.` : plan.topics.some((it) => it.gaps.length) ? "Nothing would stay behind but what is missing on the target already: see below." : "Nothing would stay behind."}${
     waits > 0 ? ` ${counted(waits, "offset")} wait for open transactions to end.` : ""}${
     first > 0 ? ` ${counted(first, "more offset")} ${first === 1 ? "is" : "are"} on the way (ordinary lag): a failover copies ${first === 1 ? "it" : "them"} to ${target} before clients move. Only if ${source} were gone this moment, ${first === 1 ? "it" : "they"} would be lost, too.` : ""}`;
 }

@@ -76,7 +76,7 @@ const READY = [
   (f) => f.held_partitions > 0 && ["bad", "not ready", `${counted(f.held_partitions, "partition")} held`],
   (f, { text }) => (f.topics === 0 || idle(f) || isStuck(f)) && ["bad", "not ready", text],
   (f, { kind, text }) => (kind === "unknown" || f.incomplete.length + f.errors.length > 0 || f.state !== "RUNNING") && ["unknown", "not known", text],
-  (f) => f.lag_ms > LATE_MS && ["warn", "ready, waits", `${counted(f.lag_records, "record")} are copied first, ${duration(f.lag_ms)} behind`],
+  (f) => (f.lag_ms > LATE_MS || (f.lag_ms === null && f.lag_records > 0)) && ["warn", "ready, waits", `copied first: ${counted(f.lag_records, "record")}, ${f.lag_ms === null ? "of unknown age" : `${duration(f.lag_ms)} behind`}`],
 ];
 
 /** Whether clients can be moved now, and the worst reason against it; the plan under Failover asks both clusters, this asks nobody. */

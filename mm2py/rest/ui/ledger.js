@@ -4,6 +4,8 @@ import { html } from "./view.js";
 import { count, counted } from "./words.js";
 
 const MOST_ROWS = 200;
+// The API names so many of a flow.
+const MOST_ERRORS = 100;
 
 // Kind of an event -> mark, what happened.
 const KINDS = {
@@ -24,13 +26,14 @@ function range(it) {
   return it.first === it.last ? count(it.first) : `${count(it.first)} to ${count(it.last)}`;
 }
 
-/** The events at which a partition stopped and still stands. It went past all others: so it is cured of those where the flow copies and names no cause for it. */
+/** The events at which a partition stopped and still stands. It went past all others: so it is cured of those where the flow copies it, tells all that is wrong, and names no cause for it. */
 function standing(flow, events, copying) {
   const stuck = new Set(flow.errors.map((it) => it.where));
+  const paused = new Set(flow.paused);
   const stops = events.filter((it) => KINDS[it.kind]?.[1] === "stopped");
   const newest = new Map([...stops].reverse().map((it) => [`${it.topic}-${it.partition}`, it]));
-  const named = flow.failed_partitions + flow.held_partitions <= stuck.size;
-  return new Set([...newest].filter(([where]) => !copying || !named || stuck.has(where)).map(([, it]) => it));
+  const told = flow.incomplete.length === 0 && flow.errors.length < MOST_ERRORS && flow.failed_partitions + flow.held_partitions <= stuck.size;
+  return new Set([...newest].filter(([where, it]) => !copying || !told || stuck.has(where) || paused.has(where) || paused.has(it.topic)).map(([, it]) => it));
 }
 
 const total = (topics, key) => topics.reduce((sum, it) => sum + it[key], 0);

@@ -1,6 +1,6 @@
 // The first page: what is wrong, the map, the list of flows.
 import { Action } from "./changing.js";
-import { failoverNow, findings, judge, MARKS, verdict } from "./judgement.js";
+import { failoverNow, findings, judge, MARKS, rank, verdict } from "./judgement.js";
 import { isDrawn, FlowMap } from "./map.js";
 import { createFlow } from "./orders.js";
 import { Command, Empty, flowLink, Mark, Waiting, When } from "./parts.js";
@@ -46,11 +46,11 @@ export function Wrong({ flows, stale }) {
 /** Can we fail over now? One sentence; each flow's answer is in the list. */
 function CanMove({ flows, stale }) {
   const found = flows.map((flow) => ({ flow, now: failoverNow(flow) })).filter(({ now }) => now[0] !== "off");
-  const not = found.filter(({ now }) => ["bad", "unknown"].includes(now[0]));
+  const not = found.filter(({ now }) => ["bad", "unknown"].includes(now[0])).sort((one, two) => rank(one.now[0]) - rank(two.now[0]));
   if (!found.length) return null;
   const kind = stale ? "unknown" : not.length ? not[0].now[0] : found.some(({ now }) => now[0] === "warn") ? "warn" : "good";
   const word = `${count(found.length - not.length)} of ${count(found.length)} ready`;
-  return html`<p>Can we fail over now? <${Mark} kind=${kind} word=${stale ? `Last known: ${word}` : word} />${not.length ? html`; ${not.slice(0, MOST_PLACES).map(({ flow, now }, index) => html`${index ? "; " : ""}<a href=${flowLink(flow.flow, "failover")}>${flow.flow}</a> ${now[1]}: ${now[2]}`)}${not.length > MOST_PLACES ? ` and ${count(not.length - MOST_PLACES)} more` : ""}` : null}.</p>`;
+  return html`<p>Can we fail over now? <${Mark} kind=${kind} word=${stale ? `Last known: ${word}` : word} />${not.length ? html`; ${not.slice(0, MOST_PLACES).map(({ flow, now }, index) => html`${index ? "; " : ""}<a href=${flowLink(flow.flow, "failover")}>${flow.flow}</a> ${now[1]}: ${now[2]}`)}${not.length > MOST_PLACES ? ` and ${count(not.length - MOST_PLACES)} more` : ""}` : null}. <span class="muted">By their own numbers: the plan of each asks both clusters.</span></p>`;
 }
 
 function Row({ flow, stale }) {

@@ -164,7 +164,11 @@ class Herder:
             NotFoundError: there is no such connector.
             ConfigError: a placeholder cannot be resolved now.
         """
-        return self._parts.resolve(self._configured(name))
+        return self.resolved(self._configured(name))
+
+    def resolved(self, config: ConnectorConfig) -> dict[str, str]:
+        """Return a connector's config with the values of its placeholders; ``ConfigError`` where one has none now."""
+        return self._parts.resolve(config)
 
     def task_config_now(self, task: TaskId) -> ConnectorConfig:
         """Return a task's config as this node knows it, empty where it knows none."""

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import shlex
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -22,10 +23,11 @@ from mm2py.errors import (
     RetriableServerError,
     ServerError,
     UnsendableError,
+    command_in,
     is_away,
 )
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED
+from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mm2py.protocol.messages import init_producer_id, metadata
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
@@ -520,3 +522,24 @@ async def test_a_topic_that_may_not_be_described_may_have_been_deleted(
     assert list(hidden) == ["gone"]
     assert "may not Describe topic gone of cluster x" in str(hidden["gone"])
     assert str(hidden["gone"]).endswith("if gone was deleted, name it in topics.exclude")
+
+
+@pytest.mark.parametrize(
+    ("group", "has_command"),
+    [
+        ("shop", True),
+        ("x'; y", True),
+        ("$(z)", True),
+        ("kafka-acls.sh --group $(z)", True),
+        ("a;kafka-x.sh --$(z)", True),
+        ("kafka-acls.sh --$(z)'", False),  # its quote runs into that of the command
+    ],
+)
+async def test_the_command_that_grants_a_right_has_nothing_but_words(
+    group: str, has_command: bool
+) -> None:
+    """A group may have any name, and the command is copied into a shell."""
+    async with FakeBroker() as broker, cluster_of(broker) as cluster:
+        command = command_in(str(cluster.denied(GROUP_AUTHORIZATION_FAILED, "Read", group)))
+    assert shlex.join(shlex.split(command)) == command
+    assert shlex.split(command)[-2:] == (["--group", group] if has_command else [])

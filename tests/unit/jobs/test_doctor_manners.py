@@ -9,11 +9,12 @@ from typing import cast
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.errors import RetriableError
-from mm2py.types import ClusterAlias, FlowName
-from mm2py_jobs.doctor import examine, flow_checks
+from mm2py.errors import ConnectionFailedError, FatalServerError, Mm2pyError, RetriableError
+from mm2py.testing.clock import FakeClock
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.doctor import cluster_checks, examine, flow_checks
 from mm2py_jobs.doctor.examine import ALL_S, Shared
-from mm2py_jobs.doctor.examined import Examined, Level, Once
+from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Once
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.kafka.ports import free_ports
 
@@ -92,3 +93,34 @@ async def test_a_question_is_asked_once_and_again_only_where_it_failed() -> None
     answers = await asyncio.gather(once(), once(), once(), return_exceptions=True)
     assert [str(it) for it in answers] == ["not now", "answer", "answer"]
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            -1,
+            "no clock is apart",
+        ),  # a quorum whose leader is no voter, or a broker that leaves the time out
+        (ConnectionFailedError("closed by the broker"), "no clock is apart"),
+        (FatalServerError(31, "CLUSTER_AUTHORIZATION_FAILED"), "no clock is apart"),
+        (1_000_000 - 10_000, "clock is 10 s behind this machine's"),
+    ],
+)
+async def test_a_controller_that_does_not_tell_its_time_keeps_no_other_clock_from_being_judged(
+    told: int | Mm2pyError, said: str
+) -> None:
+    async def tells() -> int:
+        if isinstance(told, Mm2pyError):
+            raise told
+        return told
+
+    async def nothing(*_: object) -> dict[TopicPartition, int]:
+        return {}
+
+    admin = SimpleNamespace(controller_time_ms=tells, newest_times=nothing)
+    side = SimpleNamespace(alias="A", admin=admin, commits=nothing)
+    clock = FakeClock(1_000_000)
+    flow = SimpleNamespace(sides=dict.fromkeys(SIDES, side), clock=clock, chosen=nothing)
+    rows = [row async for row in cluster_checks.clocks(cast("Examined", flow))]
+    assert [said in it.text for it in rows] == [True, True]

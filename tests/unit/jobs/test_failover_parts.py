@@ -313,6 +313,13 @@ HELD: Final = "HELD: committed records wait"
         ({"paused": ("pay",)}, {}, False, True),
         ({"paused": ("pay-1",)}, {}, False, False),
         ({"state": "PAUSED"}, {}, False, True),
+        (
+            {"state": "FAILED"},
+            {},
+            False,
+            True,
+        ),  # its connector failed, or all of it: no task, and no partition that could be named
+        ({"state": "FAILED", "copied_topics": 1}, {}, False, False),  # another connector did
     ],
 )
 def test_only_what_nothing_copies_stays_behind_and_the_rest_is_ordinary_lag(

@@ -35,6 +35,8 @@ from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
 BASE = "http://worker:8083"
 KEY = SessionKey(b"k" * 32, "HmacSHA256", 0)
 WELL = Health("healthy", "well")
+PLACEHOLDER = "${file:topics:more}"
+"""In the text of a config; its value is ``bills``."""
 SOURCE = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
 
 
@@ -140,7 +142,11 @@ class FakeHerder(Herder):
         return tuple(self.configs)
 
     def resolved_config(self, name: str) -> dict[str, str]:
-        return {key: text for key, text in self.configs[name].items() if text is not None}
+        return self.resolved(self.configs[name])
+
+    def resolved(self, config: Mapping[str, str | None]) -> dict[str, str]:
+        texts = ((key, text) for key, text in config.items() if text is not None)
+        return {key: text.replace(PLACEHOLDER, "bills") for key, text in texts}
 
     def info_now(self, name: str) -> ConnectorInfo | None:
         return self._info(name) if name in self.configs else None

@@ -9,7 +9,7 @@ import pytest
 
 from mm2py.flows.changes import FlowChanges, Request
 from mm2py.flows.edits import patched
-from mm2py.mirror.flow_overrides import HistoryEntry
+from mm2py.mirror.flow_overrides import HistoryEntry, Presence
 from mm2py.observability.metrics import Finding
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError
@@ -32,7 +32,7 @@ from tests.unit.rest.flow_fakes import (
     snapshot,
 )
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
-from tests.unit.rest.rest_fakes import Reply, flow, state
+from tests.unit.rest.rest_fakes import PLACEHOLDER, Reply, flow, state
 
 AC = flow("A", "C")
 CREATE: dict[str, object] = {"source": "A", "target": "C"}
@@ -234,6 +234,7 @@ def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> Non
         ({"topics": "orders,bills"}, ["bills"], ["t-1", "t-2"]),
         ({"topics.exclude": "t-.*"}, [], ["t-1", "t-2"]),
         ({"topics": "orders|t-."}, [], []),
+        ({"topics": f"orders, t-.*, {PLACEHOLDER}"}, ["bills"], []),
         ({"enabled": "false"}, [], ["orders", "t-1", "t-2"]),
     ],
 )
@@ -256,6 +257,15 @@ def test_a_dry_run_names_the_topics_that_begin_and_end_to_be_copied(
     other = {"config": {"tasks.max": "2"}}
     for query, asked in (("?dry_run=true", other), ("", wider)):
         assert rig.ask("PATCH", f"/flows/A->B{query}", body=asked).json["topics"] is None
+
+
+def test_a_flow_that_a_change_enables_is_one_that_people_added(rig: Rig) -> None:
+    """So it is there, too, under a file that does not run the pair for its heartbeats."""
+    rig.add(BA, enabled="false")
+    for enabled, presence in (("false", None), ("true", Presence.ADDED)):
+        body = {"config": {"enabled": enabled, "topics": enabled}}
+        assert rig.ask("PATCH", "/flows/B->A", body=body).status == 200
+        assert rig.stores[BA].presence is presence
 
 
 async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:

@@ -10,6 +10,9 @@ import pytest
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
 from mm2py.flows.service import NO_TARGET
+from mm2py.flows.views import change_view
+from mm2py.mirror.flow_overrides import Change
+from mm2py.observability.logging import HIDDEN
 from mm2py.observability.metrics import (
     UNKNOWN,
     FlowSample,
@@ -25,7 +28,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Rig, follower, partition, snapshot
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
-from tests.unit.rest.rest_fakes import KEY, FakeHerder, Reply, ask, flow, state
+from tests.unit.rest.rest_fakes import KEY, FakeHerder, Reply, ask, flow, names_a_secret, state
 
 CIRCLING = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
 
@@ -275,6 +278,17 @@ def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) ->
     assert (by_key["topics"]["value"], by_key["topics"]["file_value"]) == ("orders.*", ".*")
     assert by_key["topics"]["changed_by"] == "anonymous"
     assert by_key["connector.class"]["changed_by"] is None
+
+
+def test_what_another_program_wrote_into_the_history_is_shown_without_its_secrets(rig: Rig) -> None:
+    mask = rig.flow_parts.mask
+    for key, text, shown in (
+        ("override:ssl.password", "hunter2", HIDDEN),  # no such key: it names no connector
+        ("later:thing", "xcanary-value", f"x{HIDDEN}"),
+    ):
+        wrote = Change(key=key, before=None, after=text)
+        view = change_view(AB, wrote, names_a_secret, mask)
+        assert (view.before, view.after) == (None, shown)
 
 
 def test_null_returns_a_property_to_the_file(rig: Rig) -> None:
