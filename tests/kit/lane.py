@@ -125,7 +125,9 @@ class Lane:
         result = yield
         root.handlers[:] = handlers
         for logger in _loggers():
-            logger.setLevel(levels.get(logger, logging.NOTSET))
+            level = levels.get(logger, logging.NOTSET)
+            if logger.level != level:  # setting one empties the caches of all
+                logger.setLevel(level)
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
