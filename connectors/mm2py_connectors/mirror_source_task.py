@@ -516,6 +516,11 @@ class MirrorSourceTask(BatchSourceTask):
         # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the next poll.
         self._to_drop.append(partition)
         self._stalls.forget(partition)
+        if self._reader is not None:
+            # Its lag of before counts what was read as copied.
+            self._report_uncopied(
+                partition, self._uncopied(partition), self._reader.reader.end(partition)
+            )
 
     def _on_stalled(self, partition: TopicPartition, error: Exception | None) -> None:
         known = self._stalled.get(partition)
@@ -663,18 +668,22 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def _report_failed(self, reader: SourceReader) -> None:
         """What a failed partition does not copy any more is lag, too."""
-        positions = {
-            source: self._delivered[source] + 1
-            if source in self._delivered
-            else self._resumed.get(source, EARLIEST)
-            for source in self._failed
-        }
+        positions = {source: self._uncopied(source) for source in self._failed}
         begins = [source for source, position in positions.items() if position == EARLIEST]
         if begins:
             positions |= await reader.log_starts(begins)
         for source, end in (await reader.log_ends(tuple(self._failed))).items():
-            behind = end - positions[source] if 0 <= positions[source] <= end else -1
-            self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+            self._report_uncopied(source, positions[source], end)
+
+    def _uncopied(self, source: TopicPartition) -> int:
+        """Return the first offset of a failed partition that is not copied, ``EARLIEST`` where nothing of it was."""
+        if source in self._delivered:
+            return self._delivered[source] + 1
+        return self._resumed.get(source, EARLIEST)
+
+    def _report_uncopied(self, source: TopicPartition, first: int, end: int) -> None:
+        behind = end - first if 0 <= first <= end else -1
+        self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 
     def _report_begun(self, reader: SourceReader) -> None:
         """``latest`` and ages count from the first start: what comes later is copied, also after a restart."""

@@ -232,9 +232,11 @@ async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
     async with running(bench):
         bench.reader.answers = [[(T0, [a_batch(10, 5)])]]
         await bench.task.poll(1)
+        bench.reader.lags[T0] = 0
         for partition in (T0, T1):
             error = PartitionError("too large", topic="t", partition=partition.partition)
             bench.task.failed(partition, error)
+        assert bench.context.lags == {T0: (5, -1), T1: (-1, -1)}, "at once, not when it is asked"
         bench.reader.ends = {T0: 211, T1: 40}
         bench.reader.starts = {T1: 30}
         await bench.context.clock.advance(HELD_LAG_S)
