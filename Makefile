@@ -45,7 +45,7 @@ test-faults: setup  ## what kills, freezes, proves scale, or compares with Java 
 	$(LANE) -m "faults and not chaos" -n $(FAULT_PROCESSES) $(if $(QUARTER),--quarter $(QUARTER)) $(PYTEST_ARGS)
 
 test-hostile: setup  ## unit tests where signals, locale, terminal, HOME and the checkout's path are as bad as they come
-	bash scripts/hostile.sh $(BIN)/pytest -q -n $(TEST_PROCESSES) --repeats 8 tests/unit $(PYTEST_ARGS)
+	bash scripts/hostile.sh $(BIN)/pytest -q -n logical --repeats 8 tests/unit $(PYTEST_ARGS)
 
 test-all: check test test-faults test-hostile  ## everything but chaos, fuzz and containers
 
