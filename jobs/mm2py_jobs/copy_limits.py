@@ -28,9 +28,11 @@ def limits_of(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterator[Li
     if most is not None and accepted is not None and accepted < most:
         text = f"takes {accepted} bytes in a batch, its source {most}: a larger record fails its partition"
         yield Limit(key, text, f"{key}={most}")
+    # Nothing ages out of a log that is compacted alone; a source like that is named below.
+    ages = all("delete" in it.get("cleanup.policy", "delete") for it in (ours, theirs))
     for key, what in (("retention.ms", "ms"), ("retention.bytes", "bytes")):
         kept, held = number_of(ours, key), number_of(theirs, key)
-        if kept is not None and held is not None and is_shorter(held, kept):
+        if ages and kept is not None and held is not None and is_shorter(held, kept):
             longer = "ever" if kept == _NO_LIMIT else f"{kept} {what}"
             text = f"keeps records for {held} {what}, its source for {longer}: a copy of older records is deleted at once"
             yield Limit(key, text, f"{key}={kept}")

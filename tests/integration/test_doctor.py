@@ -84,7 +84,7 @@ def narrow(setup: Setup) -> Flow:
     """A copy that takes less, keeps less, is compacted and has more partitions."""
     topic = setup.topic("narrow", 1)
     flow = setup.flow(topic)
-    config = {"max.message.bytes": "5000", "retention.ms": "1000", "cleanup.policy": "compact"}
+    config = {"max.message.bytes": "5000", "retention.ms": "1000", "cleanup.policy": "compact,delete"}
     setup.create_topic(setup.b, flow.remote(topic), 3, config=config)
     return flow
 
@@ -215,7 +215,7 @@ def replicas(setup: Setup) -> Flow:
 def deleted_state(setup: Setup) -> Flow:
     flow = setup.flow(setup.topic("state"))
     name = f"mm2-configs.{flow.source_alias}.internal"
-    setup.create_topic(setup.b, name, 1, config={"cleanup.policy": "delete"})
+    setup.create_topic(setup.b, name, 1, config={"cleanup.policy": "compact,delete"})
     return flow
 
 
@@ -235,7 +235,7 @@ def by_a_group(setup: Setup) -> Flow:
         (partly_there, "topics", "warning", ["not-there", "correct topics"]),
         (too_long, "names", "error", ["characters, 249 are allowed", "shorten the alias"]),
         (replicas, "new copies", "error", ["cannot be created", "set replication.factor (now 3)"]),
-        (deleted_state, "internal topics", "error", ["cleanup.policy=delete", "kafka-configs.sh"]),
+        (deleted_state, "internal topics", "error", ["cleanup.policy=compact,delete", "kafka-configs.sh"]),
         (into_itself, "clusters", "error", ["are one cluster, ", "correct bootstrap.servers"]),
         (narrow, "limits", "error", ["is compacted, its source is not"]),
         (narrow, "limits", "warning", ["takes 5000 bytes", "max.message.bytes=", "keeps records for 1000 ms", "retention.ms="]),

@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation
+from mm2py.protocol.admin_messages import ClientQuota
 from mm2py.protocol.connect_group import decode_metadata
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
@@ -229,7 +230,9 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
             yield Row(Level.SKIPPED, f"{opened.alias}: brokers before 2.6 do not tell quotas")
             continue
         rate = "consumer_byte_rate" if side == "source" else "producer_byte_rate"
-        ours = [it for it in found if rate in it.values and _concerns(it.entity, opened, flow)]
+        ours = applied(
+            [it for it in found if rate in it.values and _concerns(it.entity, opened, flow)]
+        )
         for quota in ours:
             who = ", ".join(f"{kind} {name or '<default>'}" for kind, name in quota.entity.items())
             yield Row(
@@ -237,13 +240,46 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
                 f"{opened.alias}: a quota of {size_text(quota.values[rate])}/s and broker ({rate} of {who}) bounds the copy",
                 f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter --add-config {rate}=..., or set flow.max.bytes.per.second to it",
             )
-        if not ours:
+        if (
+            not ours
+            and _user(opened) is None
+            and any(it.entity.get("user") and rate in it.values for it in found)
+        ):
+            yield Row(
+                Level.SKIPPED,
+                f"{opened.alias}: there are quotas of users ({rate}), and our principal is not known from here",
+            )
+        elif not ours:
             yield Row(Level.OK, f"{opened.alias}: no quota")
 
 
+def applied(quotas: Iterable[ClientQuota]) -> list[ClientQuota]:
+    """Return those that count: what names a client beside it, and the first of the others in Kafka's order (``DefaultQuotaCallback``)."""
+    kept: list[ClientQuota] = []
+    for quota in sorted(
+        quotas, key=lambda it: (_place(it.entity, "user"), _place(it.entity, "client-id"))
+    ):
+        kept.append(quota)
+        if quota.entity.get("client-id") is None:
+            break  # it is that of all other clients
+    return kept
+
+
+def _place(entity: Mapping[str, str | None], kind: str) -> int:
+    """A name goes before the default of its kind, that before what says nothing of the kind."""
+    return 2 if kind not in entity else int(entity[kind] is None)
+
+
+def _user(opened: Opened) -> str | None:
+    """Return the user that brokers know us as, None where a certificate, a ticket or a token says it."""
+    settings = opened.admin.cluster.settings
+    if settings.sasl is not None:
+        return settings.sasl.username or None
+    return None if settings.tls is not None else "ANONYMOUS"
+
+
 def _concerns(entity: Mapping[str, str | None], opened: Opened, flow: Examined) -> bool:
-    sasl = opened.admin.cluster.settings.sasl
-    user = "" if sasl is None else sasl.username
+    user = _user(opened)
     for kind, name in entity.items():
         if kind == "user" and name is not None and name != user:
             return False
@@ -339,7 +375,7 @@ async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
         there = await flow.topics(side)
         found = [it for it in topics if it in there]
         for name, values in (await flow.configs(side, found)).items():
-            if "compact" not in values.get("cleanup.policy", "compact"):
+            if values.get("cleanup.policy", "compact") != "compact":
                 yield Row(
                     Level.ERROR,
                     f"{opened.alias}: {name} has cleanup.policy={values['cleanup.policy']}: what the flow keeps there is deleted",

@@ -1,0 +1,60 @@
+"""Rules of the doctor that need no cluster: which limits of a copy are narrower, which quotas count."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from mm2py.protocol.admin_messages import ClientQuota
+from mm2py_jobs.copy_limits import limits_of
+from mm2py_jobs.doctor.cluster_checks import applied
+
+WEEK = {"retention.ms": "604800000"}
+HOUR = {"retention.ms": "3600000"}
+COMPACT = {"cleanup.policy": "compact"}
+BOTH = {"cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "keys"),
+    [
+        (WEEK, HOUR, ["retention.ms"]),
+        (HOUR, WEEK, []),
+        (WEEK, {"retention.ms": "-1"}, []),
+        ({"retention.ms": "-1"}, WEEK, ["retention.ms"]),
+        ({"retention.bytes": "-1"}, {"retention.bytes": "1"}, ["retention.bytes"]),
+        # Nothing ages out of a log that is compacted alone.
+        (COMPACT | WEEK, COMPACT | HOUR, []),
+        (BOTH | WEEK, BOTH | HOUR, ["retention.ms"]),
+        (COMPACT | WEEK, BOTH | HOUR, ["cleanup.policy"]),
+        (WEEK | {"cleanup.policy": "delete"}, COMPACT | HOUR, ["cleanup.policy"]),
+    ],
+)
+def test_a_limit_is_one_that_the_source_does_not_have(
+    ours: Mapping[str, str], theirs: Mapping[str, str], keys: Sequence[str]
+) -> None:
+    assert [it.key for it in limits_of(ours, theirs)] == keys
+
+
+US = {"user": "mirror"}
+OTHERS = {"user": None}
+
+
+@pytest.mark.parametrize(
+    ("entities", "counts"),
+    [
+        # In each line the quotas stand in Kafka's order; the first that is not of one client counts for all the others.
+        ([US, OTHERS], 1),
+        ([US, {"client-id": "ours"}], 1),
+        ([US | {"client-id": "ours"}, US | {"client-id": None}, US], 2),
+        ([US | {"client-id": "ours"}, OTHERS, {"client-id": "ours"}], 2),
+        ([OTHERS | {"client-id": None}, OTHERS], 1),
+        ([{"client-id": "ours"}, {"client-id": None}], 2),
+        ([{"client-id": "ours"}], 1),
+        ([], 0),
+    ],
+)
+def test_a_quota_that_another_one_replaces_does_not_count(
+    entities: Sequence[Mapping[str, str | None]], counts: int
+) -> None:
+    quotas = [ClientQuota(it, {"consumer_byte_rate": 1.0}) for it in entities]
+    assert applied(reversed(quotas)) == quotas[:counts]
