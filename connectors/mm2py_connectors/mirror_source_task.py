@@ -141,7 +141,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._syncs: OffsetSyncEmitter | None = None
         self._sync_start: asyncio.Task[None] | None = None
         # Of those whose lag is displayed, one that is not known any more is reported as such once.
-        self._failed, self._lag_known = dict[TopicPartition, None](), set[TopicPartition]()
+        # A failed partition has with it where its log ended when it was asked last, -1 while that is not known.
+        self._failed, self._lag_known = dict[TopicPartition, int](), set[TopicPartition]()
         self._to_drop: list[TopicPartition] = []
         self._stalled: dict[TopicPartition, str] = {}
         self._stalls = StallLog(SOURCE, context.clock)
@@ -512,7 +513,7 @@ class MirrorSourceTask(BatchSourceTask):
     def _give_up(self, partition: TopicPartition) -> None:
         if partition in self._failed:
             return
-        self._failed[partition] = None
+        self._failed[partition] = -1
         # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the next poll.
         self._to_drop.append(partition)
         self._stalls.forget(partition)
@@ -609,8 +610,12 @@ class MirrorSourceTask(BatchSourceTask):
 
     def _progress(self, source: TopicPartition) -> tuple[int, int, int] | None:
         """Return the next offset that is not copied, the log's end, and the newest copied timestamp."""
-        if self._reader is None or source in self._failed:
+        if self._reader is None:
             return None
+        if source in self._failed:
+            # Retention does not wait for whoever mends it.
+            first, end = self._uncopied(source), self._failed[source]
+            return (first, end, self._newest_ms.get(source, -1)) if 0 <= first <= end else None
         reader = self._reader.reader
         behind, end = reader.lag(source), reader.end(source)
         if behind < 0 or reader.silent_s(source) > UNKNOWN_AFTER_S:
@@ -682,6 +687,7 @@ class MirrorSourceTask(BatchSourceTask):
         return self._resumed.get(source, EARLIEST)
 
     def _report_uncopied(self, source: TopicPartition, first: int, end: int) -> None:
+        self._failed[source] = end
         behind = end - first if 0 <= first <= end else -1
         self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 

@@ -10,6 +10,7 @@ from mm2py.api.records import SourceOffset
 from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError, is_away
 from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 from mm2py_connectors.mirror_source_task import (
     CURRENT_S,
@@ -17,6 +18,7 @@ from mm2py_connectors.mirror_source_task import (
     UNKNOWN_AFTER_S,
     MirrorSourceTask,
 )
+from mm2py_connectors.retention_watch import CHECK_S
 from tests.kit.fakes.batches import CountedLease
 from tests.kit.fakes.reader import FakeReader, a_batch
 from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region, flow_config
@@ -40,6 +42,7 @@ class Bench:
             self.context,
             readers=self.region.open_reader,
             writers=self.region.open_writer,
+            admins=self.region.open_admin,
         )
 
     @property
@@ -244,6 +247,23 @@ async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
         bench.reader.ends = {T0: 212}
         await bench.context.clock.advance(HELD_LAG_S)
         assert bench.context.lags[T0] == (202, -1)
+
+
+async def test_retention_is_forecast_of_a_partition_that_failed_while_it_kept_up() -> None:
+    bench = Bench(stored={T0: 9})
+    bench.region.source.topics = {"t": 2}
+    policy = ConfigEntry("retention.ms", "60000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    bench.region.source.configs["t"] = (policy,)
+    async with running(bench):
+        bench.reader.lags[T0] = 0
+        await bench.context.clock.advance(2 * CHECK_S)
+        assert bench.context.forecasts == {}
+        bench.task.failed(T0, PartitionError("too large", topic="t", partition=0))
+        bench.reader.ends = {T0: 11}
+        await bench.context.clock.advance(3 * CHECK_S)
+        said = bench.context.forecasts[T0]
+        assert said is not None
+        assert (said.by, said.records) == ("retention.ms", 1)
 
 
 async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
