@@ -25,7 +25,8 @@ DISABLED: Final = "DISABLED"
 
 _NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
 """States of a node that are more exact than those of its tasks."""
-_WHILE_DISABLED: Final = (*_NOT_AT_WORK, State.PAUSED.value, State.STOPPED.value)
+_RESTING: Final = (State.PAUSED.value, State.STOPPED.value)
+_WHILE_DISABLED: Final = (*_NOT_AT_WORK, *_RESTING)
 """States that a flow that is not to copy may be in: what its configs are by now is not known while it waits."""
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
@@ -122,6 +123,8 @@ class FlowWork:
         whole = {state_name(connector.state) for connector in self.connectors}
         if len(whole) == 1 and whole != {State.RUNNING.value}:
             return whole.pop()
+        if self.source is not None and state_name(self.source.state) in _RESTING:
+            return state_name(self.source.state)  # whatever the others do, nothing is copied
         if any(self._problems(nodes)):
             return DEGRADED if whole else State.FAILED.value
         return State.RUNNING.value if whole else State.UNASSIGNED.value
@@ -138,6 +141,7 @@ class FlowWork:
                 yield where, _plain(work.trace or "")
         if self.source is None and self.connectors:
             yield "flow", _NO_SOURCE
+        yield from self._resting()
         on_spark = self.source is not None and engine(self.source.info.config) == "spark"
         for node in nodes:
             yield from node.problems.items()
@@ -150,6 +154,18 @@ class FlowWork:
                 stuck = part.state in _STUCK and bool(part.task)
                 if stuck and not (on_spark and part.cause == KEPT_OUT):
                     yield str(part.source), part.cause
+
+    def _resting(self) -> Iterator[tuple[str, str]]:
+        """Return the connectors that rest beside others that do not: Connect's interface pauses each by itself."""
+        resting = {it.name: it.state for it in self.connectors if state_name(it.state) in _RESTING}
+        if len(resting) == len(self.connectors):
+            return
+        for name, state in resting.items():
+            yield (
+                name,
+                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{name}/resume,"
+                " or all with mm2py flow resume",
+            )
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
         """Return what is worth knowing of a flow: findings of connectors and tasks that do no harm, problems of mere heartbeats."""

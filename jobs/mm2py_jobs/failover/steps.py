@@ -38,7 +38,7 @@ from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.storage.backfill_store import unfinished_job
-from mm2py.types import LATEST, FlowName, State, TopicPartition
+from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_without_workers
@@ -479,7 +479,7 @@ class FailoverSides:
     async def _stop(self, flow: FlowName) -> None:
         """Stop a flow that the worker knows."""
         now = await self._control.now(flow)
-        if now is not None and not now.is_stopped and now.state != State.STOPPED:
+        if now is not None and not now.is_stopped:
             await self._control.stop(flow)
         now = await self._wait(flow, lambda it: it.is_stopped, STOP_S)
         if now is None:

@@ -251,6 +251,28 @@ def test_a_flow_is_as_well_as_its_worst_part(
     assert rig.ask("GET", "/flows/A->B").json["state"] == said
 
 
+@pytest.mark.parametrize(
+    ("source", "checkpoints", "said", "resting"),
+    [
+        # Connect's interface pauses each connector by itself.
+        (State.PAUSED, State.RUNNING, "PAUSED", [NAME]),
+        (State.STOPPED, State.PAUSED, "STOPPED", []),
+        (State.RUNNING, State.PAUSED, "DEGRADED", ["MirrorCheckpointConnector"]),
+        (State.RUNNING, State.RUNNING, "RUNNING", []),
+    ],
+)
+def test_a_flow_whose_source_connector_rests_does_not_run_and_one_that_rests_is_named(
+    rig: Rig, source: State, checkpoints: State, said: str, resting: list[str]
+) -> None:
+    herder = rig.herders[AB]
+    herder.configs["MirrorCheckpointConnector"] = {"connector.class": "MirrorCheckpointConnector"}
+    for name, rests in ((NAME, source), ("MirrorCheckpointConnector", checkpoints)):
+        work = replace(state(name).connector, state=rests)
+        herder.states[name] = ConnectorState(name, work, {0: work}, "source")
+    found = rig.ask("GET", "/flows/A->B").json
+    assert (found["state"], [it["where"] for it in found["errors"]]) == (said, resting)
+
+
 # -- changing properties
 
 
