@@ -119,9 +119,8 @@ def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
             ],
         ),
         (0, [NINE], 1, ["9 tests failed, more than 8"]),
-        (0, ["import nothing_of_this_name"], 2, ["ModuleNotFoundError"]),
     ],
-    ids=["flaky and logs", "flaky and quarantine", "failed twice", "nine", "uncollected"],
+    ids=["flaky and logs", "flaky and quarantine", "failed twice", "nine"],
 )
 def test_what_fails_is_repeated_alone_and_named(
     tmp_path: Path, processes: int, bodies: list[str], code: int, said: list[str]

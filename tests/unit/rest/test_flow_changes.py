@@ -83,8 +83,6 @@ def test_a_flow_is_created_with_the_files_properties_and_what_the_body_says(rig:
         ({**CREATE, "config": {"a.password": "x"}}, 400, "holds a secret"),
         ({**CREATE, "connectors": {"Nobody": {}}}, 404, "Connector Nobody not found"),
         ({"source": "A", "target": "B"}, 409, "exists already"),
-        ({"source": "A"}, 422, "body.target"),
-        ({**CREATE, "more": 1}, 422, "body.more"),
         ([], 422, "body"),
     ],
 )
@@ -285,8 +283,8 @@ def test_where_there_is_nothing_to_go_back_to_it_is_said(rig: Rig) -> None:
     rig.ask("POST", "/flows", body=CREATE)
     refused = rig.ask("POST", "/flows/A->C/rollback?revision=0")
     assert (refused.status, "did not exist at revision 0" in refused.message) == (400, True)
-    for query in ("", "?revision=-1", "?revision=x"):
-        assert rig.ask("POST", f"/flows/A->B/rollback{query}").status == 422
+    for revision in (-1, "x"):
+        assert rig.ask("POST", f"/flows/A->B/rollback?revision={revision}").status == 422
 
 
 # -- one topic or partition

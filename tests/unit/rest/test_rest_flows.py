@@ -607,8 +607,6 @@ CANARY = "canary-of-nobody"
         ("PATCH", "/flows/A->B", {"config": {"": "x"}}, "body.config.: must not be empty; given is a text"),
         ("PATCH", "/flows/A->B", {"config": CANARY}, "body.config: must be a JSON object; given is a text"),
         ("PATCH", "/flows/A->B", [CANARY], "body: must be a JSON object; given is a list"),
-        ("POST", "/jobs/backfill", {"flow": "A->B", "rate_limit": "5"}, "body.rate_limit: must be a whole number; given is a text"),
-        ("POST", "/jobs/backfill", {"flow": "A->B", "rate_limit": -1}, "body.rate_limit: must be at least 0; given is -1"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_said_in_our_words_with_what_is_right_and_no_secret(
