@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -230,34 +230,24 @@ class Behind:
         return ask_here
 
 
-@dataclass
 class Rig:
     """Two flows of one worker, which leads both."""
 
-    herders: dict[FlowName, Leader] = field(default_factory=dict[FlowName, Leader])
-    stores: dict[FlowName, FlowOverridesStore] = field(
-        default_factory=dict[FlowName, FlowOverridesStore]
-    )
-    topics: dict[FlowName, MemoryTopic] = field(default_factory=dict[FlowName, MemoryTopic])
-    peers: Peers = field(default_factory=Peers)
-    validator: Validator = field(default_factory=Validator)
-    client: httpx.AsyncClient | None = None
-    files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
-        default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
-    )
-    listed: Collection[str] | None = ()
-    """Topics of every source; None: it does not answer."""
-    sampled: dict[FlowName, Sequence[FlowSample]] = field(
-        default_factory=dict[FlowName, Sequence[FlowSample]]
-    )
-    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """Other connectors of the files of flows that are added from now on."""
-    elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = field(
-        default_factory=dict[FlowName, Sequence[Mapping[str, str]]]
-    )
-    commands: FakeCommands = field(default_factory=FakeCommands)
-    opened: list[FlowName] = field(default_factory=list[FlowName])
-    _app: ASGIApp | None = None
+    def __init__(self) -> None:
+        self.herders: dict[FlowName, Leader] = {}
+        self.stores: dict[FlowName, FlowOverridesStore] = {}
+        self.topics: dict[FlowName, MemoryTopic] = {}
+        self.peers, self.validator, self.commands = Peers(), Validator(), FakeCommands()
+        self.client: httpx.AsyncClient | None = None
+        self.files: dict[FlowName, Mapping[str, Mapping[str, str]]] = {}
+        self.listed: Collection[str] | None = ()
+        """Topics of every source; None: it does not answer."""
+        self.sampled: dict[FlowName, Sequence[FlowSample]] = {}
+        self.beside: Mapping[str, Mapping[str, str]] = {}
+        """Other connectors of the files of flows that are added from now on."""
+        self.elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = {}
+        self.opened: list[FlowName] = []
+        self._app: ASGIApp | None = None
 
     def add(self, name: FlowName, **more: str) -> "Leader":
         texts = {key: text for key, text in config(**more).items() if text is not None}

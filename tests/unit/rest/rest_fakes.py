@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
@@ -15,6 +17,7 @@ from mm2py.errors import Mm2pyError
 from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot
+from mm2py.rest.credentials import Caller
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.runtime.errors import AlreadyExistsError, NotFoundError
@@ -432,3 +435,12 @@ def ask(
             return Reply(reply.status_code, reply.headers, reply.content)
 
     return asyncio.run(send())
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer behind a gate who asked, and how long the body was."""
+    caller = scope["mm2py.caller"]
+    assert isinstance(caller, Caller)
+    body = await Request(scope, receive).body()
+    answer = {"name": caller.name, "operator": caller.operator, "body": len(body)}
+    await JSONResponse(answer)(scope, receive, send)
