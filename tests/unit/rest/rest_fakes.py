@@ -34,6 +34,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 BASE = "http://worker:8083"
 KEY = SessionKey(b"k" * 32, "HmacSHA256", 0)
@@ -349,19 +350,6 @@ class FakeLoggers:
         return [namespace]
 
 
-class EagerClock:
-    """A clock that never waits."""
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000
-
-    def monotonic(self) -> float:
-        return 1.0
-
-    async def sleep(self, seconds: float) -> None:
-        del seconds
-
-
 def names_a_secret(key: str) -> bool:
     return "password" in key
 
@@ -376,7 +364,9 @@ def parts_of(
 ) -> RestParts:
     """Return parts over fakes; ``canary`` anywhere in a text is a secret."""
     found: Mapping[FlowName | None, Herder] = {None: FakeHerder()} if herders is None else herders
-    clock: Clock = EagerClock() if eager else FakeClock()
+    clock, hasty = FakeClock(), EagerClock()
+    hasty.seconds = clock.now_ms() / 1000
+    now: Clock = hasty if eager else clock
     return RestParts(
         herders=lambda: found,
         dedicated=dedicated,
@@ -384,8 +374,8 @@ def parts_of(
         validator=FakeValidator(),
         loggers=FakeLoggers(),
         mask=SecretMask(["canary-value"]),
-        clock=clock,
-        forward=Forwarder(lambda: client or http_client(), clock),
+        clock=now,
+        forward=Forwarder(lambda: client or http_client(), now),
         names_a_secret=names_a_secret,
         commit="mm2py-0.1.0",
         remote_refusal=remote_refusal or (lambda flow, name, config: None),
