@@ -1,6 +1,7 @@
 """``/flows`` and ``/lag`` over fakes: answers, refusals, dry runs, forwarding, misspelt requests."""
 
 import cProfile
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -644,6 +645,12 @@ def test_the_largest_partition_number_is_kept_and_read_again(rig: Rig) -> None:
     assert rig.stores[AB].held() == {part}
 
 
+@pytest.fixture(scope="module")
+def circling() -> Iterator[PaperWorker]:
+    with PaperWorker(dedicated=True, elsewhere={BA: [SAME]}) as worker:
+        yield worker
+
+
 @pytest.mark.parametrize(
     ("method", "target", "body"),
     [
@@ -655,11 +662,9 @@ def test_the_largest_partition_number_is_kept_and_read_again(rig: Rig) -> None:
     ],
 )  # fmt: skip
 def test_a_circle_is_refused_in_both_dialects(
-    method: str, target: str, body: dict[str, object]
+    circling: PaperWorker, method: str, target: str, body: dict[str, object]
 ) -> None:
-    with PaperWorker(dedicated=True, elsewhere={BA: [SAME]}) as worker:
-        request = httpx.Request(method, f"http://worker{target}", json=body)
-        reply = worker.send(request)
-        assert (reply.status_code, "in a circle" in reply.text) == (400, True), reply.text
-        read = httpx.Request("GET", f"http://worker/A/B/connectors/{NAME}/config")
-        assert "replication.policy.class" not in worker.send(read).text
+    reply = circling.send(httpx.Request(method, f"http://worker{target}", json=body))
+    assert (reply.status_code, "in a circle" in reply.text) == (400, True), reply.text
+    read = httpx.Request("GET", f"http://worker/A/B/connectors/{NAME}/config")
+    assert "replication.policy.class" not in circling.send(read).text
