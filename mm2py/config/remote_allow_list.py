@@ -84,6 +84,9 @@ _LINK_LOCAL_INSIDE: Final = re.compile(
     r"(?:^|[.-])(?:169[.-]254[.-]\d{1,3}[.-]\d{1,3}|a9fe[0-9a-f]{4})(?:$|[.-])", re.IGNORECASE
 )
 _ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
+_PLAIN_NAME: Final = re.compile(r"[!-9;<>-~]+")
+"""Printable ASCII but for ``=``, ``:`` and the blank: a name that needs no look at each character."""
+
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters except tab and line ends."""
 
@@ -131,7 +134,7 @@ class _Rules:
             if self._dedicated and _reaches_a_cluster(key):
                 yield _OTHER_CLUSTER
             return
-        if not key or any(_is_separator(char) for char in key):
+        if not _PLAIN_NAME.fullmatch(key) and (not key or any(map(_is_separator, key))):
             yield "is no property name", "leave out blanks, control characters, '=' and ':'"
             return
         if _CONTROL.search(value):

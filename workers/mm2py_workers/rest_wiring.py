@@ -21,6 +21,7 @@ from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.config.secret_names import names_a_secret
+from mm2py.flows.changes import FlowChanges
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.rest.app import internal_app, own_app, public_app
 from mm2py.rest.credentials import Credentials
@@ -166,7 +167,7 @@ def _flows(
         readers=served.readers,
     )
     flows = FlowService(parts)
-    routes = router(flows, parts, forward)
+    routes = router(flows, FlowChanges(parts), forward)
     host = RouteHost(
         file=served.file,
         flows=flows,

@@ -18,7 +18,7 @@ from starlette.types import Message
 
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.changes import Request as Asked
-from mm2py.flows.service import FlowParts, FlowService
+from mm2py.flows.service import FlowService
 from mm2py.flows.view_models import (
     ChangeResult,
     ClusterView,
@@ -96,14 +96,14 @@ _TOPIC_NAME: Final = f"^{TOPIC_NAME.pattern}$"
 OneTopic = Annotated[str | None, Query(pattern=_TOPIC_NAME, description="one source topic only")]
 
 
-def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRouter:
+def router(service: FlowService, changes: FlowChanges, forward: Forwarding) -> APIRouter:
     """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
     routes = APIRouter(
         tags=["flows"],
         dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
         responses=RESPONSES,
     )
-    reads, changes = _Reads(service, forward), _Changes(service, parts, forward)
+    reads, changing = _Reads(service, forward), _Changes(service, changes, forward)
     named: dict[int | str, dict[str, object]] = {
         500: {**RESPONSES[500], "model": ErrorBody}  # one names the schema that all refer to
     }
@@ -127,22 +127,22 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         routes.add_api_route(path, get, methods=["GET"])
     routes.add_api_route(
         "/flows",
-        changes.create,
+        changing.create,
         methods=["POST"],
         status_code=CREATED,
         openapi_extra=body_schema(FlowCreation),
         responses={OK: {"model": ChangeResult, "description": "a dry run: nothing was done"}},
     )
     routes.add_api_route(
-        "/flows/{flow}", changes.patch, methods=["PATCH"], openapi_extra=body_schema(FlowPatch)
+        "/flows/{flow}", changing.patch, methods=["PATCH"], openapi_extra=body_schema(FlowPatch)
     )
-    routes.add_api_route("/flows/{flow}", changes.delete, methods=["DELETE"])
+    routes.add_api_route("/flows/{flow}", changing.delete, methods=["DELETE"])
     for action, post in (
-        ("pause", changes.pause),
-        ("resume", changes.resume),
-        ("stop", changes.stop),
-        ("restart", changes.restart),
-        ("rollback", changes.rollback),
+        ("pause", changing.pause),
+        ("resume", changing.resume),
+        ("stop", changing.stop),
+        ("restart", changing.restart),
+        ("rollback", changing.rollback),
     ):
         routes.add_api_route(f"/flows/{{flow}}/{action}", post, methods=["POST"])
     return routes
@@ -339,9 +339,8 @@ Part = Annotated[TopicPartition | None, Depends(_part)]
 class _Changes:
     """Everything that changes a flow; the leader does it."""
 
-    def __init__(self, service: FlowService, parts: FlowParts, forward: Forwarding) -> None:
-        self._service, self._forward = service, forward
-        self._changes = FlowChanges(parts)
+    def __init__(self, service: FlowService, changes: FlowChanges, forward: Forwarding) -> None:
+        self._service, self._changes, self._forward = service, changes, forward
 
     async def create(
         self, request: Request, response: Response, *, dry_run: DryRun = False

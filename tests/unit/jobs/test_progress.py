@@ -40,8 +40,9 @@ from mm2py_jobs.commands import KINDS, add_commands
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.progress import Telling, tell, told
 from tests.unit.rest.flow_fakes import AB, BA, Rig
+from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import PaperWorker
-from tests.unit.rest.test_rest_jobs import JOB, LEASE, Stage
+from tests.unit.rest.test_rest_jobs import JOB, Stage
 
 VERIFY: Final = Progress(id="v", kind=ProgressKind.VERIFY, started_ms=1)
 WORKER: Final = {

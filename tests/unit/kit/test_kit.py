@@ -21,7 +21,7 @@ from mm2py_jobs.spark.java import find_java
 from tests.kit.fakes.broker_log import PartitionLog
 from tests.kit.fork_server import Forked, ForkServer
 from tests.kit.hermetic import ROOT
-from tests.kit.kafka.jars import Jar, fetch, fetch_jars, jars_of
+from tests.kit.kafka.jars import Jar, fetch, fetch_jars
 from tests.kit.kafka.region import Region
 from tests.kit.lines.delay_proxy import DelayProxy, Way
 
@@ -39,14 +39,6 @@ def repository(root: Path, *names: str) -> tuple[list[Jar], str]:
         path.parent.mkdir(parents=True)
         path.write_bytes(CONTENT)
     return jars, root.as_uri()
-
-
-def test_the_committed_list_has_a_sha256_for_every_jar_and_tools_include_the_broker() -> None:
-    broker, tools = jars_of("broker"), jars_of("tools")
-    assert set(broker) < set(tools)
-    assert len({jar.file_name for jar in tools}) == len(tools)
-    assert all(len(bytes.fromhex(jar.sha256)) == 32 for jar in (*tools, *jars_of("compiler")))
-    assert any(jar.coordinate == "org.apache.kafka:kafka_2.13:4.3.1" for jar in broker)
 
 
 def test_jars_are_fetched_once_a_damaged_one_anew_and_one_of_another_hash_is_refused(

@@ -2,22 +2,28 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, cast
 
 import httpx
-from starlette.types import ASGIApp
+from fastapi import APIRouter
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos
 from mm2py.errors import RetriableError
+from mm2py.flows.changes import FlowChanges
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import internal_app, public_app
-from mm2py.rest.parts import RestParts
+from mm2py.rest.parts import Forwarding, RestParts
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
@@ -173,34 +179,75 @@ def property_problem(name: str) -> str:
     return "is not known: did you mean topics?" if name == "topiks" else ""
 
 
-@dataclass
+_ASKED: ContextVar["Behind"] = ContextVar("_ASKED")
+
+
+class _Asked:
+    """Stands for one part of the rig that a request has come to."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(getattr(_ASKED.get(), self._part), name)
+
+
+@cache
+def _routes() -> Sequence[Route]:
+    """The routes of all rigs: FastAPI takes a tenth of a second to analyse them."""
+    service = cast("FlowService", _Asked("service"))
+    changes, forward = cast("FlowChanges", _Asked("changes")), cast("Forwarding", _Asked("forward"))
+    backfills = cast("BackfillService", _Asked("backfills"))
+    made = router(service, changes, forward), backfill_router(service, backfills)
+    return [route for each in made for route in each.routes if isinstance(route, Route)]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What the routes of one rig ask."""
+
+    service: FlowService
+    changes: FlowChanges
+    forward: Forwarding
+    backfills: BackfillService
+
+    def routes(self) -> APIRouter:
+        made = APIRouter()
+        for route in _routes():
+            own = copy(route)
+            own.app = self._asked(route.app)
+            made.routes.append(own)
+        return made
+
+    def _asked(self, app: ASGIApp) -> ASGIApp:
+        async def ask_here(scope: Scope, receive: Receive, send: Send) -> None:
+            before = _ASKED.set(self)
+            try:
+                await app(scope, receive, send)
+            finally:
+                _ASKED.reset(before)
+
+        return ask_here
+
+
 class Rig:
     """Two flows of one worker, which leads both."""
 
-    herders: dict[FlowName, Leader] = field(default_factory=dict[FlowName, Leader])
-    stores: dict[FlowName, FlowOverridesStore] = field(
-        default_factory=dict[FlowName, FlowOverridesStore]
-    )
-    topics: dict[FlowName, MemoryTopic] = field(default_factory=dict[FlowName, MemoryTopic])
-    peers: Peers = field(default_factory=Peers)
-    validator: Validator = field(default_factory=Validator)
-    client: httpx.AsyncClient | None = None
-    files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
-        default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
-    )
-    listed: Collection[str] | None = ()
-    """Topics of every source; None: it does not answer."""
-    sampled: dict[FlowName, Sequence[FlowSample]] = field(
-        default_factory=dict[FlowName, Sequence[FlowSample]]
-    )
-    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """Other connectors of the files of flows that are added from now on."""
-    elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = field(
-        default_factory=dict[FlowName, Sequence[Mapping[str, str]]]
-    )
-    commands: FakeCommands = field(default_factory=FakeCommands)
-    opened: list[FlowName] = field(default_factory=list[FlowName])
-    _app: ASGIApp | None = None
+    def __init__(self) -> None:
+        self.herders: dict[FlowName, Leader] = {}
+        self.stores: dict[FlowName, FlowOverridesStore] = {}
+        self.topics: dict[FlowName, MemoryTopic] = {}
+        self.peers, self.validator, self.commands = Peers(), Validator(), FakeCommands()
+        self.client: httpx.AsyncClient | None = None
+        self.files: dict[FlowName, Mapping[str, Mapping[str, str]]] = {}
+        self.listed: Collection[str] | None = ()
+        """Topics of every source; None: it does not answer."""
+        self.sampled: dict[FlowName, Sequence[FlowSample]] = {}
+        self.beside: Mapping[str, Mapping[str, str]] = {}
+        """Other connectors of the files of flows that are added from now on."""
+        self.elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = {}
+        self.opened: list[FlowName] = []
+        self._app: ASGIApp | None = None
 
     def add(self, name: FlowName, **more: str) -> "Leader":
         texts = {key: text for key, text in config(**more).items() if text is not None}
@@ -302,13 +349,13 @@ class Rig:
         herders: dict[FlowName | None, Herder] = dict(self.herders.items())
         flow_parts = self.flow_parts
         base = parts_of(herders, dedicated=True, client=self.client, eager=True)
-        service = FlowService(flow_parts)
-        routes = router(service, flow_parts, base.forward)
-        backfills = BackfillService(
-            self.commands, masters=(), mask=flow_parts.mask, clock=FakeClock()
+        behind = Behind(
+            FlowService(flow_parts),
+            FlowChanges(flow_parts),
+            base.forward,
+            BackfillService(self.commands, masters=(), mask=flow_parts.mask, clock=FakeClock()),
         )
-        routes.routes.extend(backfill_router(service, backfills).routes)
-        return replace(base, flows=routes)
+        return replace(base, flows=behind.routes())
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
         if self._app is None:

@@ -23,6 +23,10 @@ from mm2py_jobs.failover.plan import (
 )
 from tests.unit.rest.rest_fakes import FakeHerder
 
+LEASE = Lease(
+    topic="t", partition=0, job="j", run=1, state=LeaseState.COPYING, start=0, end=100, position=40,
+    target_start=0, target_end=40, bytes=4_000,
+)  # fmt: skip
 BACKFILL_PLAN: Mapping[str, Sequence[object]] = {"lanes": [], "partitions": [], "refused": []}
 
 
@@ -68,15 +72,11 @@ def with_backfill(herder: FakeHerder) -> None:
     """Let the newest backfill of its flow be a paused one of two partitions, one of them finished."""
     store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
     job = Job(id="j", state=JobState.PAUSED, run=1, lanes=1)
-    lease = Lease(
-        topic="t", partition=0, job="j", run=1, state=LeaseState.COPYING, start=0, end=100, position=40,
-        target_start=0, target_end=40, bytes=4_000,
-    )  # fmt: skip
-    handed_over = replace(lease, partition=1, state=LeaseState.HANDED_OVER, position=100)
+    handed_over = replace(LEASE, partition=1, state=LeaseState.HANDED_OVER, position=100)
 
     async def begin() -> None:
         await store.start()
-        await store.post([job, lease, handed_over])
+        await store.post([job, LEASE, handed_over])
         await store.refresh()
 
     asyncio.run(begin())

@@ -17,6 +17,7 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import ConfigModel
 from mm2py.config.override_policy import override_policy
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
+from mm2py.flows.changes import FlowChanges
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.service import FlowParts, FlowService
@@ -202,7 +203,7 @@ class PaperWorker:
                 readers=lambda _: (),
             )
             service = FlowService(flows)
-            routes = router(service, flows, parts.forward)
+            routes = router(service, FlowChanges(flows), parts.forward)
             runs = BackfillService(
                 FakeCommands(), masters=(), mask=node.parts.node.mask, clock=cluster.clock
             )

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
@@ -15,6 +17,7 @@ from mm2py.errors import Mm2pyError
 from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot
+from mm2py.rest.credentials import Caller
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.runtime.errors import AlreadyExistsError, NotFoundError
@@ -31,6 +34,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 BASE = "http://worker:8083"
 KEY = SessionKey(b"k" * 32, "HmacSHA256", 0)
@@ -346,19 +350,6 @@ class FakeLoggers:
         return [namespace]
 
 
-class EagerClock:
-    """A clock that never waits."""
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000
-
-    def monotonic(self) -> float:
-        return 1.0
-
-    async def sleep(self, seconds: float) -> None:
-        del seconds
-
-
 def names_a_secret(key: str) -> bool:
     return "password" in key
 
@@ -373,7 +364,9 @@ def parts_of(
 ) -> RestParts:
     """Return parts over fakes; ``canary`` anywhere in a text is a secret."""
     found: Mapping[FlowName | None, Herder] = {None: FakeHerder()} if herders is None else herders
-    clock: Clock = EagerClock() if eager else FakeClock()
+    clock, hasty = FakeClock(), EagerClock()
+    hasty.seconds = clock.now_ms() / 1000
+    now: Clock = hasty if eager else clock
     return RestParts(
         herders=lambda: found,
         dedicated=dedicated,
@@ -381,8 +374,8 @@ def parts_of(
         validator=FakeValidator(),
         loggers=FakeLoggers(),
         mask=SecretMask(["canary-value"]),
-        clock=clock,
-        forward=Forwarder(lambda: client or http_client(), clock),
+        clock=now,
+        forward=Forwarder(lambda: client or http_client(), now),
         names_a_secret=names_a_secret,
         commit="mm2py-0.1.0",
         remote_refusal=remote_refusal or (lambda flow, name, config: None),
@@ -432,3 +425,12 @@ def ask(
             return Reply(reply.status_code, reply.headers, reply.content)
 
     return asyncio.run(send())
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer behind a gate who asked, and how long the body was."""
+    caller = scope["mm2py.caller"]
+    assert isinstance(caller, Caller)
+    body = await Request(scope, receive).body()
+    answer = {"name": caller.name, "operator": caller.operator, "body": len(body)}
+    await JSONResponse(answer)(scope, receive, send)

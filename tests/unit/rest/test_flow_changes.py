@@ -83,8 +83,6 @@ def test_a_flow_is_created_with_the_files_properties_and_what_the_body_says(rig:
         ({**CREATE, "config": {"a.password": "x"}}, 400, "holds a secret"),
         ({**CREATE, "connectors": {"Nobody": {}}}, 404, "Connector Nobody not found"),
         ({"source": "A", "target": "B"}, 409, "exists already"),
-        ({"source": "A"}, 422, "body.target"),
-        ({**CREATE, "more": 1}, 422, "body.more"),
         ([], 422, "body"),
     ],
 )
@@ -285,8 +283,8 @@ def test_where_there_is_nothing_to_go_back_to_it_is_said(rig: Rig) -> None:
     rig.ask("POST", "/flows", body=CREATE)
     refused = rig.ask("POST", "/flows/A->C/rollback?revision=0")
     assert (refused.status, "did not exist at revision 0" in refused.message) == (400, True)
-    for query in ("", "?revision=-1", "?revision=x"):
-        assert rig.ask("POST", f"/flows/A->B/rollback{query}").status == 422
+    for revision in (-1, "x"):
+        assert rig.ask("POST", f"/flows/A->B/rollback?revision={revision}").status == 422
 
 
 # -- one topic or partition
@@ -341,41 +339,41 @@ def test_a_suspended_leader_changes_nothing(rig: Rig) -> None:
 
 
 @pytest.fixture
-def orders_rig() -> Rig:
-    orders_rig = Rig()
-    orders_rig.add(AB, topics="orders.*")
-    return orders_rig
+def orders() -> Rig:
+    orders = Rig()
+    orders.add(AB, topics="orders.*")
+    return orders
 
 
-def flow_of(orders_rig: Rig) -> tuple[str, list[str]]:
-    found = orders_rig.ask("GET", "/flows/A->B").json
+def flow_of(orders: Rig) -> tuple[str, list[str]]:
+    found = orders.ask("GET", "/flows/A->B").json
     return found["state"], [f"{it['where']}: {it['message']}" for it in found["errors"]]
 
 
-def test_a_topic_that_cannot_be_created_degrades_its_flow(orders_rig: Rig) -> None:
+def test_a_topic_that_cannot_be_created_degrades_its_flow(orders: Rig) -> None:
     problem = {f"{NAME}: topic t waits": "INVALID_REPLICATION_FACTOR canary-value"}
-    orders_rig.herders[AB].show(problems=problem)
-    assert flow_of(orders_rig) == (
+    orders.herders[AB].show(problems=problem)
+    assert flow_of(orders) == (
         "DEGRADED",
         [f"{NAME}: topic t waits: INVALID_REPLICATION_FACTOR [hidden]"],
     )
 
 
-def test_a_held_partition_degrades_its_flow(orders_rig: Rig) -> None:
+def test_a_held_partition_degrades_its_flow(orders: Rig) -> None:
     stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
-    orders_rig.herders[AB].show(partitions=(stuck,))
-    assert flow_of(orders_rig) == ("DEGRADED", ["t-0: broker 2 is away"])
+    orders.herders[AB].show(partitions=(stuck,))
+    assert flow_of(orders) == ("DEGRADED", ["t-0: broker 2 is away"])
 
 
-def test_a_partition_that_a_stream_has_degrades_no_flow_on_spark(orders_rig: Rig) -> None:
+def test_a_partition_that_a_stream_has_degrades_no_flow_on_spark(orders: Rig) -> None:
     kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
-    orders_rig.herders[AB].show(partitions=(kept_out,))
-    assert flow_of(orders_rig)[0] == "DEGRADED"  # of a backfill
-    orders_rig.herders[AB].configs[NAME]["flow.engine"] = "spark"
-    assert flow_of(orders_rig) == ("RUNNING", [])
+    orders.herders[AB].show(partitions=(kept_out,))
+    assert flow_of(orders)[0] == "DEGRADED"  # of a backfill
+    orders.herders[AB].configs[NAME]["flow.engine"] = "spark"
+    assert flow_of(orders) == ("RUNNING", [])
     stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
-    orders_rig.herders[AB].show(partitions=(stuck,))
-    assert flow_of(orders_rig) == ("DEGRADED", ["t-0: broker 2 is away"])
+    orders.herders[AB].show(partitions=(stuck,))
+    assert flow_of(orders) == ("DEGRADED", ["t-0: broker 2 is away"])
 
 
 def without_tasks(herder: Leader) -> None:
@@ -386,48 +384,48 @@ def without_tasks(herder: Leader) -> None:
     herder.info_now = info_now  # type: ignore[method-assign] # a connector without tasks
 
 
-def notes_of(orders_rig: Rig) -> list[str]:
-    notes: list[str] = orders_rig.ask("GET", "/flows/A->B").json["notes"]
+def notes_of(orders: Rig) -> list[str]:
+    notes: list[str] = orders.ask("GET", "/flows/A->B").json["notes"]
     return notes
 
 
-def test_a_flow_that_matches_no_topic_is_running_and_notes_it(orders_rig: Rig) -> None:
-    assert notes_of(orders_rig) == []
-    herder = orders_rig.herders[AB]
+def test_a_flow_that_matches_no_topic_is_running_and_notes_it(orders: Rig) -> None:
+    assert notes_of(orders) == []
+    herder = orders.herders[AB]
     text = "topics=ordes matches no topic of the source that this principal may see"
     note = Finding(task=NAME, what="topics", text=text, count=1, harms=False)
     herder.snapshot = replace(snapshot("worker:8083", AB), findings=(note,))
-    assert flow_of(orders_rig) == ("RUNNING", [])
-    assert notes_of(orders_rig) == [f"{NAME}: topics: {text}"]
+    assert flow_of(orders) == ("RUNNING", [])
+    assert notes_of(orders) == [f"{NAME}: topics: {text}"]
     herder.snapshot = snapshot("worker:8083", AB)
-    orders_rig.herders[AB].configs[NAME]["enabled"] = "false"
-    assert (flow_of(orders_rig), notes_of(orders_rig)) == (("DISABLED", []), [])
+    orders.herders[AB].configs[NAME]["enabled"] = "false"
+    assert (flow_of(orders), notes_of(orders)) == (("DISABLED", []), [])
 
 
-def test_a_flow_whose_task_configs_are_not_published_is_degraded(orders_rig: Rig) -> None:
-    herder = orders_rig.herders[AB]
+def test_a_flow_whose_task_configs_are_not_published_is_degraded(orders: Rig) -> None:
+    herder = orders.herders[AB]
     without_tasks(herder)
     herder.show(
         problems={f"{NAME}: task configs are not published yet": "the target does not answer"}
     )
-    degraded, (error,) = flow_of(orders_rig)
-    assert (degraded, "not published yet" in error, notes_of(orders_rig)) == ("DEGRADED", True, [])
+    degraded, (error,) = flow_of(orders)
+    assert (degraded, "not published yet" in error, notes_of(orders)) == ("DEGRADED", True, [])
 
 
-def test_a_flow_without_its_source_connector_is_degraded(orders_rig: Rig) -> None:
-    herder = orders_rig.herders[AB]
+def test_a_flow_without_its_source_connector_is_degraded(orders: Rig) -> None:
+    herder = orders.herders[AB]
     herder.configs.clear()
     herder.configs["MirrorHeartbeatConnector"] = {"connector.class": "x"}
     herder.states = {"MirrorHeartbeatConnector": state("MirrorHeartbeatConnector")}
-    degraded, (error,) = flow_of(orders_rig)
+    degraded, (error,) = flow_of(orders)
     assert (degraded, "no MirrorSourceConnector" in error) == ("DEGRADED", True)
 
 
-def test_the_copy_of_a_topic_is_named_before_its_first_record(orders_rig: Rig) -> None:
+def test_the_copy_of_a_topic_is_named_before_its_first_record(orders: Rig) -> None:
     idle = partition("orders", 0, 0, target=None)
-    orders_rig.herders[AB].show(partitions=(idle,))
+    orders.herders[AB].show(partitions=(idle,))
     for rows in ("topics", "partitions"):
-        assert [it["target_topic"] for it in orders_rig.ask("GET", f"/flows/A->B/{rows}").json] == [
+        assert [it["target_topic"] for it in orders.ask("GET", f"/flows/A->B/{rows}").json] == [
             "A.orders"
         ]
 
@@ -444,147 +442,145 @@ def test_the_copy_of_a_topic_is_named_before_its_first_record(orders_rig: Rig) -
     ],
 )
 def test_a_topic_has_the_worst_state_of_its_partitions(
-    orders_rig: Rig, states: str, worst: str
+    orders: Rig, states: str, worst: str
 ) -> None:
     parts = [partition("t", n, 1, state=it) for n, it in enumerate(states.split())]
-    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
-    (topic,) = orders_rig.ask("GET", "/flows/A->B/topics").json
+    orders.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
+    (topic,) = orders.ask("GET", "/flows/A->B/topics").json
     assert (topic["state"], topic["held_partitions"]) == (worst, states.count("HELD"))
-    orders_rig.herders[AB].assigned = {0: "t-77"}
-    (topic,) = orders_rig.ask("GET", "/flows/A->B/topics").json
+    orders.herders[AB].assigned = {0: "t-77"}
+    (topic,) = orders.ask("GET", "/flows/A->B/topics").json
     assert topic["state"] == (worst if worst in ("FAILED", "HELD") else "UNASSIGNED")
 
 
 def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_file_wants(
-    orders_rig: Rig,
+    orders: Rig,
 ) -> None:
-    herder = orders_rig.herders[AB]
+    herder = orders.herders[AB]
     herder.configs.clear()
     herder.waits = "waits for target cluster B at b:1, 23 s now: user mm is refused"
     herder.elsewhere = ForwardError(None)
     herder.show(state="WAITING", partitions=(), problems={"flow": herder.waits})
-    found = orders_rig.ask("GET", "/flows/A->B").json
-    assert flow_of(orders_rig) == ("WAITING", [f"flow: {herder.waits}"])
+    found = orders.ask("GET", "/flows/A->B").json
+    assert flow_of(orders) == ("WAITING", [f"flow: {herder.waits}"])
     assert (found["enabled"], found["incomplete"]) == (True, [])
-    assert orders_rig.ask("GET", "/flows").json == [found]
-    asked = orders_rig.ask("GET", "/flows/A->B/groups")
+    assert orders.ask("GET", "/flows").json == [found]
+    asked = orders.ask("GET", "/flows/A->B/groups")
     assert (asked.status, asked.message) == (503, f"Flow A->B {herder.waits}")
 
 
-def lags_of(orders_rig: Rig) -> list[tuple[object, object]]:
+def lags_of(orders: Rig) -> list[tuple[object, object]]:
     """Of the flow, and of its topic."""
     found = (
-        orders_rig.ask("GET", "/flows/A->B").json,
-        orders_rig.ask("GET", "/flows/A->B/lag").json[0],
+        orders.ask("GET", "/flows/A->B").json,
+        orders.ask("GET", "/flows/A->B/lag").json[0],
     )
     return [(it["lag_records"], it["lag_ms"]) for it in found]
 
 
-def test_the_lag_is_unknown_while_no_worker_measures_an_assigned_partition(orders_rig: Rig) -> None:
+def test_the_lag_is_unknown_while_no_worker_measures_an_assigned_partition(orders: Rig) -> None:
     """A task host that ended has taken its numbers with it, and the next one has none yet."""
-    herder = orders_rig.herders[AB]
+    herder = orders.herders[AB]
     herder.assigned = {0: "t-0,t-1"}
     herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 0))
-    assert lags_of(orders_rig) == [(None, None)] * 2
-    assert orders_rig.ask("GET", "/flows/A->B").json["partitions"] == 2
-    lost = orders_rig.ask("GET", "/flows/A->B/partitions").json[1]
+    assert lags_of(orders) == [(None, None)] * 2
+    assert orders.ask("GET", "/flows/A->B").json["partitions"] == 2
+    lost = orders.ask("GET", "/flows/A->B/partitions").json[1]
     assert (lost["state"], lost["task"], lost["lag_records"]) == ("UNASSIGNED", f"{NAME}-0", None)
     both = [partition("t", 0, 0), partition("t", 1, 5)]
     herder.snapshot = snapshot("worker:8083", AB, *both)
-    assert lags_of(orders_rig) == [(5, 50)] * 2
+    assert lags_of(orders) == [(5, 50)] * 2
 
 
-def test_the_lag_is_unknown_until_all_partitions_that_work_are_measured(orders_rig: Rig) -> None:
-    herder = orders_rig.herders[AB]
+def test_the_lag_is_unknown_until_all_partitions_that_work_are_measured(orders: Rig) -> None:
+    herder = orders.herders[AB]
     begins = partition("t", 1, -1)
     herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 0), begins)
-    assert lags_of(orders_rig) == [(None, None)] * 2
+    assert lags_of(orders) == [(None, None)] * 2
     failed = replace(begins, state="FAILED")
     herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 3), failed)
-    assert lags_of(orders_rig) == [(3, 30)] * 2, "failed_partitions says the rest"
+    assert lags_of(orders) == [(3, 30)] * 2, "failed_partitions says the rest"
 
 
-def test_a_lag_that_is_not_known_any_more_is_null_and_its_age_grows(orders_rig: Rig) -> None:
+def test_a_lag_that_is_not_known_any_more_is_null_and_its_age_grows(orders: Rig) -> None:
     silent = replace(partition("t", 1, -1), lag_ms=70_000)
     current = partition("t", 0, 3)
-    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, current, silent)
-    assert lags_of(orders_rig) == [(None, 70_000)] * 2
-    rows = orders_rig.ask("GET", "/flows/A->B/partitions").json
+    orders.herders[AB].snapshot = snapshot("worker:8083", AB, current, silent)
+    assert lags_of(orders) == [(None, 70_000)] * 2
+    rows = orders.ask("GET", "/flows/A->B/partitions").json
     assert [(it["lag_records"], it["lag_ms"]) for it in rows] == [(3, 30), (None, 70_000)]
 
 
 # -- changes
 
 
-def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders_rig: Rig) -> None:
-    orders_rig.ask("POST", "/flows/A->B/pause")
-    line = orders_rig.stores[AB].history()[0]
+def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders: Rig) -> None:
+    orders.ask("POST", "/flows/A->B/pause")
+    line = orders.stores[AB].history()[0]
     assert isinstance(line, HistoryEntry)
     assert [(it.key, it.before, it.after) for it in line.changes] == [
         (f"state:{NAME}", "RUNNING", "PAUSED")
     ]
-    orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
-    assert orders_rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
-    assert orders_rig.herders[AB].configs[NAME]["topics"] == "orders.*"
+    orders.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
+    assert orders.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
+    assert orders.herders[AB].configs[NAME]["topics"] == "orders.*"
 
 
-def test_a_state_is_in_the_history_though_the_connector_is_not_there_yet(orders_rig: Rig) -> None:
+def test_a_state_is_in_the_history_though_the_connector_is_not_there_yet(orders: Rig) -> None:
     """It is compared with what was wanted before: a resumed connector may still be PAUSED when it is paused again."""
-    herder = orders_rig.herders[AB]
+    herder = orders.herders[AB]
     paused = replace(state(NAME).connector, state=State.PAUSED)
     herder.states[NAME] = replace(state(NAME), connector=paused)
-    reply = orders_rig.ask("POST", "/flows/A->B/pause")
+    reply = orders.ask("POST", "/flows/A->B/pause")
     assert [(it["before"], it["after"]) for it in reply.json["changes"]] == [("RUNNING", "PAUSED")]
     herder.states[NAME] = state(NAME)
-    reply = orders_rig.ask("POST", "/flows/A->B/pause")
+    reply = orders.ask("POST", "/flows/A->B/pause")
     assert (reply.json["changes"], reply.json["revision"]) == ([], None)
 
 
-def test_a_stopped_flow_is_not_restarted(orders_rig: Rig) -> None:
-    herder = orders_rig.herders[AB]
+def test_a_stopped_flow_is_not_restarted(orders: Rig) -> None:
+    herder = orders.herders[AB]
     stopped = replace(state(NAME).connector, state=State.STOPPED)
     herder.states[NAME] = replace(state(NAME), connector=stopped, tasks={})
-    reply = orders_rig.ask("POST", "/flows/A->B/restart")
+    reply = orders.ask("POST", "/flows/A->B/restart")
     assert (reply.status, reply.message) == (409, "Flow A->B is STOPPED; resume it instead")
     assert ("restart", NAME, False, True) not in herder.calls
 
 
-def test_a_partition_that_the_topic_does_not_have_cannot_be_paused(orders_rig: Rig) -> None:
-    orders_rig.herders[AB].assigned = {0: "orders-0,orders-1"}
-    reply = orders_rig.ask("POST", "/flows/A->B/pause?topic=orders&partition=99")
+def test_a_partition_that_the_topic_does_not_have_cannot_be_paused(orders: Rig) -> None:
+    orders.herders[AB].assigned = {0: "orders-0,orders-1"}
+    reply = orders.ask("POST", "/flows/A->B/pause?topic=orders&partition=99")
     assert (reply.status, "has no partition 99" in reply.message) == (404, True)
-    assert orders_rig.ask("POST", "/flows/A->B/pause?topic=orders&partition=1").status == 200
+    assert orders.ask("POST", "/flows/A->B/pause?topic=orders&partition=1").status == 200
 
 
-def test_a_resumed_flow_names_what_stays_paused_and_resumes_it_on_request(orders_rig: Rig) -> None:
-    orders_rig.ask("POST", "/flows/A->B/pause?topic=orders")
-    assert orders_rig.ask("POST", "/flows/A->B/resume?dry_run=true").json["still_paused"] == [
-        "orders"
-    ]
-    assert orders_rig.ask("POST", "/flows/A->B/resume").json["still_paused"] == ["orders"]
-    reply = orders_rig.ask("POST", "/flows/A->B/resume?all_topics=true").json
-    assert (reply["still_paused"], orders_rig.stores[AB].held()) == ([], frozenset())
+def test_a_resumed_flow_names_what_stays_paused_and_resumes_it_on_request(orders: Rig) -> None:
+    orders.ask("POST", "/flows/A->B/pause?topic=orders")
+    assert orders.ask("POST", "/flows/A->B/resume?dry_run=true").json["still_paused"] == ["orders"]
+    assert orders.ask("POST", "/flows/A->B/resume").json["still_paused"] == ["orders"]
+    reply = orders.ask("POST", "/flows/A->B/resume?all_topics=true").json
+    assert (reply["still_paused"], orders.stores[AB].held()) == ([], frozenset())
     assert {"key": "orders", "before": "paused", "after": "running"} in reply["changes"]
-    assert orders_rig.ask("POST", "/flows/A->B/resume?topic=orders&all_topics=true").status == 422
+    assert orders.ask("POST", "/flows/A->B/resume?topic=orders&all_topics=true").status == 422
 
 
-def test_an_unknown_property_is_refused_with_the_near_one(orders_rig: Rig) -> None:
-    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}})
+def test_an_unknown_property_is_refused_with_the_near_one(orders: Rig) -> None:
+    reply = orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}})
     assert (reply.status, "did you mean topics?" in reply.message) == (400, True)
-    assert orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": None}}).status == 200
-    orders_rig.add(AB, topiks="from the file")
-    assert orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
+    assert orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": None}}).status == 200
+    orders.add(AB, topiks="from the file")
+    assert orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
 
 
 def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other_takes_it(
-    orders_rig: Rig,
+    orders: Rig,
 ) -> None:
     key, reader = "emit.heartbeats.interval.seconds", "MirrorHeartbeatConnector"
-    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
+    reply = orders.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
     assert (reply.status, f"set it on {reader}" in reply.message) == (400, True)
-    files = cast("dict[str, ConnectorConfig]", orders_rig.files[AB])
+    files = cast("dict[str, ConnectorConfig]", orders.files[AB])
     files[reader] = {"name": reader, "connector.class": reader}
-    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"config": {key: "2", "topics": "orders"}})
+    reply = orders.ask("PATCH", "/flows/A->B", body={"config": {key: "2", "topics": "orders"}})
     assert reply.status == 200
     changed = {it["key"] for it in reply.json["changes"]}
     assert changed == {f"{reader}.{key}", f"{NAME}.topics"}
@@ -593,12 +589,12 @@ def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other
 # -- revisions
 
 
-def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(orders_rig: Rig) -> None:
-    tag = orders_rig.ask("GET", "/flows/A->B").headers["etag"]
-    assert tag == orders_rig.ask("GET", "/flows/A->B/config").headers["etag"] == '"0"'
+def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(orders: Rig) -> None:
+    tag = orders.ask("GET", "/flows/A->B").headers["etag"]
+    assert tag == orders.ask("GET", "/flows/A->B/config").headers["etag"] == '"0"'
     body = {"config": {"tasks.max": "2"}}
-    first = orders_rig.ask("PATCH", "/flows/A->B", body=body, headers={"If-Match": tag})
-    assert (first.status, orders_rig.ask("GET", "/flows/A->B").headers["etag"]) == (200, '"1"')
+    first = orders.ask("PATCH", "/flows/A->B", body=body, headers={"If-Match": tag})
+    assert (first.status, orders.ask("GET", "/flows/A->B").headers["etag"]) == (200, '"1"')
     for method, path, given in (
         ("PATCH", "", {"config": {"tasks.max": "3"}}),
         ("POST", "/pause", None),
@@ -606,12 +602,12 @@ def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(orders_rig: Rig)
         ("POST", "/rollback?revision=0", None),
         ("DELETE", "", None),
     ):
-        reply = orders_rig.ask(method, f"/flows/A->B{path}", body=given, headers={"If-Match": tag})
+        reply = orders.ask(method, f"/flows/A->B{path}", body=given, headers={"If-Match": tag})
         assert (reply.status, "at revision 1, not 0" in reply.message) == (412, True), path
-    assert orders_rig.stores[AB].revision == 1
-    assert [call for call in orders_rig.herders[AB].calls if call[0] == "pause"] == []
-    assert orders_rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "*"}).status == 200
-    assert orders_rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "x"}).status == 422
+    assert orders.stores[AB].revision == 1
+    assert [call for call in orders.herders[AB].calls if call[0] == "pause"] == []
+    assert orders.ask("POST", "/flows/A->B/pause", headers={"If-Match": "*"}).status == 200
+    assert orders.ask("POST", "/flows/A->B/pause", headers={"If-Match": "x"}).status == 422
 
 
 class ChangedBeside(Leader):
@@ -624,41 +620,41 @@ class ChangedBeside(Leader):
         await self.store.edit("patch", name, changed, actor="beside")
 
 
-def test_a_change_that_the_leader_does_not_write_is_recorded_and_reported(orders_rig: Rig) -> None:
-    orders_rig.stores[AB].listen(lambda: None)
-    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "orders.eu"}})
+def test_a_change_that_the_leader_does_not_write_is_recorded_and_reported(orders: Rig) -> None:
+    orders.stores[AB].listen(lambda: None)
+    reply = orders.ask("PATCH", "/flows/A->B", body={"config": {"topics": "orders.eu"}})
     assert (reply.status, "recorded, but the leader has not acted" in reply.message) == (503, True)
-    assert orders_rig.stores[AB].revision == 1
+    assert orders.stores[AB].revision == 1
 
 
-def test_a_pause_that_is_done_is_no_412_and_is_in_the_history(orders_rig: Rig) -> None:
-    before, store = orders_rig.herders[AB], orders_rig.stores[AB]
-    now = orders_rig.herders[AB] = ChangedBeside(AB, store=store)
+def test_a_pause_that_is_done_is_no_412_and_is_in_the_history(orders: Rig) -> None:
+    before, store = orders.herders[AB], orders.stores[AB]
+    now = orders.herders[AB] = ChangedBeside(AB, store=store)
     now.configs, now.states, now.snapshot = before.configs, before.states, before.snapshot
-    reply = orders_rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": '"0"'})
+    reply = orders.ask("POST", "/flows/A->B/pause", headers={"If-Match": '"0"'})
     assert (reply.status, reply.json["revision"]) == (200, 2)
     assert [it.action for it in store.history()] == ["pause", "patch"]
 
 
-def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(orders_rig: Rig) -> None:
+def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(orders: Rig) -> None:
     path = f"/A/B/connectors/{NAME}/config"
-    tag = orders_rig.ask("GET", path).headers["etag"]
-    assert tag == orders_rig.ask("GET", f"/connectors/A-%3EB.{NAME}/config").headers["etag"]
-    config = orders_rig.ask("GET", path).json
-    done = orders_rig.ask("PUT", path, body={**config, "tasks.max": "2"}, headers={"If-Match": tag})
+    tag = orders.ask("GET", path).headers["etag"]
+    assert tag == orders.ask("GET", f"/connectors/A-%3EB.{NAME}/config").headers["etag"]
+    config = orders.ask("GET", path).json
+    done = orders.ask("PUT", path, body={**config, "tasks.max": "2"}, headers={"If-Match": tag})
     assert (done.status, done.headers["etag"] != tag) == (200, True)
     for method, given in (("PUT", config), ("PATCH", {"tasks.max": "3"})):
-        assert orders_rig.ask(method, path, body=given, headers={"If-Match": tag}).status == 412
+        assert orders.ask(method, path, body=given, headers={"If-Match": tag}).status == 412
     target = f"/A/B/connectors/{NAME}"
-    assert orders_rig.ask("DELETE", target, headers={"If-Match": tag}).status == 412
-    assert orders_rig.herders[AB].configs[NAME]["tasks.max"] == "2"
-    latest = orders_rig.ask("GET", path).headers["etag"]
-    assert orders_rig.ask("DELETE", target, headers={"If-Match": latest}).status == 204
+    assert orders.ask("DELETE", target, headers={"If-Match": tag}).status == 412
+    assert orders.herders[AB].configs[NAME]["tasks.max"] == "2"
+    latest = orders.ask("GET", path).headers["etag"]
+    assert orders.ask("DELETE", target, headers={"If-Match": latest}).status == 204
 
 
-def test_a_refusal_that_ends_with_the_rebalance_says_when_to_retry(orders_rig: Rig) -> None:
-    orders_rig.herders[AB].elsewhere = ForwardError(None)
-    reply = orders_rig.ask("POST", "/flows/A->B/pause")
+def test_a_refusal_that_ends_with_the_rebalance_says_when_to_retry(orders: Rig) -> None:
+    orders.herders[AB].elsewhere = ForwardError(None)
+    reply = orders.ask("POST", "/flows/A->B/pause")
     assert (reply.status, reply.headers["retry-after"]) == (409, "1")
 
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -34,7 +33,7 @@ from mm2py.rest.security import Gate, GateRules
 from mm2py.rest.server import RestServer
 from mm2py.testing.clock import FakeClock
 from tests.certificates import Authority, Issued
-from tests.unit.rest.rest_fakes import FakeHerder, parts_of
+from tests.unit.rest.rest_fakes import FakeHerder, echo, parts_of
 
 LOCAL = "127.0.0.1"
 AUTHORITY = Authority()
@@ -183,17 +182,10 @@ async def test_a_port_is_known_before_it_is_served_and_whoever_asks_early_waits(
 # -- listener tls -----------------------------------------------------------------------------------
 
 
-async def who(scope: Scope, receive: Receive, send: Send) -> None:
-    caller = scope["mm2py.caller"]
-    answer = {"name": caller.name, "operator": caller.operator}
-    await Request(scope, receive).body()
-    await JSONResponse(answer)(scope, receive, send)
-
-
 async def asked(server_tls: ListenerTls, client: ssl.SSLContext, requests: int = 1) -> str:
     """Serve with certificates that count, ask over one connection, return status and body."""
     credentials = Credentials({}, {}, certificates=True, read_only=["viewer"])
-    gate = Gate(who, credentials, GateRules(max_body_bytes=100))
+    gate = Gate(echo, credentials, GateRules(max_body_bytes=100))
     listener = Listener(LOCAL, 0, server_context(server_tls))
     async with serving(gate, listener) as ((url,), _), http_client(client) as http:
         answers = [await http.get(url) for _ in range(requests)]
@@ -210,7 +202,7 @@ def client_context(issued: Issued | None) -> ssl.SSLContext:
 async def test_the_certificate_says_who_asks_on_every_request_of_its_connection() -> None:
     viewer = client_context(AUTHORITY.issue("viewer"))
     answer = await asked(tls_of(OWN, "required"), viewer, requests=2)
-    assert answer == '200 {"name":"viewer","operator":false}'
+    assert answer == '200 {"name":"viewer","operator":false,"body":0}'
 
 
 async def test_without_a_certificate_requested_is_a_401_and_required_no_connection() -> None:
@@ -235,7 +227,7 @@ async def test_a_certificate_that_was_not_asked_for_does_not_count() -> None:
 async def test_workers_speak_with_their_own_certificate_and_check_the_others() -> None:
     worker = client_context(AUTHORITY.issue("worker-2"))
     answer = await asked(tls_of(OWN, "required"), worker)
-    assert answer == '200 {"name":"worker-2","operator":true}'
+    assert answer == '200 {"name":"worker-2","operator":true,"body":0}'
     foreign = tls_of(Authority("Other CA").issue("worker-3"))
     with pytest.raises(httpx.TransportError):
         await asked(foreign, worker)

@@ -136,8 +136,6 @@ def test_a_fed_meter_is_shown_with_its_numbers() -> None:
         "mm2py_newest_record_timestamp_seconds": clock.now_ms() / 1000 - 8,
     }.items():
         assert scrape.value(name, TOPIC) == pytest.approx(value)
-    overtaken = "mm2py_retention_overtakes_seconds"
-    assert scrape.value(overtaken, {"flow": "A->B"}) == 43 * 60
     for prefix, labels in (
         ("kafka_connect_mirror_mirrorsourceconnector", COPY),
         ("kafka_connect_mirror_source_connector", {**COPY, "destination": "B"}),
@@ -248,13 +246,26 @@ def test_checkpoints_have_their_latency_by_group_and_copy(
         assert scrape.value(f"{name}_max", labels | more) == last
 
 
-def test_the_ledger_is_counted_by_kind() -> None:
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("mm2py_retention_overtakes_seconds", {}, 43 * 60),
+        ("mm2py_ledger_events_total", {"kind": "retention"}, 1),
+        ("mm2py_ledger_events_total", {"kind": "may-be-doubled"}, 1),
+        ("mm2py_ledger_events_total", {"kind": "poisoned"}, 0),
+        ("mm2py_records_lost_total", {}, 5),
+        ("mm2py_records_maybe_doubled_total", {}, 2),
+        # of all tasks, added up
+        ("mm2py_groups", {"kind": "group", "state": "SYNCED"}, 14),
+        ("mm2py_groups", {"kind": "group", "state": "BEHIND"}, 12),
+        ("mm2py_groups", {"kind": "group", "state": "NOT_SYNCED"}, 11),
+    ],
+)
+def test_forecast_ledger_and_groups_of_a_flow_are_counted(
+    name: str, labels: dict[str, str], value: float
+) -> None:
     scrape = scraped(dedicated(fed(FakeClock())))
-    for kind, count in {"retention": 1, "may-be-doubled": 1, "poisoned": 0}.items():
-        labels = {"flow": "A->B", "kind": kind}
-        assert scrape.value("mm2py_ledger_events_total", labels) == count
-    assert scrape.value("mm2py_records_lost_total", {"flow": "A->B"}) == 5
-    assert scrape.value("mm2py_records_maybe_doubled_total", {"flow": "A->B"}) == 2
+    assert scrape.value(name, {"flow": "A->B", **labels}) == value
 
 
 def test_a_paused_partition_shows_its_lag() -> None:
@@ -276,13 +287,6 @@ def test_heartbeats_and_checkpoints_count_under_no_name_of_a_topic() -> None:
         b"records for" in reply.content,
         Scrape.of(reply).value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}),
     ) == (False, 0)
-
-
-def test_groups_of_all_tasks_are_added_up_by_state() -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    for word, count in {"SYNCED": 14, "BEHIND": 12, "NOT_SYNCED": 11}.items():
-        labels = {"flow": "A->B", "kind": "group", "state": word}
-        assert scrape.value("mm2py_groups", labels) == count
 
 
 @pytest.mark.parametrize("of", [AB, None])

@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Scope
 
 from mm2py.errors import FatalError
 from mm2py.flows.states import read_flow
-from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.peer_client import node_snapshot
@@ -23,6 +22,7 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, TaskId
+from tests.unit.rest.flow_fakes import snapshot
 from tests.unit.rest.rest_fakes import (
     BASE,
     KEY,
@@ -42,15 +42,7 @@ NO_LEADER = (
     "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was"
     " underway."
 )
-SNAPSHOT = NodeSnapshot(
-    worker="w",
-    flow=flow("c", "g"),
-    at_ms=1,
-    state="RUNNING",
-    partitions=(),
-    events={},
-    records_lost=0,
-)
+SNAPSHOT = snapshot("w", flow("c", "g"))
 Herders = Mapping[FlowName | None, Herder]
 
 
@@ -317,12 +309,12 @@ def test_the_actor_of_a_forwarded_request_is_who_asked_the_first_worker() -> Non
 
 @pytest.mark.parametrize("name", [None, flow("A", "B"), flow("connectors", "B x")])
 async def test_peers_hand_over_snapshots(name: FlowName | None) -> None:
-    snapshot = replace(SNAPSHOT, flow=name or SNAPSHOT.flow)
-    leader = FakeHerder(flow=name, snapshot=snapshot)
+    shown = replace(SNAPSHOT, flow=name or SNAPSHOT.flow)
+    leader = FakeHerder(flow=name, snapshot=shown)
     net = Net()
     net.worker("leader", leader, dedicated=name is not None)
     async with http_client(transport=net) as client:
-        assert await node_snapshot(client, name, LEADER, KEY, clock=CLOCK) == snapshot
+        assert await node_snapshot(client, name, LEADER, KEY, clock=CLOCK) == shown
 
 
 async def test_a_peer_that_refuses_keeps_its_status() -> None:

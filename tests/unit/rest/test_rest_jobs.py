@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.graph import FlowNode
 from mm2py.flows.service import READS_AT_ONCE
-from mm2py.mirror.backfills import ALIVE_S, Job, JobState, Lease, LeaseState, Order, Wanted
+from mm2py.mirror.backfills import ALIVE_S, Job, JobState, Lease, Order, Wanted
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.rest.app import internal_app
@@ -37,13 +37,9 @@ from mm2py_jobs.failover.flows import RestFlows
 from mm2py_jobs.failover.plan import FailoverRequest, FailoverView, TopicRow
 from mm2py_jobs.failover.routes import FailoverService, OwnApi
 from tests.unit.rest.flow_fakes import AB, BA, LEADER, Network, Rig
-from tests.unit.rest.job_fakes import PLAN, FakeCommands, FakeFailovers
+from tests.unit.rest.job_fakes import LEASE, PLAN, FakeCommands, FakeFailovers
 
 JOB = Job(id="j", state=JobState.RUNNING, run=1, lanes=1, topics="t.*", started_ms=7)
-LEASE = Lease(
-    topic="t", partition=0, job="j", run=1, state=LeaseState.COPYING, start=0, end=100, position=40,
-    target_start=0, target_end=40, bytes=4_000,
-)  # fmt: skip
 ASKED = Order(id="", topics="t.*", rate_limit=5, by="ann")
 
 
@@ -294,8 +290,8 @@ def begin(rig: Rig) -> None:
         ({"flow": "A->B", "from": "yesterday"}, 422, "body.from: "),
         ({"flow": "A->B", "to": "offset:x"}, 422, "body.to: "),
         ({"flow": "A->B", "topics": "("}, 422, "body.topics: "),
-        ({"flow": "A->B", "rate_limit": "5"}, 422, "body.rate_limit: "),
-        ({"flow": "A->B", "rate_limit": -1}, 422, "body.rate_limit: "),
+        ({"flow": "A->B", "rate_limit": "5"}, 422, "body.rate_limit: must be a whole number"),
+        ({"flow": "A->B", "rate_limit": -1}, 422, "body.rate_limit: must be at least 0"),
         ({"flow": "A->B", "wait_executors_s": -1}, 422, "body.wait_executors_s: "),
         ({"flow": "A->B", "rate": 5}, 422, "body.rate: "),
         ({"flow": "A->X"}, 404, "No flow A->X"),

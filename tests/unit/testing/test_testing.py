@@ -8,6 +8,7 @@ import pytest
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
 from mm2py.clock import SLACK_S, SYSTEM_CLOCK, wait_or_stop, with_slack_s
+from mm2py.testing import task_contract
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.task_contract import BatchTaskContract, RecordTaskContract
@@ -64,8 +65,11 @@ class Fragile(CountingTask):
     ],
 )
 async def test_a_record_task_that_breaks_a_rule_is_found(
-    kind: type[CountingTask], rule: str, error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, kind: type[CountingTask], rule: str, error: type[Exception]
 ) -> None:
+    if kind is Stubborn:
+        monkeypatch.setattr(task_contract, "LONGEST_REAL_S", 0.2)
+
     class Broken(RecordTaskContract):
         def open_task(self, context: FakeTaskContext) -> SourceTask:
             return kind({"topic": "numbers", "count": "3"}, context)

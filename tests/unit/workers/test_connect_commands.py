@@ -1,4 +1,4 @@
-"""The two Connect workers' command lines and files: what is refused, and in how many words; and what ends their process, with which code."""
+"""Command lines of workers, and files of the two Connect workers: what is refused, and in how many words; and what ends their process, with which code."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.testing.waiting import eventually
 from mm2py.types import TargetState
-from mm2py_workers import connect_distributed, connect_standalone
+from mm2py_workers import connect_distributed, connect_mirror_maker, connect_standalone
 from mm2py_workers.connect_arguments import ProblemsError
 from mm2py_workers.connect_standalone import load_connector_file
 from mm2py_workers.connect_wiring import ConnectWorker, build_distributed, build_standalone
@@ -58,15 +58,28 @@ def _ends(main: Callable[[Sequence[str]], NoReturn], *words: str | Path) -> int:
     return ended.value.code
 
 
-@pytest.mark.parametrize("module", [connect_distributed, connect_standalone])
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    module: object, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", ["", "--no-such", "f --log-level x", "--clusters B"])
+@pytest.mark.parametrize(
+    ("name", "main"),
+    [
+        ("distributed", connect_distributed.main),
+        ("standalone", connect_standalone.main),
+        ("mirror-maker", connect_mirror_maker.main),
+    ],
+)
+def test_wrong_usage_and_a_missing_file_are_one_line_with_exit_codes_2_and_1(
+    name: str,
+    main: Callable[[Sequence[str]], NoReturn],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main = connect_distributed.main if module is connect_distributed else connect_standalone.main
-    for words in ((), ("--no-such",), ("f", "--log-level", "x")):
-        assert _ends(main, *words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "-py --help" in line
+    assert _ends(main, *words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"connect-{name}-py: ")
+    assert "-py --help" in line
+    assert _ends(main, "/no/such/file") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/no/such/file does not exist" in line
 
 
 def test_every_problem_of_a_file_is_one_line_with_its_place(
@@ -110,12 +123,6 @@ def test_what_cannot_be_served_or_reached_refuses_the_start(
     assert _ends(connect_distributed.main, write(FILE + more)) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert place in line
-
-
-def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _ends(connect_distributed.main, "/no/such/file") == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "/no/such/file does not exist" in line
 
 
 def test_insecure_lets_other_machines_in(write: Callable[..., Path]) -> None:

@@ -46,19 +46,6 @@ def _ends(*words: str) -> int:
     return ended.value.code
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("--clusters", "B"), ("--no-such",), ("f", "--log-level", "x")]
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _ends(*words) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("connect-mirror-maker-py: ")
-    assert "--help" in lines[0]
-
-
 def test_an_unknown_cluster_alias_is_wrong_usage(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,25 +54,13 @@ def test_an_unknown_cluster_alias_is_wrong_usage(
     assert "X" in line
 
 
-def test_a_missing_file_is_a_failure_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _ends("/no/such/mm2.properties") == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "/no/such/mm2.properties" in line
-    assert "Traceback" not in line
-
-
-def test_bad_content_names_the_file_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path.write_text(FILE + "A->B.tasks.max = many\n")
-    assert _ends(str(path)) == 1
-    err = capsys.readouterr().err
-    assert f"{path}:8" in err
-    assert "Traceback" not in err
-
-
-def test_the_last_line_of_a_json_log_is_json_too(
+def test_bad_content_is_told_with_its_line_in_the_last_line_which_is_json_as_all_are_in_a_json_log(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path.write_text(FILE + "A->B.tasks.max = many\n")
+    assert _ends(str(path)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path}:8" in line
     before = list(logging.getLogger().handlers)
     try:
         assert _ends(str(path), "--log-format", "json") == 1

@@ -22,6 +22,8 @@ from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_run import repaired_report
 from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code
 from tests.kit.fakes.batches import sealed
+from tests.unit.rest.job_fakes import LEASE
+from tests.unit.rest.paper_worker import CONFIG
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
 
@@ -169,26 +171,14 @@ def test_a_batch_is_cut_where_the_range_ends_and_keeps_its_codec(
 
 RATE = "flow.max.bytes.per.second"
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
-CONFIG = {
-    "name": "MirrorSourceConnector",
-    "source.cluster.alias": "A",
-    "target.cluster.alias": "B",
-    "source.cluster.bootstrap.servers": "a:1",
-    "target.cluster.bootstrap.servers": "b:1",
-}
 COMMON = BackfillLane(
     source="A", target="B", job="j", run=1, worker={}, connector=CONFIG, task={"x": "y"}
 )
 
 
 def lease(target_end: int, size_bytes: int, target_start: int = 0) -> Lease:
-    return Lease(
-        topic="t",
-        partition=0,
-        job="j",
-        run=1,
-        state=LeaseState.COPYING,
-        start=0,
+    return replace(
+        LEASE,
         end=NO_END,
         position=0,
         target_start=target_start,

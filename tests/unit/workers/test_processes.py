@@ -58,12 +58,18 @@ def test_a_signal_during_the_imports_ends_the_process_without_a_trace(
     assert (done.returncode, done.stderr) == (code, b"")
 
 
+def loaded_by(*modules: str) -> set[str]:
+    """Return what a process has loaded that has imported these modules."""
+    program = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], timeout=90, capture_output=True, text=True, check=True
+    )
+    return {*ended.stdout.split()}
+
+
 def test_the_console_scripts_begin_there() -> None:
     """Their own first import must load nothing that takes long."""
-    program = "import sys; from mm2py_cli import entry; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], timeout=90, capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = loaded_by("mm2py_cli.entry")
     ours = {name for name in loaded if name.startswith("mm2py")}
     assert ours == {"mm2py_cli", "mm2py_cli.entry", "mm2py_workers", "mm2py_workers.entry"}
     assert "asyncio" not in loaded
@@ -71,11 +77,8 @@ def test_the_console_scripts_begin_there() -> None:
 
 def test_a_worker_that_asks_no_other_loads_nothing_for_terminals_and_no_http_client() -> None:
     """They are megabytes of each of its processes."""
-    program = "import sys, mm2py_workers.connect_mirror_maker, mm2py_workers.rest_wiring; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert not {"rich", "httpx", "pygments", "tests.kit.kafka"} & set(loaded)
+    loaded = loaded_by("mm2py_workers.connect_mirror_maker", "mm2py_workers.rest_wiring")
+    assert not {"rich", "httpx", "pygments", "tests.kit.kafka"} & loaded
 
 
 # -- the first signal asks for a stop, the second ends the process at once -------------------------
