@@ -5,15 +5,19 @@ import gc
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import cache
 from typing import cast
 
 import pytest
+from typer.main import get_command
 
 from tests.kit import hermetic
 from tests.property.effort import is_fuzz, load_profile, seed_of
 
 hermetic.begin()
 load_profile()
+# Its runner makes the tree of all commands for each line that it runs, which takes longer than the line.
+pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(get_command))
 
 pytest_plugins = ["tests.kit.lane", "tests.kit.regions"]
 

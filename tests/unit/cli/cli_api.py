@@ -6,19 +6,13 @@ Flow: ``FakeApi.answers[(method, path)]`` -> httpx transport -> command -> ``End
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
 import httpx
-import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from mm2py_cli.app import app
 from mm2py_workers.worker_place import STATE_DIR
-
-# The runner makes the tree of all commands for each line that it runs, which takes longer than the line.
-pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(get_command))
 
 URL: Final = "http://localhost:8083"
 PATH: Final = "/flows/A->B"
