@@ -23,7 +23,6 @@ from mm2py.protocol.topics import MetadataResult, PartitionMetadata, TopicMetada
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import COMMIT, CountedLease, marker, stored_batch
-from tests.kit.fakes.broker import Outcome
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
 from tests.property.effort import examples
@@ -351,18 +350,6 @@ async def test_what_comes_after_the_backlog_is_read_in_the_session_again() -> No
         assert rig.read[FIRST] == list(range(BACKLOG + 20))
 
 
-@pytest.mark.parametrize("steps", [(1, 40, 3, 200, 10), (200, 1), (10, 10, 10, 400)])
-async def test_batches_of_any_sizes_leave_neither_holes_nor_doubles(steps: tuple[int, ...]) -> None:
-    async with distant() as rig:
-        number = 0
-        while number < BACKLOG:
-            size = steps[number % len(steps)]
-            rig.fill(FIRST, range(number, number + size), pad=50 + number % 3_000)
-            number += size
-        await rig.fetcher.assign({FIRST: 5})
-        await read_whole(rig, number, start=5)
-
-
 @pytest.mark.parametrize("set_in_file", [False, True])
 async def test_batches_of_which_few_fit_into_an_answer_are_read_in_order(set_in_file: bool) -> None:
     async with distant(partition_bytes=100_000, set_in_file=set_in_file) as rig:
@@ -456,27 +443,6 @@ async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> A
         yield rig
 
 
-async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
-    async with in_the_middle() as rig:
-        for reached in (500, 2_000, 4_000):
-            await rig.until(partial(passed, rig, reached))
-            await rig.broker.disconnect()
-        await read_whole(rig, 2 * BACKLOG)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "times"),
-    [("disconnect", 1), (NOT_LEADER_OR_FOLLOWER, 3), (OFFSET_OUT_OF_RANGE, 3)],
-    ids=["one connection dies", "no leader", "out of range"],
-)
-async def test_what_fails_ahead_of_the_position_is_asked_again(
-    outcome: Outcome, times: int
-) -> None:
-    async with in_the_middle() as rig:
-        rig.broker.fail_next(FETCH, outcome, times)
-        await read_whole(rig, 2 * BACKLOG)
-
-
 async def test_a_quota_in_the_middle_is_waited_for_on_all_connections_without_an_error() -> None:
     async with in_the_middle() as rig:
         before, cluster = rig.broker.connections, rig.broker.cluster
@@ -497,17 +463,6 @@ async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> Non
         await read_whole(rig, 2 * BACKLOG)
         assert rig.broker.connections == rig.broker.most_connections
         assert rig.stalled == []
-
-
-async def test_a_partition_that_is_held_keeps_its_place() -> None:
-    async with in_the_middle() as rig:
-        rig.fetcher.pause([FIRST])
-        held = sum(map(len, rig.read.values()))
-        for _ in range(4):
-            await rig.take()
-        assert sum(map(len, rig.read.values())) == held
-        rig.fetcher.resume([FIRST])
-        await read_whole(rig, 2 * BACKLOG)
 
 
 async def test_a_topic_created_anew_in_the_middle_is_read_from_its_beginning() -> None:

@@ -83,21 +83,10 @@ async def test_a_silent_broker_delays_the_first_records_of_no_other(rig: SendRig
         assert rig.stored(FIRST) == [0]
 
 
-async def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_doubled(
-    rig: SendRig,
+@pytest.mark.parametrize("log_start", [0, 2], ids=["whole", "retention has passed our last record"])
+async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent(
+    rig: SendRig, log_start: int
 ) -> None:
-    rig.enqueue(FIRST)
-    await rig.flushed()
-    rig.broker.fail_next(PRODUCE, codes.NOT_LEADER_OR_FOLLOWER, apply=True)
-    for _ in range(8):
-        rig.enqueue(FIRST)
-    await rig.flushed()
-    assert rig.stored(FIRST) == list(range(9))
-    assert [offset for _, _, offset in rig.delivered] == list(range(9))
-
-
-async def answer_lost_and_forgotten(rig: SendRig) -> None:
-    """The second of two old batches is stored, its answer is lost, and the broker forgets their producer."""
     rig.enqueue(FIRST, stamp=LONG_AGO_MS)
     await rig.flushed()
     async with rig.backlog():
@@ -106,20 +95,14 @@ async def answer_lost_and_forgotten(rig: SendRig) -> None:
     while len(rig.broker.log(FIRST)) < 2:
         await rig.broker.cluster.wait_for_data(5)
     rig.broker.partition(FIRST).expire_producers()
-
-
-async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent(
-    rig: SendRig,
-) -> None:
-    await answer_lost_and_forgotten(rig)
+    rig.broker.partition(FIRST).delete_before(log_start)
     await rig.flushed()
-    assert rig.stored(FIRST) == [0, 1, 2, 3]
+    assert rig.stored(FIRST) == [0, 1, 2, 3][bool(log_start) :]
     assert rig.delivered[-1] == (FIRST, 1, 1)
+    assert rig.doubts == []
 
 
-async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoch(
-    rig: SendRig,
-) -> None:
+async def test_a_sequence_that_is_not_expected_is_cured_by_a_new_epoch(rig: SendRig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     rig.broker.fail_next(PRODUCE, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -129,32 +112,22 @@ async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoc
     assert rig.stored(FIRST) == list(range(5))
 
 
-async def test_one_record_above_the_limit_fails_its_partition_alone(rig: SendRig) -> None:
+async def test_one_record_above_the_limit_fails_its_partition_alone_and_behind_what_was_before_it(
+    rig: SendRig,
+) -> None:
     rig.broker.partition(FIRST).max_message_bytes = 1_000
-    rig.enqueue(FIRST, 1)
-    rig.enqueue(FIRST, 1, size=2_000)
-    rig.enqueue(FIRST, 1)
+    rig.sender.enqueue(SOURCE, FIRST, [to_send([b"0", b"1", b"2" + b"x" * 2_000, b"3"])])
+    rig.sender.enqueue(SOURCE, FIRST, [to_send([b"4"], 4)])
     rig.enqueue(SECOND, 3)
     await rig.settled.wait()
     await rig.flushed()
     ((target, error),) = rig.failed
     assert target == FIRST
     assert isinstance(error, PartitionError)
-    assert error.offset == 1
-    assert "max.message.bytes of topic copy" in str(error)
-    assert rig.stored(FIRST) == [0]
-    assert rig.stored(SECOND) == [0, 1, 2]
-
-
-async def test_records_before_a_too_large_one_of_the_same_batch_still_arrive(rig: SendRig) -> None:
-    rig.broker.partition(FIRST).max_message_bytes = 1_000
-    batch = to_send([b"0", b"1", b"2" + b"x" * 2_000, b"3"])
-    rig.sender.enqueue(SOURCE, FIRST, [batch])
-    await rig.settled.wait()
-    assert rig.stored(FIRST) == [0, 1]
-    error = rig.failed[0][1]
-    assert isinstance(error, PartitionError)
     assert error.offset == 2
+    assert "max.message.bytes of topic copy" in str(error)
+    assert rig.stored(FIRST) == [0, 1]
+    assert rig.stored(SECOND) == [0, 1, 2]
 
 
 async def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said(
@@ -176,19 +149,6 @@ async def test_a_batch_that_the_target_cannot_read_is_packed_anew_once(rig: Send
     await rig.flushed()
     assert rig.stored(FIRST) == [0, 1, 2, 3, 4]
     assert not rig.failed
-
-
-async def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_offsets(
-    rig: SendRig,
-) -> None:
-    async with rig.backlog():
-        for _ in range(500):
-            rig.enqueue(FIRST)
-    await rig.flushed()
-    assert rig.stored(FIRST) == list(range(500))
-    assert len(rig.broker.log(FIRST)) < 50
-    offsets = [offset for _, _, offset in rig.delivered]
-    assert offsets == sorted(offsets)
 
 
 async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: SendRig) -> None:
@@ -371,22 +331,6 @@ async def test_an_answer_for_a_partition_that_was_not_sent_ends_the_connection_a
     assert not rig.failed
 
 
-async def test_a_batch_that_cannot_be_joined_goes_alone_and_all_partitions_of_its_request_go_on(
-    rig: SendRig,
-) -> None:
-    async with rig.backlog():
-        for number in range(40):
-            rig.enqueue(SECOND, 2)
-            if number == 20:
-                rig.enqueue_unjoinable(FIRST)
-            else:
-                rig.enqueue(FIRST, 2)
-    await rig.flushed()
-    assert rig.stored(SECOND) == list(range(80))
-    assert rig.broker.partition(FIRST).end == 80
-    assert not rig.failed
-
-
 async def test_a_batch_that_cannot_be_recompressed_is_passed_on_as_it_is() -> None:
     async with (
         FakeBroker(topics={"copy": 2}) as broker,
@@ -466,17 +410,6 @@ async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadat
         assert rig.stored(FIRST) == [0, 1, 2, 3]
         assert new.count(PRODUCE) > 0
         assert old.count(METADATA) + new.count(METADATA) == asked
-
-
-async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_passed_our_last_record(
-    rig: SendRig,
-) -> None:
-    await answer_lost_and_forgotten(rig)
-    rig.broker.partition(FIRST).delete_before(2)
-    await rig.flushed()
-    assert rig.doubts == []
-    assert rig.stored(FIRST) == [1, 2, 3]
-    assert rig.delivered[-1] == (FIRST, 1, 1)
 
 
 @pytest.mark.parametrize("batches", [8, 64])
