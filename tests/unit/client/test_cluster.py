@@ -343,9 +343,7 @@ async def test_a_question_without_an_answer_is_told_long_before_it_times_out() -
         assert cluster.unanswered(0) == ""
 
 
-async def test_a_request_that_waits_for_its_turn_is_no_silent_broker_and_no_deadline_ends_it() -> (
-    None
-):
+async def test_a_request_that_waits_for_its_turn_is_no_silent_broker_and_ends_late() -> None:
     shared = FakeCluster()
     async with (
         FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as asked,
@@ -424,9 +422,7 @@ async def test_a_leader_that_stays_away_leaves_a_network_error() -> None:
         assert error.name == "NETWORK_EXCEPTION"
 
 
-async def test_topic_creation_is_retried_when_the_controller_moved_and_refusals_are_values() -> (
-    None
-):
+async def test_topic_creation_is_retried_at_a_new_controller_and_refusals_are_values() -> None:
     async with connected() as (broker, cluster):
         broker.fail_next(CREATE_TOPICS, 41)
         admin = Admin(cluster)
@@ -460,9 +456,7 @@ async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by
         assert broker.count(find_coordinator) == asked + 1
 
 
-async def test_a_group_without_a_name_has_no_coordinator_and_keeps_none_of_the_others_from_theirs() -> (
-    None
-):
+async def test_a_group_without_a_name_has_no_coordinator_and_the_others_have_theirs() -> None:
     async with connected() as (_, cluster):
         cluster.coordinator_found("", 7)  # as brokers list it
         found = await cluster.coordinators(["", "a", "x" * 40_000, "\udcff"])
@@ -535,9 +529,7 @@ async def test_a_topic_that_may_not_be_described_may_have_been_deleted(
         ("kafka-acls.sh --$(z)'", False),  # its quote runs into that of the command
     ],
 )
-async def test_the_command_that_grants_a_right_has_nothing_but_words(
-    group: str, has_command: bool
-) -> None:
+async def test_a_command_that_grants_has_only_words(group: str, has_command: bool) -> None:
     """A group may have any name, and the command is copied into a shell."""
     async with FakeBroker() as broker, cluster_of(broker) as cluster:
         command = command_in(str(cluster.denied(GROUP_AUTHORIZATION_FAILED, "Read", group)))

@@ -177,9 +177,7 @@ async def test_a_peer_that_is_not_kafka_is_reported() -> None:
             await opened(port)
 
 
-async def test_a_peer_that_accepts_and_says_nothing_is_told_from_one_that_cannot_be_reached() -> (
-    None
-):
+async def test_a_peer_that_says_nothing_is_told_from_one_that_cannot_be_reached() -> None:
     async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1024):
             pass
@@ -216,9 +214,7 @@ async def test_an_unknown_host_is_named() -> None:
         await BrokerConnection.open("no-such-host.invalid", 9092, settings(), BufferPool())
 
 
-async def test_answers_too_long_for_the_head_buffer_leave_the_connection_and_its_buffers_whole() -> (
-    None
-):
+async def test_answers_too_long_for_the_head_buffer_leave_connection_and_buffers_whole() -> None:
     topics = {f"a-topic-with-a-rather-long-name-{n:05d}": 1 for n in range(500)}
     async with FakeBroker(topics=topics) as broker:
         pool = BufferPool()
@@ -259,9 +255,7 @@ async def test_a_defect_in_the_handling_of_an_answer_ends_the_connection_and_rea
         assert repr(defect) in str(own)
 
 
-async def test_a_connection_closed_between_the_wait_for_events_and_their_handling_ends_nothing_else() -> (
-    None
-):
+async def test_a_connection_closed_between_events_and_their_handling_ends_nothing_else() -> None:
     class Between(selectors.DefaultSelector):
         closes: BrokerConnection | None = None
 
@@ -398,9 +392,7 @@ async def test_a_peer_that_hangs_up_without_a_byte_may_want_tls() -> None:
 @pytest.mark.parametrize(
     ("farewell", "known"), [(reset, False), (half_an_answer, False), (hang_up, True)]
 )
-async def test_tls_is_not_suspected_where_the_end_cannot_come_from_it(
-    farewell: Talk, *, known: bool
-) -> None:
+async def test_tls_is_not_suspected_where_it_is_no_cause(farewell: Talk, *, known: bool) -> None:
     said = await said_by(farewell, known=known)
     assert "TLS" not in said
     assert "lost: " in said

@@ -204,9 +204,7 @@ def test_error_codes_are_told_apart(code: int, verdict: Verdict) -> None:
     [a_batch(200, 1), marker(200, 5, COMMIT), marker(200, 5, COMMIT) + a_batch(201, 1)],
     ids=["data", "marker", "marker, then data"],
 )
-def test_what_is_deleted_while_it_is_read_is_a_loss_whatever_lies_behind_it(
-    records: bytearray,
-) -> None:
+def test_what_is_deleted_while_it_is_read_is_a_loss_whatever_is_behind(records: bytearray) -> None:
     cursor = Cursor(TP, 100)
     verdict, _ = cursor.take(answer(records=records, log_start=200), CountedLease())
     assert verdict is Verdict.LOST

@@ -37,9 +37,7 @@ async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
         (LATEST, 4),
     ],
 )
-async def test_reading_starts_at_the_offset_asked_for_or_the_nearer_end_of_the_log(
-    start: int, began: int
-) -> None:
+async def test_reading_starts_where_asked_or_at_the_nearer_end(start: int, began: int) -> None:
     async with fetching() as rig:
         rig.fill(FIRST, range(2))
         rig.fill(FIRST, range(2, 4))
@@ -222,9 +220,7 @@ async def test_a_held_partition_is_read_again_from_an_offset_behind_what_was_kep
         await eventually(lambda: rig.cluster.pool.leased_bytes == 0)
 
 
-async def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> (
-    None
-):
+async def test_one_partition_gets_larger_answers_over_a_long_round_trip() -> None:
     with DelayProxy(round_trip_s=0.03) as line:
         async with fetching(line=line) as rig:
             for number in range(20):

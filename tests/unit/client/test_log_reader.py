@@ -299,9 +299,7 @@ async def test_an_idle_topic_is_not_asked_without_pause(bench: Bench) -> None:
     assert bench.broker.count(FETCH) - before < 12
 
 
-async def test_a_log_that_starts_at_its_end_hands_on_chosen_partitions_and_new_records_alone() -> (
-    None
-):
+async def test_a_log_that_starts_at_its_end_hands_on_new_records_of_chosen_partitions() -> None:
     async with FakeBroker(topics={"log": 3}) as broker, connected_to(broker) as cluster:
         reader, seen = LogReader(cluster, "log", clock=SYSTEM_CLOCK), list[bytes | None]()
         broker.append(TP, batch("old"))

@@ -163,9 +163,7 @@ def test_reset_starts_over_and_thousands_of_failures_do_not_overflow() -> None:
     assert round(backoff.next_s(), 3) == 0.1
 
 
-async def test_no_second_has_more_turns_than_are_allowed_and_addresses_do_not_wait_for_each_other() -> (
-    None
-):
+async def test_no_second_has_more_turns_than_allowed_and_each_address_has_its_own() -> None:
     clock = EagerClock()
     pace = RequestPace(5, clock)
     given: dict[str, list[float]] = {"a": [], "b": []}
@@ -371,9 +369,7 @@ async def test_a_broker_that_is_away_is_one_line_for_a_thousand_partitions_and_o
     assert (bench.lines(), bench.clock.sleepers) == ([], 0)
 
 
-async def test_a_stall_that_lasts_is_repeated_once_a_minute_with_the_present_count(
-    bench: Bench,
-) -> None:
+async def test_a_stall_that_lasts_is_said_each_minute_with_its_count(bench: Bench) -> None:
     for number, tp in enumerate(MANY):
         bench.stalls.stalled(tp, FatalError("no"))
         if number % 10 == 0:
@@ -502,9 +498,7 @@ def _steps(work: Callable[[], None]) -> int:
     return steps
 
 
-async def test_the_cost_of_an_event_does_not_grow_with_the_number_of_stalled_partitions(
-    bench: Bench,
-) -> None:
+async def test_an_event_costs_the_same_however_many_are_stalled(bench: Bench) -> None:
     compared = 0
 
     class Partition(TopicPartition):

@@ -130,9 +130,7 @@ async def test_one_record_above_the_limit_fails_its_partition_alone_and_behind_w
     assert rig.stored(SECOND) == [0, 1, 2]
 
 
-async def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said(
-    rig: SendRig,
-) -> None:
+async def test_a_definite_refusal_fails_the_partition_in_the_brokers_words(rig: SendRig) -> None:
     rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
     rig.enqueue(FIRST)
     await rig.settled.wait()
@@ -196,9 +194,7 @@ async def test_what_may_be_in_the_log_is_not_given_back(rig: SendRig) -> None:
     assert rig.stored(FIRST) == [0, 1]
 
 
-async def test_what_was_under_way_when_the_permit_ended_is_stored_once_after_the_next_grant(
-    rig: SendRig,
-) -> None:
+async def test_what_was_under_way_when_the_permit_ended_is_stored_once_later(rig: SendRig) -> None:
     rig.enqueue(SECOND)
     await rig.flushed()
     hold = rig.broker.hold(PRODUCE)
@@ -271,9 +267,7 @@ async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
         assert rig.stored(SECOND) == [0, 1]
 
 
-async def test_a_flush_without_a_permit_does_not_wait_for_a_target_that_is_away(
-    rig: SendRig,
-) -> None:
+async def test_a_flush_without_a_permit_waits_for_no_target_that_is_away(rig: SendRig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     hold = rig.broker.hold(PRODUCE)
@@ -298,9 +292,7 @@ async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(
     assert (rig.stored(FIRST), rig.failed) == ([0, 1], [])
 
 
-async def test_a_defect_in_the_handling_of_one_delivery_fails_its_partition_alone(
-    rig: SendRig,
-) -> None:
+async def test_a_defect_in_handling_a_delivery_fails_its_partition_alone(rig: SendRig) -> None:
     rig.delivery_errors.append(MemoryError("no room for one more report"))
     async with rig.backlog():
         rig.enqueue(FIRST)
@@ -373,9 +365,7 @@ def test_what_waits_for_a_second_pins_no_receive_buffer_although_its_partition_m
     assert counts == [1, 1, 0, 0, 0, 0, 1], "delivered, under way, waiting, just queued"
 
 
-def test_compressed_batches_are_packed_anew_only_while_the_batches_in_flight_are_the_limit() -> (
-    None
-):
+def test_compressed_batches_are_packed_anew_only_where_those_in_flight_are_the_limit() -> None:
     plan = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
     lane = SenderLane(FIRST, producer_id=7, epoch=0, max_in_flight=2)
     lane.opened(1, 0)

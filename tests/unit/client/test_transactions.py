@@ -490,9 +490,7 @@ async def test_a_closed_writer_fails_every_post_once() -> None:
         assert isinstance(error, RetriableError)
 
 
-async def test_invariant_5_a_topic_that_may_not_be_written_fails_its_posts_and_is_tried_anew() -> (
-    None
-):
+async def test_invariant_5_a_topic_that_may_not_be_written_fails_its_posts_not_later_ones() -> None:
     async with writing() as it:
         it.broker.fail_next(PRODUCE, TOPIC_AUTHORIZATION_FAILED, 5)
         it.post("first")

@@ -332,9 +332,7 @@ def test_bytes_of_another_protocol_are_refused() -> None:
         ("eager", "mm2py-default default"),
     ],
 )
-def test_our_names_are_offered_before_those_of_java_with_the_same_bytes(
-    protocol: str, names: str
-) -> None:
+def test_our_names_are_offered_before_javas_with_the_same_bytes(protocol: str, names: str) -> None:
     allocation = Assignment(2, "m1", URL, 5, (C_0,))
     offered = {
         it.name: it.metadata for it in offers(protocol, WorkerMetadata(2, URL, 5, allocation))
@@ -481,9 +479,7 @@ def test_start_offsets_of_all_topics_are_asked_for_as_java_does(version: int) ->
 
 
 @pytest.mark.parametrize(("version", "lag"), [(0, -1), (1, 12)])
-def test_start_offsets_are_read_with_their_lag_where_the_broker_has_it(
-    version: int, lag: int
-) -> None:
+def test_start_offsets_are_read_with_their_lag_if_there_is_one(version: int, lag: int) -> None:
     call = describe_share_offsets(["billing", "none"])
     assert call.decode(version, answer(DESCRIBED[version])) == {
         "billing": ShareOffsets(

@@ -76,9 +76,7 @@ def test_every_user_takes_the_kernel_where_it_is_and_may_be_used(switch: str) ->
 
 @pytest.mark.timeout(120)  # a compiler, on a machine that may be busy
 @pytest.mark.parametrize("flag", ["-DHARDWARE_CRC_WHERE_IT_IS", "-DPORTABLE_CRC"])
-def test_it_compiles_without_a_warning_and_gives_the_known_answer(
-    tmp_path: Path, flag: str
-) -> None:
+def test_it_compiles_without_warnings_and_gives_the_known_answer(tmp_path: Path, flag: str) -> None:
     require_compiler()
     builder = load("hatch_build", ROOT / "hatch_build.py")
     library = builder.build_kernel(SOURCE, tmp_path, ("-Werror", flag))

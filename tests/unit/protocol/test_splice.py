@@ -120,9 +120,7 @@ def test_big_records_survive_every_codec(codec: Codec) -> None:
 SMALL, LARGE = 64 * 1024, 4 * 1024 * 1024
 
 
-def test_buffers_that_a_backlog_needed_are_dropped_when_none_asked_for_them_from_look_to_look() -> (
-    None
-):
+def test_buffers_of_a_backlog_are_dropped_if_unused_from_look_to_look() -> None:
     pool = BufferPool()
     for buffer in [pool.acquire(LARGE) for _ in range(5)]:
         buffer.release()
