@@ -44,10 +44,7 @@ TP = TopicPartition("t", 0)
 
 @asynccontextmanager
 async def connected() -> AsyncGenerator[tuple[FakeBroker, Cluster]]:
-    async with (
-        FakeBroker(topics={"t": 2}) as broker,
-        connected_to(broker, alias="x") as cluster,
-    ):
+    async with FakeBroker(topics={"t": 2}) as broker, connected_to(broker, alias="x") as cluster:
         yield broker, cluster
 
 

@@ -434,21 +434,6 @@ async def test_how_long_the_end_of_a_log_is_not_known_is_told(frozen: bool) -> N
         await rig.until(lambda: max(fetcher.silent_s(FIRST), fetcher.silent_s(SECOND)) < 0.2)
 
 
-async def test_the_end_of_a_paused_log_is_known_as_of_the_last_question() -> None:
-    async with fetching() as rig:
-        fetcher = rig.fetcher
-        await fetcher.assign({FIRST: 0})
-        await rig.until(lambda: fetcher.lag(FIRST) == 0)
-        fetcher.pause([FIRST])
-        await rig.until(lambda: fetcher.silent_s(FIRST) > 0.5)
-        before = fetcher.silent_s(FIRST)
-        await fetcher.refresh_ends()
-        assert fetcher.silent_s(FIRST) < before
-        await rig.until(lambda: fetcher.silent_s(FIRST) > 0.5)
-        fetcher.resume([FIRST])
-        await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2)
-
-
 async def test_a_defect_that_comes_again_with_one_partition_holds_that_partition_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -32,10 +32,7 @@ async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("start", "began"),
-    [
-        *zip(map(start_at_offset, (0, 1, 3, 4, 99)), (2, 2, 3, 4, 4), strict=True),
-        (LATEST, 4),
-    ],
+    [*zip(map(start_at_offset, (0, 1, 3, 4, 99)), (2, 2, 3, 4, 4), strict=True), (LATEST, 4)],
 )
 async def test_reading_starts_where_asked_or_at_the_nearer_end(start: int, began: int) -> None:
     async with fetching() as rig:

@@ -131,8 +131,7 @@ async def test_heartbeats_go_on_while_a_join_waits_and_confirm_the_membership(st
 
 
 async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
-    stage: Stage,
-    caplog: pytest.LogCaptureFixture,
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
@@ -338,8 +337,7 @@ async def test_a_group_of_another_protocol_is_refused(stage: Stage) -> None:
 
 
 async def test_a_watcher_of_the_permit_that_fails_ends_the_membership_visibly(
-    stage: Stage,
-    caplog: pytest.LogCaptureFixture,
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise ZeroDivisionError("a bug of the caller")
@@ -493,10 +491,7 @@ async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None
 
 async def test_codes_about_the_membership_stay_codes() -> None:
     cluster, link = scripted()
-    cluster.answers = {
-        "JoinGroup": joined(UNKNOWN_MEMBER_ID),
-        "Heartbeat": UNKNOWN_MEMBER_ID,
-    }
+    cluster.answers = {"JoinGroup": joined(UNKNOWN_MEMBER_ID), "Heartbeat": UNKNOWN_MEMBER_ID}
     assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
     assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
     assert cluster.moved == 0

@@ -18,12 +18,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
-from mm2py.protocol.configs import (
-    ConfigEntry,
-    ConfigResource,
-    ConfigResourceType,
-    DescribedConfigs,
-)
+from mm2py.protocol.configs import ConfigEntry, ConfigResource, ConfigResourceType, DescribedConfigs
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition

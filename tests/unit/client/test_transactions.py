@@ -221,10 +221,7 @@ async def test_6_nothing_is_committed_without_the_permit() -> None:
 
 
 async def test_a_coordinator_that_moves_is_found_again() -> None:
-    async with (
-        rig() as one,
-        FakeBroker(node_id=2, cluster=one.broker.cluster, versions=IMPLICIT),
-    ):
+    async with rig() as one, FakeBroker(node_id=2, cluster=one.broker.cluster, versions=IMPLICIT):
         await one.store(T0, b"a")
         one.broker.cluster.transactions.coordinator = 2
         await one.commit()
@@ -393,15 +390,6 @@ async def test_a_post_that_is_too_large_fails_alone_and_whole() -> None:
         (error,) = it.answers["large"]
         assert isinstance(error, PartitionError)
         assert [it.answers[name] for name in later] == [[n + 1] for n in range(6)]
-
-
-async def test_what_follows_a_refused_post_is_stored_and_no_duplicate_of_what_went_before() -> None:
-    async with writing(max_bytes=1_000) as it:
-        assert await it.writer.write(TP, [NewRecord(b"k", b"one", (), -1)]) == 0
-        with pytest.raises(PartitionError):
-            await it.writer.write(TP, [NewRecord(b"k", b"x" * 3_000, (), -1)])
-        assert await it.writer.write(TP, [NewRecord(b"k", b"three", (), -1)]) == 1
-        assert it.stored() == ["k", "k"]
 
 
 async def test_a_post_that_is_taken_back_while_it_waits_is_never_written() -> None:

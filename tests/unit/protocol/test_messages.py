@@ -561,8 +561,7 @@ def test_scram_names_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [b"", b"junk", b"e=unknown-user", b"r=other,s=c2FsdA==,i=4096", b"r=,i=4096", b"\xff"],
+    "answer", [b"", b"junk", b"e=unknown-user", b"r=other,s=c2FsdA==,i=4096", b"r=,i=4096", b"\xff"]
 )
 def test_a_scram_answer_that_is_no_challenge_is_refused(answer: bytes) -> None:
     exchange = SaslExchange.with_password("SCRAM-SHA-512", "u", "p")

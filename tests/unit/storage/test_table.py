@@ -9,12 +9,11 @@ from math import inf
 import pytest
 
 from mm2py.client.connect.admin import TopicDescription
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.errors import (
     ConfigError,
     ConnectionFailedError,
@@ -32,6 +31,7 @@ from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.table import KafkaTable, partition_of
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.unit.client.client_stage import cluster_of, connected_to
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 PARTITIONS = 5
@@ -75,34 +75,29 @@ async def rig(*, permit: Permit = UNLIMITED, follow: bool = True) -> AsyncGenera
 async def rig_on(
     broker: FakeBroker, *, permit: Permit = UNLIMITED, follow: bool = True
 ) -> AsyncGenerator[Rig]:
-    settings = ConnectionSettings(
-        bootstrap_servers=broker.bootstrap_servers, reconnect_backoff_ms=1, retry_backoff_ms=1
-    )
-    cluster = Cluster(settings, alias="B")
-    await cluster.connect()
-    producer = ProducerSettings(connection=settings)
-    writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
+    async with connected_to(broker) as cluster:
+        producer = ProducerSettings(connection=cluster.settings)
+        writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
 
-    def reader() -> LogReader:
-        return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
+        def reader() -> LogReader:
+            return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
 
-    restored = asyncio.Event()
+        restored = asyncio.Event()
 
-    async def restore() -> None:
-        restored.set()
+        async def restore() -> None:
+            restored.set()
 
-    async def partitions() -> int:
-        return PARTITIONS
+        async def partitions() -> int:
+            return PARTITIONS
 
-    table = KafkaTable(
-        "t", prepare=partitions, writer=writer, reader=reader, follow=follow, restore=restore
-    )
-    try:
-        yield Rig(broker, writer, reader, table, restored)
-    finally:
-        await table.stop()
-        await writer.close()
-        await cluster.close()
+        table = KafkaTable(
+            "t", prepare=partitions, writer=writer, reader=reader, follow=follow, restore=restore
+        )
+        try:
+            yield Rig(broker, writer, reader, table, restored)
+        finally:
+            await table.stop()
+            await writer.close()
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -130,17 +125,7 @@ async def test_a_change_of_many_keys_is_one_batch_per_partition() -> None:
             assert it.batches(partition) == [own]
 
 
-@pytest.mark.parametrize("posts", [11, 50, 200])
-async def test_each_of_many_posts_at_once_is_answered(posts: int) -> None:
-    async with rig() as it:
-        await it.start()
-        async with asyncio.timeout(20):
-            await asyncio.gather(*(it.table.post([(b"k%d" % n, b"v")]) for n in range(posts)))
-            await it.table.read_to_end(10)
-        assert len(it.seen) == posts
-
-
-async def test_a_start_that_fails_may_be_repeated() -> None:
+async def test_a_table_neither_reads_nor_writes_before_a_start_that_may_be_repeated() -> None:
     class Failing:
         calls = 0
 
@@ -157,18 +142,12 @@ async def test_a_start_that_fails_may_be_repeated() -> None:
             await table.start(it.handle)
         with pytest.raises(ConnectionFailedError, match="topic t is not open"):
             await table.read_to_end(1)
+        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
+            await table.post([(b"k", None)])
         await table.start(it.handle)
         await table.post([(b"k", b"v")])
         await table.stop()
         await table.stop()
-
-
-async def test_a_table_that_is_not_open_neither_reads_nor_writes() -> None:
-    async with rig() as it:
-        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
-            await it.table.read_to_end(1)
-        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
-            await it.table.post([(b"k", None)])
 
 
 async def test_a_read_that_takes_too_long_says_so() -> None:
@@ -300,43 +279,38 @@ class FakeAdmin:
         return {name: (ConfigEntry("cleanup.policy", self.policy),) for name in names}
 
 
-def _ensure(admin: "FakeAdmin", topic: InternalTopic) -> int:
+def topics_of(admin: FakeAdmin, *added: InternalTopic) -> InternalTopics:
     topics = InternalTopics(admin, clock=EagerClock())
-    topics.add(topic)
-    return asyncio.run(topics.partitions(topic.name))
+    for topic in added:
+        topics.add(topic)
+    return topics
 
 
-def test_all_that_is_missing_is_made_in_one_request_and_asked_for_once() -> None:
+def _ensure(admin: FakeAdmin, topic: InternalTopic) -> int:
+    return asyncio.run(topics_of(admin, topic).partitions(topic.name))
+
+
+async def test_all_that_is_missing_is_made_in_one_request_and_asked_for_once() -> None:
     admin = FakeAdmin()
-    topics = InternalTopics(admin, clock=EagerClock())
     names = [f"mm2-{kind}.A.internal" for kind in ("configs", "offsets", "status")]
-    for name in names:
-        topics.add(
-            InternalTopic(name=name, purpose="status.storage", partitions=1, replication_factor=1)
-        )
-
-    async def ask() -> list[int]:
-        return [await topics.partitions(name) for name in (*names, *names)]
-
-    assert asyncio.run(ask()) == [1] * 6
+    made = (
+        InternalTopic(name=name, purpose="status.storage", partitions=1, replication_factor=1)
+        for name in names
+    )
+    topics = topics_of(admin, *made)
+    assert [await topics.partitions(name) for name in (*names, *names)] == [1] * 6
     assert admin.requests == 1
     assert [topic.name for topic in admin.created] == names
 
 
-def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_used() -> None:
+async def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_used() -> None:
     admin = FakeAdmin()
-    topics = InternalTopics(admin, clock=EagerClock())
-    topics.add(OFFSETS)
-    topics.add(InternalTopic(name="ledger", purpose="x", partitions=25, replication_factor=1))
+    ledger = InternalTopic(name="ledger", purpose="x", partitions=25, replication_factor=1)
+    topics = topics_of(admin, OFFSETS, ledger)
     admin.refused = {"ledger": codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)}
-
-    async def ask() -> int:
-        partitions = await topics.partitions(OFFSETS.name)
-        with pytest.raises(ConfigError, match="ledger cannot be created"):
-            await topics.partitions("ledger")
-        return partitions
-
-    assert asyncio.run(ask()) == 25
+    assert await topics.partitions(OFFSETS.name) == 25
+    with pytest.raises(ConfigError, match="ledger cannot be created"):
+        await topics.partitions("ledger")
 
 
 def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
@@ -395,18 +369,13 @@ def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:
         _ensure(admin, OFFSETS)
 
 
-def test_a_topic_that_was_deleted_is_created_again() -> None:
+async def test_a_topic_that_was_deleted_is_created_again() -> None:
     admin = FakeAdmin()
-    topics = InternalTopics(admin, clock=EagerClock())
-    topics.add(OFFSETS)
-
-    async def ask() -> None:
-        await topics.partitions(OFFSETS.name)
-        await topics.restore(OFFSETS.name)  # it is there
-        admin.existing = 0
-        await topics.restore(OFFSETS.name)
-
-    asyncio.run(ask())
+    topics = topics_of(admin, OFFSETS)
+    await topics.partitions(OFFSETS.name)
+    await topics.restore(OFFSETS.name)  # it is there
+    admin.existing = 0
+    await topics.restore(OFFSETS.name)
     assert [topic.name for topic in admin.created] == [OFFSETS.name] * 2
 
 
@@ -417,14 +386,11 @@ class Leader:
     """A worker that leads, as it believes."""
 
     def __init__(self, broker: FakeBroker) -> None:
-        connection = ConnectionSettings(
-            bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=5
-        )
-        self.cluster = Cluster(connection, alias="B")
+        self.cluster = cluster_of(broker)
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.writer = KafkaPrivilegedWriter(
             self.cluster,
-            ProducerSettings(connection=connection),
+            ProducerSettings(connection=self.cluster.settings),
             "connect-cluster-A-mm2",
             CONFIGS,
             permit=self.permit,
