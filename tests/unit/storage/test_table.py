@@ -63,11 +63,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(*, permit: Permit = UNLIMITED, follow: bool = True) -> AsyncGenerator[Rig]:
+async def rig(
+    *, permit: Permit = UNLIMITED, follow: bool = True, started: bool = True
+) -> AsyncGenerator[Rig]:
     async with (
         FakeBroker(topics={"t": PARTITIONS}) as broker,
         rig_on(broker, permit=permit, follow=follow) as it,
     ):
+        if started:
+            await it.start()
         yield it
 
 
@@ -103,7 +107,6 @@ async def rig_on(
 @pytest.mark.parametrize("follow", [True, False])
 async def test_records_before_and_after_the_start_are_handled(*, follow: bool) -> None:
     async with rig(follow=follow) as it:
-        await it.start()
         await it.table.post([(b"old", b"1")])
         await it.table.stop()
         await it.start()
@@ -117,7 +120,6 @@ async def test_records_before_and_after_the_start_are_handled(*, follow: bool) -
 
 async def test_a_change_of_many_keys_is_one_batch_per_partition() -> None:
     async with rig() as it:
-        await it.start()
         keys = [b"key%d" % n for n in range(50)]
         await it.table.post([(key, b"v") for key in keys])
         for partition in range(PARTITIONS):
@@ -135,7 +137,7 @@ async def test_a_table_neither_reads_nor_writes_before_a_start_that_may_be_repea
                 raise ConnectionFailedError("away")
             return PARTITIONS
 
-    async with rig() as it:
+    async with rig(started=False) as it:
         prepare: Callable[[], Awaitable[int]] = Failing()
         table = KafkaTable("t", prepare=prepare, writer=it.writer, reader=it.new_reader)
         with pytest.raises(ConnectionFailedError):
@@ -152,7 +154,6 @@ async def test_a_table_neither_reads_nor_writes_before_a_start_that_may_be_repea
 
 async def test_a_read_that_takes_too_long_says_so() -> None:
     async with rig() as it:
-        await it.start()
         it.broker.hold(2)  # ListOffsets
         with pytest.raises(RequestTimedOutError, match="was not read to its end"):
             await it.table.read_to_end(0.05)
@@ -160,7 +161,6 @@ async def test_a_read_that_takes_too_long_says_so() -> None:
 
 async def test_a_cancelled_post_is_taken_back_before_what_follows() -> None:
     async with rig() as it:
-        await it.start()
         hold = it.broker.hold(PRODUCE_KEY)
         first = it.table.post([(b"k", b"first")])
         await hold.arrived.wait()
@@ -174,7 +174,6 @@ async def test_a_cancelled_post_is_taken_back_before_what_follows() -> None:
 
 async def test_invariant_6_a_post_that_is_taken_back_has_the_topic_looked_for() -> None:
     async with rig() as it:
-        await it.start()
         await it.table.post([(b"k", b"first")])
         assert not it.restored.is_set()
         hold = it.broker.hold(PRODUCE_KEY)
@@ -187,7 +186,6 @@ async def test_invariant_6_a_post_that_is_taken_back_has_the_topic_looked_for() 
 
 async def test_a_stop_fails_what_is_not_acknowledged() -> None:
     async with rig() as it:
-        await it.start()
         hold = it.broker.hold(PRODUCE_KEY)
         answer = it.table.post([(b"k", b"v")])
         await hold.arrived.wait()
@@ -201,7 +199,6 @@ async def test_what_a_lost_member_had_posted_is_not_written_behind_its_successor
     permit = Permit(SYSTEM_CLOCK)
     permit.grant(SYSTEM_CLOCK.monotonic() + 600)
     async with rig(permit=permit) as it:
-        await it.start()
         permit.revoke()
         lost = it.table.post([(b"position", b"100")])
         async with rig_on(it.broker) as successor:  # another worker's table
@@ -219,7 +216,7 @@ async def test_a_crash_of_the_follower_is_logged(caplog: pytest.LogCaptureFixtur
     def crash(_partition: int, _record: Record) -> None:
         raise RuntimeError("bug")
 
-    async with rig() as it:
+    async with rig(started=False) as it:
         await it.table.start(crash)
         await it.table.post([(b"k", b"v")])
         async with asyncio.timeout(10):
