@@ -202,6 +202,7 @@ async def test_a_position_beyond_the_end_of_its_incarnation_is_a_truncation(name
         rig.fill(FIRST, range(3, 5))
         await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
         assert rig.read[FIRST] == [3, 4]
+        assert rig.fetcher.incarnation(FIRST) == kept
 
 
 @pytest.mark.parametrize("cause", ["retention", "recreated"])
@@ -570,19 +571,6 @@ async def test_recreated_partitions_are_handled_together() -> None:
 
 
 # ---- clusters that report no topic ids for a while ----
-
-
-async def test_a_leader_without_topic_ids_is_no_other_incarnation_of_a_kept_position() -> None:
-    async with fetching(versions=BY_ID) as rig:
-        for number in range(5):
-            rig.fill(FIRST, range(10 * number, 10 * number + 10))
-        kept = rig.broker.cluster.topics["t"].topic_id
-        rig.broker.cluster.topics["t"].topic_id = NO_TOPIC_ID
-        await rig.fetcher.assign({FIRST: 40}, topic_ids={FIRST: kept})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 50)
-        assert rig.read[FIRST] == list(range(40, 50))
-        assert rig.gaps == []
-        assert rig.fetcher.incarnation(FIRST) == kept
 
 
 async def test_topic_ids_that_are_gone_for_a_while_copy_nothing_again() -> None:
