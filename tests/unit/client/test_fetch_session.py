@@ -5,12 +5,12 @@ import random
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
 from mm2py.client.connect.metadata_cache import MetadataCache
 from mm2py.client.fetch.cursor import Cursor, Lookup, Verdict
-from mm2py.client.fetch.fetcher import BUFFER_BYTES
 from mm2py.client.fetch.session import FetchSession
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.error_codes import (
@@ -252,31 +252,11 @@ BACKLOG = 4_000
 
 @asynccontextmanager
 async def distant(
-    *,
-    connections: int = 5,
-    partitions: int = 2,
-    round_trip_s: float = ROUND_TRIP_S,
-    isolation: str = "read_uncommitted",
-    versions: dict[int, tuple[int, int]] | None = None,
-    partition_bytes: int = 1 << 20,
-    set_in_file: bool = False,
-    bytes_per_s: int = 0,
-    buffer_bytes: int = BUFFER_BYTES,
+    *, round_trip_s: float = ROUND_TRIP_S, connections: int = 5, **settings: Any
 ) -> AsyncGenerator[Rig]:
-    """A Fetcher and a broker with a long way between them."""
-    with DelayProxy() as line:
-        line.set_round_trip(round_trip_s)
-        async with fetching(
-            line=line,
-            connections=connections,
-            partitions=partitions,
-            isolation=isolation,
-            versions=versions,
-            partition_bytes=partition_bytes,
-            partition_bytes_set=set_in_file,
-            bytes_per_s=bytes_per_s,
-            buffer_bytes=buffer_bytes,
-        ) as rig:
+    """A Fetcher and a broker with a long way between them; ``settings`` as of ``fetching``."""
+    with DelayProxy(round_trip_s=round_trip_s) as line:
+        async with fetching(line=line, connections=connections, **settings) as rig:
             yield rig
 
 
@@ -350,7 +330,7 @@ async def test_what_comes_after_the_backlog_is_read_in_the_session_again() -> No
 
 @pytest.mark.parametrize("set_in_file", [False, True])
 async def test_batches_of_which_few_fit_into_an_answer_are_read_in_order(set_in_file: bool) -> None:
-    async with distant(partition_bytes=100_000, set_in_file=set_in_file) as rig:
+    async with distant(partition_bytes=100_000, partition_bytes_set=set_in_file) as rig:
         backlog(rig, FIRST, 0, 400, pad=20_000)
         backlog(rig, SECOND, 0, 400, pad=5_000)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
