@@ -443,6 +443,17 @@ async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> Non
         assert rig.stalled == []
 
 
+async def test_a_partition_that_is_held_keeps_its_place() -> None:
+    async with in_the_middle() as rig:
+        rig.fetcher.pause([FIRST])
+        held = sum(map(len, rig.read.values()))
+        for _ in range(4):
+            await rig.take()
+        assert sum(map(len, rig.read.values())) == held
+        rig.fetcher.resume([FIRST])
+        await read_whole(rig, 2 * BACKLOG)
+
+
 async def test_a_topic_created_anew_in_the_middle_is_read_from_its_beginning() -> None:
     async with in_the_middle({FETCH: (4, 17)}) as rig:
         rig.broker.create_topic("t", 2)
