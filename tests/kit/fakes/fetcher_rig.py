@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_options import CONNECTIONS
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
+from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.waiting import quoted
 from mm2py.types import TopicPartition
@@ -32,6 +34,7 @@ class Rig:
         *,
         bytes_per_s: int = 0,
         buffer_bytes: int = BUFFER_BYTES,
+        origins: BatchOrigins | None = None,
     ) -> None:
         self.broker = broker
         self.cluster = cluster
@@ -51,7 +54,9 @@ class Rig:
             on_gap=self._gap,
             on_failed=lambda tp, error: self.failed.append((tp, error)),
             on_stalled=self._stalled,
+            origins=origins,
         )
+        self._sequences: dict[tuple[TopicPartition, int], int] = {}
 
     def _gap(self, gap: SourceGap) -> None:
         if gap.returns:
@@ -67,11 +72,22 @@ class Rig:
             self.read_again.append(tp)
 
     def fill(
-        self, tp: TopicPartition, numbers: range, *, pad: int = 0, timestamp_ms: int = 1_000
+        self,
+        tp: TopicPartition,
+        numbers: range,
+        *,
+        pad: int = 0,
+        timestamp_ms: int = 1_000,
+        producer: int = -1,
     ) -> None:
-        """Append one batch with these numbers as values."""
+        """Append one batch with these numbers as values, of this producer if it is given."""
         records = [NewRecord(None, (b"%d" % n).ljust(pad), (), timestamp_ms) for n in numbers]
-        self.broker.append(tp, bytes(encode_batch(records)))
+        data = encode_batch(records)
+        if producer >= 0:
+            sequence = self._sequences.get((tp, producer), 0)
+            self._sequences[tp, producer] = sequence + len(numbers)
+            sign(data, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        self.broker.append(tp, bytes(data))
 
     async def take(self) -> None:
         """Take what arrives within 50 ms."""
@@ -111,6 +127,7 @@ async def fetching(
     line: DelayProxy | None = None,
     connections: int = CONNECTIONS,
     partition_bytes_set: bool = False,
+    origins: BatchOrigins | None = None,
 ) -> AsyncGenerator[Rig]:
     """A Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
     async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
@@ -137,7 +154,14 @@ async def fetching(
             fetch_connections_max=connections,
             max_partition_fetch_bytes_set=partition_bytes_set,
         )
-        rig = Rig(broker, cluster, settings, bytes_per_s=bytes_per_s, buffer_bytes=buffer_bytes)
+        rig = Rig(
+            broker,
+            cluster,
+            settings,
+            bytes_per_s=bytes_per_s,
+            buffer_bytes=buffer_bytes,
+            origins=origins,
+        )
         try:
             yield rig
         finally:

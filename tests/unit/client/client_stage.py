@@ -13,7 +13,7 @@ from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.protocol.batch_stage import sign
-from mm2py.protocol.record_batch import HEADER_BYTES, RecordBatch
+from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
@@ -162,16 +162,6 @@ class SendRig:
         self._next[target] = first + count
         values = [b"%d" % (first + i) + b"x" * size for i in range(count)]
         self.sender.enqueue(SOURCE, target, [to_send(values, first, stamp=stamp)])
-
-    def enqueue_unjoinable(self, target: TopicPartition) -> None:
-        """Queue two records with the inner offset deltas 0 and 0, which brokers store as they are."""
-        first = self._next.get(target, 0)
-        self._next[target] = first + 2
-        batch = to_send([b"%d" % (first + i) for i in range(2)], first)
-        second = HEADER_BYTES + (batch.data[HEADER_BYTES] >> 1) + 1
-        assert batch.data[second + 3] == 2
-        batch.data[second + 3] = 0
-        self.sender.enqueue(SOURCE, target, [batch])
 
     def go_back(self, target: TopicPartition, number: int) -> None:
         """Queue from this record on again."""

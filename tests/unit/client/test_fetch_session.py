@@ -5,12 +5,12 @@ import random
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
 from mm2py.client.connect.metadata_cache import MetadataCache
 from mm2py.client.fetch.cursor import Cursor, Lookup, Verdict
-from mm2py.client.fetch.fetcher import BUFFER_BYTES
 from mm2py.client.fetch.session import FetchSession
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.error_codes import (
@@ -23,7 +23,6 @@ from mm2py.protocol.topics import MetadataResult, PartitionMetadata, TopicMetada
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import COMMIT, CountedLease, marker, stored_batch
-from tests.kit.fakes.broker import Outcome
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
 from tests.property.effort import examples
@@ -205,9 +204,7 @@ def test_error_codes_are_told_apart(code: int, verdict: Verdict) -> None:
     [a_batch(200, 1), marker(200, 5, COMMIT), marker(200, 5, COMMIT) + a_batch(201, 1)],
     ids=["data", "marker", "marker, then data"],
 )
-def test_what_is_deleted_while_it_is_read_is_a_loss_whatever_lies_behind_it(
-    records: bytearray,
-) -> None:
+def test_what_is_deleted_while_it_is_read_is_a_loss_whatever_is_behind(records: bytearray) -> None:
     cursor = Cursor(TP, 100)
     verdict, _ = cursor.take(answer(records=records, log_start=200), CountedLease())
     assert verdict is Verdict.LOST
@@ -255,31 +252,11 @@ BACKLOG = 4_000
 
 @asynccontextmanager
 async def distant(
-    *,
-    connections: int = 5,
-    partitions: int = 2,
-    round_trip_s: float = ROUND_TRIP_S,
-    isolation: str = "read_uncommitted",
-    versions: dict[int, tuple[int, int]] | None = None,
-    partition_bytes: int = 1 << 20,
-    set_in_file: bool = False,
-    bytes_per_s: int = 0,
-    buffer_bytes: int = BUFFER_BYTES,
+    *, round_trip_s: float = ROUND_TRIP_S, connections: int = 5, **settings: Any
 ) -> AsyncGenerator[Rig]:
-    """A Fetcher and a broker with a long way between them."""
-    with DelayProxy() as line:
-        line.set_round_trip(round_trip_s)
-        async with fetching(
-            line=line,
-            connections=connections,
-            partitions=partitions,
-            isolation=isolation,
-            versions=versions,
-            partition_bytes=partition_bytes,
-            partition_bytes_set=set_in_file,
-            bytes_per_s=bytes_per_s,
-            buffer_bytes=buffer_bytes,
-        ) as rig:
+    """A Fetcher and a broker with a long way between them; ``settings`` as of ``fetching``."""
+    with DelayProxy(round_trip_s=round_trip_s) as line:
+        async with fetching(line=line, connections=connections, **settings) as rig:
             yield rig
 
 
@@ -351,21 +328,9 @@ async def test_what_comes_after_the_backlog_is_read_in_the_session_again() -> No
         assert rig.read[FIRST] == list(range(BACKLOG + 20))
 
 
-@pytest.mark.parametrize("steps", [(1, 40, 3, 200, 10), (200, 1), (10, 10, 10, 400)])
-async def test_batches_of_any_sizes_leave_neither_holes_nor_doubles(steps: tuple[int, ...]) -> None:
-    async with distant() as rig:
-        number = 0
-        while number < BACKLOG:
-            size = steps[number % len(steps)]
-            rig.fill(FIRST, range(number, number + size), pad=50 + number % 3_000)
-            number += size
-        await rig.fetcher.assign({FIRST: 5})
-        await read_whole(rig, number, start=5)
-
-
 @pytest.mark.parametrize("set_in_file", [False, True])
 async def test_batches_of_which_few_fit_into_an_answer_are_read_in_order(set_in_file: bool) -> None:
-    async with distant(partition_bytes=100_000, set_in_file=set_in_file) as rig:
+    async with distant(partition_bytes=100_000, partition_bytes_set=set_in_file) as rig:
         backlog(rig, FIRST, 0, 400, pad=20_000)
         backlog(rig, SECOND, 0, 400, pad=5_000)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
@@ -454,27 +419,6 @@ async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> A
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(partial(passed, rig, BACKLOG // 4))
         yield rig
-
-
-async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
-    async with in_the_middle() as rig:
-        for reached in (500, 2_000, 4_000):
-            await rig.until(partial(passed, rig, reached))
-            await rig.broker.disconnect()
-        await read_whole(rig, 2 * BACKLOG)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "times"),
-    [("disconnect", 1), (NOT_LEADER_OR_FOLLOWER, 3), (OFFSET_OUT_OF_RANGE, 3)],
-    ids=["one connection dies", "no leader", "out of range"],
-)
-async def test_what_fails_ahead_of_the_position_is_asked_again(
-    outcome: Outcome, times: int
-) -> None:
-    async with in_the_middle() as rig:
-        rig.broker.fail_next(FETCH, outcome, times)
-        await read_whole(rig, 2 * BACKLOG)
 
 
 async def test_a_quota_in_the_middle_is_waited_for_on_all_connections_without_an_error() -> None:

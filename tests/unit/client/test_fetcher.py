@@ -1,20 +1,14 @@
 """The Fetcher against a scripted broker: positions, losses, leaders, stalls, and origins of batches."""
 
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
-from mm2py.client.fetch.fetcher import Fetcher
-from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.batch_stage import Origins, sign
+from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import LATEST, TopicPartition, start_at_offset, start_at_time
 from tests.kit.fakes.broker import FakeBroker
@@ -38,14 +32,9 @@ async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("start", "began"),
-    [
-        *zip(map(start_at_offset, (0, 1, 3, 4, 99)), (2, 2, 3, 4, 4), strict=True),
-        (LATEST, 4),
-    ],
+    [*zip(map(start_at_offset, (0, 1, 3, 4, 99)), (2, 2, 3, 4, 4), strict=True), (LATEST, 4)],
 )
-async def test_reading_starts_at_the_offset_asked_for_or_the_nearer_end_of_the_log(
-    start: int, began: int
-) -> None:
+async def test_reading_starts_where_asked_or_at_the_nearer_end(start: int, began: int) -> None:
     async with fetching() as rig:
         rig.fill(FIRST, range(2))
         rig.fill(FIRST, range(2, 4))
@@ -228,9 +217,7 @@ async def test_a_held_partition_is_read_again_from_an_offset_behind_what_was_kep
         await eventually(lambda: rig.cluster.pool.leased_bytes == 0)
 
 
-async def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> (
-    None
-):
+async def test_one_partition_gets_larger_answers_over_a_long_round_trip() -> None:
     with DelayProxy(round_trip_s=0.03) as line:
         async with fetching(line=line) as rig:
             for number in range(20):
@@ -321,7 +308,6 @@ async def _misbehave(
 
 
 MIRRORS = frozenset({900, 901})
-SEQUENCES: WeakKeyDictionary[Rig, dict[tuple[TopicPartition, int], int]] = WeakKeyDictionary()
 
 
 class FakeOrigins:
@@ -350,44 +336,12 @@ class FakeOrigins:
             self.looped[tp] = self.looped.get(tp, 0) + len(looped)
 
 
-@asynccontextmanager
-async def suppressing(
-    origins: FakeOrigins, versions: dict[int, tuple[int, int]] | None = None
-) -> AsyncGenerator[Rig]:
-    """A rig whose Fetcher suppresses loops."""
-    async with fetching(versions=versions) as rig:
-        rig.fetcher = Fetcher(
-            rig.cluster,
-            ConsumerSettings(connection=rig.cluster.settings, fetch_max_wait_ms=50),
-            clock=SYSTEM_CLOCK,
-            on_gap=lambda gap: rig.gaps.append(
-                (gap.partition, gap.first_offset, gap.last_offset, gap.cause)
-            ),
-            on_failed=lambda tp, error: rig.failed.append((tp, error)),
-            on_stalled=lambda tp, error: (
-                rig.read_again.append(tp) if error is None else rig.stalled.append((tp, error))
-            ),
-            origins=origins,
-        )
-        yield rig
-
-
-def fill(rig: Rig, tp: TopicPartition, numbers: range, producer: int) -> None:
-    """Append one batch of a producer."""
-    sequences = SEQUENCES.setdefault(rig, {})
-    sequence = sequences.get((tp, producer), 0)
-    sequences[tp, producer] = sequence + len(numbers)
-    data = encode_batch([NewRecord(None, b"%d" % n, (), 1_000) for n in numbers])
-    sign(data, producer_id=producer, producer_epoch=0, base_sequence=sequence)
-    rig.broker.append(tp, bytes(data))
-
-
 async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -> None:
     origins = FakeOrigins()
-    async with suppressing(origins) as rig:
-        fill(rig, FIRST, range(3), 7)
-        fill(rig, FIRST, range(3, 6), 900)
-        fill(rig, SECOND, range(2), 901)
+    async with fetching(origins=origins) as rig:
+        rig.fill(FIRST, range(3), producer=7)
+        rig.fill(FIRST, range(3, 6), producer=900)
+        rig.fill(SECOND, range(2), producer=901)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         await rig.until(
             lambda: rig.fetcher.position(FIRST) == 6 and rig.fetcher.position(SECOND) == 2
@@ -396,8 +350,8 @@ async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -
         assert origins.looped == {FIRST: 1, SECOND: 1}
         assert rig.fetcher.lag(FIRST) == rig.fetcher.lag(SECOND) == 0
         assert origins.asked.count(frozenset({7, 900})) == 1
-        fill(rig, FIRST, range(6, 8), 7)
-        fill(rig, FIRST, range(8, 9), 900)
+        rig.fill(FIRST, range(6, 8), producer=7)
+        rig.fill(FIRST, range(8, 9), producer=900)
         await rig.until(lambda: rig.fetcher.position(FIRST) == 9)
         assert rig.read == {FIRST: [0, 1, 2, 6, 7]}
         assert len(origins.asked) == 2, "known producers are not asked for again"
@@ -407,9 +361,9 @@ async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -
 async def test_nothing_of_a_partition_is_copied_before_its_producers_are_known() -> None:
     origins = FakeOrigins()
     origins.errors += [RetriableError("the topic is away")] * 3
-    async with suppressing(origins) as rig:
-        fill(rig, FIRST, range(2), 900)
-        fill(rig, FIRST, range(2, 4), 5)
+    async with fetching(origins=origins) as rig:
+        rig.fill(FIRST, range(2), producer=900)
+        rig.fill(FIRST, range(2, 4), producer=5)
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
         assert rig.read == {FIRST: [2, 3]}
@@ -420,12 +374,12 @@ async def test_nothing_of_a_partition_is_copied_before_its_producers_are_known()
 async def test_a_partition_that_was_dropped_meanwhile_is_not_read_again() -> None:
     origins = FakeOrigins()
     origins.errors += [RetriableError("the topic is away")] * 5
-    async with suppressing(origins) as rig:
-        fill(rig, FIRST, range(2), 5)
+    async with fetching(origins=origins) as rig:
+        rig.fill(FIRST, range(2), producer=5)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         await rig.until(lambda: bool(rig.stalled))
         rig.fetcher.drop(FIRST)
-        fill(rig, SECOND, range(1), -1)
+        rig.fill(SECOND, range(1), producer=-1)
         await rig.until(lambda: SECOND in rig.read)
         assert FIRST not in rig.read
 
@@ -433,9 +387,9 @@ async def test_a_partition_that_was_dropped_meanwhile_is_not_read_again() -> Non
 async def test_a_range_that_retention_took_before_a_mirrors_batch_is_a_gap() -> None:
     origins = FakeOrigins()
     origins.looping.add(900)
-    async with suppressing(origins) as rig:
-        fill(rig, FIRST, range(4), 900)
-        fill(rig, FIRST, range(4, 8), 900)
+    async with fetching(origins=origins) as rig:
+        rig.fill(FIRST, range(4), producer=900)
+        rig.fill(FIRST, range(4, 8), producer=900)
         rig.broker.partition(FIRST).delete_before(4)
         await rig.fetcher.assign({FIRST: 1})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
@@ -449,13 +403,13 @@ async def test_faults_neither_lose_nor_double_nor_loop(version: int) -> None:
     tps = [FIRST, SECOND]
     expected: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
     written = dict.fromkeys(tps, 0)
-    async with suppressing(origins, {FETCH: (4, version)}) as rig:
+    async with fetching(versions={FETCH: (4, version)}, origins=origins) as rig:
         await rig.fetcher.assign(dict.fromkeys(tps, 0))
         for step in range(120):
             tp = chance.choice(tps)
             numbers = range(written[tp], written[tp] + chance.randrange(1, 4))
             producer = chance.choice([*MIRRORS, -1, 3, 4, 1000 + step])
-            fill(rig, tp, numbers, producer)
+            rig.fill(tp, numbers, producer=producer)
             written[tp] = numbers.stop
             if producer not in MIRRORS:
                 expected[tp] += numbers

@@ -131,8 +131,7 @@ async def test_heartbeats_go_on_while_a_join_waits_and_confirm_the_membership(st
 
 
 async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
-    stage: Stage,
-    caplog: pytest.LogCaptureFixture,
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
@@ -152,9 +151,7 @@ async def test_a_silent_coordinator_suspends_and_its_first_answer_resumes(
     assert "the flow continues" in lines[-1]
 
 
-async def test_a_silence_that_is_noticed_after_a_suspension_is_logged_with_the_flow(
-    stage: Stage,
-) -> None:
+async def test_a_silence_noticed_after_a_suspension_is_logged_with_the_flow(stage: Stage) -> None:
     scopes: dict[str, str] = {}
 
     def note(record: logging.LogRecord) -> bool:
@@ -231,9 +228,7 @@ async def test_a_member_that_is_expired_while_others_stay_is_over(stage: Stage) 
     assert "another worker is in the group" in stage.two.member.over
 
 
-async def test_members_that_expired_together_go_on_together_where_they_saw_the_group_empty(
-    stage: Stage,
-) -> None:
+async def test_members_that_expired_together_and_saw_the_group_empty_go_on(stage: Stage) -> None:
     await stage.together()
     stage.group.gather_s = 3.0
     stage.one.link.cut = stage.two.link.cut = True
@@ -292,9 +287,7 @@ async def joined_after_an_expiry(stage: Stage) -> Joined:
     return await stage.one.member.join(OFFERS)
 
 
-async def test_an_expired_member_continues_when_the_coordinator_forgets_the_round_it_joined(
-    stage: Stage,
-) -> None:
+async def test_an_expired_member_continues_when_its_round_is_forgotten(stage: Stage) -> None:
     joined = await joined_after_an_expiry(stage)
     stage.group.reload()
     assert await stage.one.member.sync(joined, {}) is None
@@ -303,9 +296,7 @@ async def test_an_expired_member_continues_when_the_coordinator_forgets_the_roun
     assert stage.one.member.over == ""
 
 
-async def test_an_expired_member_is_over_when_another_got_work_in_a_round_of_a_forgotten_number(
-    stage: Stage,
-) -> None:
+async def test_an_expired_member_is_over_if_another_had_the_forgotten_round(stage: Stage) -> None:
     joined = await joined_after_an_expiry(stage)
     stage.group.reload()
     assert (await stage.two.round()).generation == joined.generation
@@ -316,9 +307,7 @@ async def test_an_expired_member_is_over_when_another_got_work_in_a_round_of_a_f
     assert "resume" not in stage.one.events
 
 
-async def test_a_join_that_finds_the_membership_expired_is_over_where_others_are_members(
-    stage: Stage,
-) -> None:
+async def test_a_join_that_finds_itself_expired_is_over_beside_others(stage: Stage) -> None:
     await stage.together()
     stage.group.remove("two-2")
     await stage.one.round()
@@ -327,9 +316,7 @@ async def test_a_join_that_finds_the_membership_expired_is_over_where_others_are
     assert set(stage.two.events) == {"suspend"}
 
 
-async def test_an_answer_to_an_old_heartbeat_does_not_end_a_membership_that_is_being_renewed(
-    stage: Stage,
-) -> None:
+async def test_an_answer_to_an_old_heartbeat_ends_no_renewed_membership(stage: Stage) -> None:
     await stage.one.round()
     stage.one.link.cut = True
     with pytest.raises(RetriableError):
@@ -350,8 +337,7 @@ async def test_a_group_of_another_protocol_is_refused(stage: Stage) -> None:
 
 
 async def test_a_watcher_of_the_permit_that_fails_ends_the_membership_visibly(
-    stage: Stage,
-    caplog: pytest.LogCaptureFixture,
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise ZeroDivisionError("a bug of the caller")
@@ -381,9 +367,7 @@ async def test_a_cancelled_join_leaves_nothing_behind(stage: Stage) -> None:
     assert set(stage.group.members) == {"one-1"}
 
 
-async def test_a_member_that_does_not_join_a_round_is_suspended_before_the_coordinator_removes_it(
-    stage: Stage,
-) -> None:
+async def test_a_member_that_does_not_join_is_suspended_before_it_is_removed(stage: Stage) -> None:
     await stage.one.round()
     changes: list[tuple[bool, float]] = []
     permit, clock = stage.one.permit, stage.clock
@@ -507,10 +491,7 @@ async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None
 
 async def test_codes_about_the_membership_stay_codes() -> None:
     cluster, link = scripted()
-    cluster.answers = {
-        "JoinGroup": joined(UNKNOWN_MEMBER_ID),
-        "Heartbeat": UNKNOWN_MEMBER_ID,
-    }
+    cluster.answers = {"JoinGroup": joined(UNKNOWN_MEMBER_ID), "Heartbeat": UNKNOWN_MEMBER_ID}
     assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
     assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
     assert cluster.moved == 0

@@ -71,36 +71,38 @@ def values(seen: Seen) -> Sequence[bytes | None]:
     return [value for _, _, value in seen]
 
 
-async def test_an_empty_topic_is_read_without_a_fetch() -> None:
-    async with log_reader() as (broker, reader):
-        assert await read(reader) == []
-        assert broker.count(FETCH) == 0
-
-
-async def test_compaction_holes_are_stepped_over_inside_and_at_the_end() -> None:
+@pytest.mark.parametrize(
+    ("stored", "start", "end", "expected", "fetches"),
+    [
+        ([], 0, 0, [], 0),
+        ([(3, batch("a")), (10, batch("b"))], 0, 20, [(3, b"a"), (10, b"b")], None),
+        (
+            [(0, batch("a")), (1, bytes(marker(1, 7, COMMIT))), (2, batch("b"))],
+            0,
+            3,
+            [(0, b"a"), (2, b"b")],
+            None,
+        ),
+        ([(0, batch("a", "b", "c"))], 1, 3, [(1, b"b"), (2, b"c")], None),
+    ],
+    ids=["empty: not fetched", "holes of compaction", "control batches", "begins inside a batch"],
+)
+async def test_a_topic_is_read_to_its_end(
+    stored: list[tuple[int, bytes]],
+    start: int,
+    end: int,
+    expected: list[tuple[int, bytes]],
+    fetches: int | None,
+) -> None:
     async with log_reader() as (broker, reader):
         log = broker.partition(TP)
-        log.put(batch("a"), 3)
-        log.put(batch("b"), 10)
-        log.end = 20  # what was here is gone
-        assert await read(reader) == [(0, 3, b"a"), (0, 10, b"b")]
+        for offset, data in stored:
+            log.put(data, offset)
+        log.end = end
+        log.delete_before(start)
+        assert await read(reader) == [(0, *it) for it in expected]
+        assert fetches in {None, broker.count(FETCH)}
         assert await read(reader) == []
-
-
-async def test_control_batches_are_not_handed_on() -> None:
-    async with log_reader() as (broker, reader):
-        log = broker.partition(TP)
-        log.put(batch("a"), 0)
-        log.put(bytes(marker(1, 7, COMMIT)), 1)
-        log.put(batch("b"), 2)
-        assert values(await read(reader)) == [b"a", b"b"]
-
-
-async def test_a_batch_that_starts_before_the_position_is_cut() -> None:
-    async with log_reader() as (broker, reader):
-        broker.append(TP, batch("a", "b", "c"))
-        broker.partition(TP).delete_before(1)
-        assert values(await read(reader)) == [b"b", b"c"]
 
 
 async def test_cleanup_that_overtakes_the_reader_sends_it_to_the_log_start() -> None:
@@ -299,9 +301,7 @@ async def test_an_idle_topic_is_not_asked_without_pause(bench: Bench) -> None:
     assert bench.broker.count(FETCH) - before < 12
 
 
-async def test_a_log_that_starts_at_its_end_hands_on_chosen_partitions_and_new_records_alone() -> (
-    None
-):
+async def test_a_log_that_starts_at_its_end_hands_on_new_records_of_chosen_partitions() -> None:
     async with FakeBroker(topics={"log": 3}) as broker, connected_to(broker) as cluster:
         reader, seen = LogReader(cluster, "log", clock=SYSTEM_CLOCK), list[bytes | None]()
         broker.append(TP, batch("old"))

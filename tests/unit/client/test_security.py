@@ -8,7 +8,7 @@ import ssl
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,6 +37,7 @@ from tests.kit.fakes.broker import FakeBroker
 
 AUTHORITY = Authority()
 OWN = AUTHORITY.issue("own")
+TRUST = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
 
 
 def keystore(issued: Issued, key_password: str = "") -> StoreSettings:
@@ -49,12 +50,12 @@ def keystore(issued: Issued, key_password: str = "") -> StoreSettings:
     )
 
 
-@pytest.fixture
-def temporary(tmp_path: Path) -> Iterator[Path]:
-    """The folder in which temporary files would appear."""
-    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
-    yield tmp_path
-    tempfile.tempdir = before
+def served_by(issued: Issued, folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (folder / "key.pem").write_text(issued.key_pem())
+    (folder / "chain.pem").write_text(issued.chain_pem())
+    context.load_cert_chain(folder / "chain.pem", folder / "key.pem")
+    return context
 
 
 async def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
@@ -82,21 +83,18 @@ async def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
 
 @pytest.mark.parametrize("key_password", ["", "secret"])
 async def test_our_certificate_is_shown_and_its_key_leaves_no_file(
-    temporary: Path, key_password: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_password: str
 ) -> None:
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    server = served_by(OWN, tmp_path)
     server.load_verify_locations(cadata=AUTHORITY.pem())
     server.verify_mode = ssl.CERT_REQUIRED
-    files = temporary / "server"
-    files.mkdir()
-    (files / "key.pem").write_text(OWN.key_pem())
-    (files / "chain.pem").write_text(OWN.chain_pem())
-    server.load_cert_chain(files / "chain.pem", files / "key.pem")
-    trust = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
-    client = AUTHORITY.issue("the client")
-    contexts = TlsContexts(TlsSettings(truststore=trust, keystore=keystore(client, key_password)))
+    client = keystore(AUTHORITY.issue("the client"), key_password)
+    contexts = TlsContexts(TlsSettings(truststore=TRUST, keystore=client))
     assert "the client" in await shake_hands(server, contexts.current())
-    assert [path.name for path in temporary.iterdir()] == ["server"]
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_broker_certificate_in_the_truststore_is_trusted_without_its_authority() -> None:
@@ -341,12 +339,31 @@ class ExpiredError(GssError):
 class Library:
     """What of the package gssapi is used, scripted: ``fails`` is raised by the next requests for a ticket."""
 
-    def __init__(self) -> None:
+    def __init__(self, keytab: Path) -> None:
+        self.keytab, self.clock = keytab, FakeClock()
+        keytab.write_bytes(b"\x05\x02")
         self.fails: GssError | None = None
         self.service_fails: GssError | None = None
         self.life_s = LIFE_S
         self.stores: list[Mapping[str, str] | None] = []
         self.services: list[str] = []
+
+    def login(self, *, factor: float = 0.8, least_ms: int = 60_000) -> KerberosLogin:
+        settings = KerberosSettings(
+            service_name="kafka",
+            principal="m@R",
+            keytab=str(self.keytab),
+            renew_jitter=0.0,
+            renew_window_factor=factor,
+            min_time_before_relogin_ms=least_ms,
+        )
+        return KerberosLogin(settings, self.clock)
+
+    async def ready(self) -> KerberosLogin:
+        """Return a login that has a ticket."""
+        login = self.login()
+        await login.prepare("broker")
+        return login
 
     def module(self) -> ModuleType:
         library = self
@@ -401,36 +418,14 @@ class Library:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    found = Library()
+def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
+    found = Library(tmp_path / "m.keytab")
     monkeypatch.setitem(sys.modules, "gssapi", found.module())
     return found
 
 
-@pytest.fixture
-def keytab(tmp_path: Path) -> Path:
-    path = tmp_path / "m.keytab"
-    path.write_bytes(b"\x05\x02")
-    return path
-
-
-def by_keytab(keytab: Path, clock: FakeClock, **more: float) -> KerberosLogin:
-    settings = KerberosSettings(
-        service_name="kafka",
-        principal="m@R",
-        keytab=str(keytab),
-        renew_jitter=0.0,
-        renew_window_factor=more.get("factor", 0.8),
-        min_time_before_relogin_ms=int(more.get("least_ms", 60_000)),
-    )
-    return KerberosLogin(settings, clock)
-
-
-async def test_a_ticket_is_renewed_by_the_first_login_in_its_window(
-    library: Library, keytab: Path
-) -> None:
-    clock = FakeClock()
-    login = by_keytab(keytab, clock)
+async def test_a_ticket_is_renewed_by_the_first_login_due(library: Library) -> None:
+    login, clock = library.login(), library.clock
     for at_s, tickets in ((0, 1), (799, 1), (800, 2), (1_599, 2), (1_601, 3)):
         await clock.advance(at_s - clock.monotonic() + 1_000)
         await login.prepare("broker")
@@ -440,13 +435,10 @@ async def test_a_ticket_is_renewed_by_the_first_login_in_its_window(
     assert len(set(caches)) == 3  # the library renews none of them by itself
 
 
-async def test_the_least_pause_between_logins_is_kept_unless_the_ticket_ends_before(
-    library: Library, keytab: Path
-) -> None:
+async def test_the_least_pause_is_kept_if_the_ticket_lasts(library: Library) -> None:
     for least_ms, again_s in ((900_000, 900), (1_000_000, 500)):
-        clock = FakeClock()
+        login, clock = library.login(factor=0.5, least_ms=least_ms), library.clock
         library.stores.clear()
-        login = by_keytab(keytab, clock, factor=0.5, least_ms=least_ms)
         await login.prepare("broker")
         await clock.advance(again_s - 1)
         await login.prepare("broker")
@@ -457,11 +449,9 @@ async def test_the_least_pause_between_logins_is_kept_unless_the_ticket_ends_bef
 
 
 async def test_while_no_server_answers_a_valid_ticket_counts_and_an_ended_one_does_not(
-    library: Library, keytab: Path, caplog: pytest.LogCaptureFixture
+    library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = FakeClock()
-    login = by_keytab(keytab, clock)
-    await login.prepare("broker")
+    login, clock = await library.ready(), library.clock
     library.fails = GssError(NO_KDC)
     await clock.advance(900)
     await login.prepare("broker")
@@ -478,11 +468,9 @@ async def test_while_no_server_answers_a_valid_ticket_counts_and_an_ended_one_do
 
 
 async def test_after_a_refusal_by_a_broker_the_next_login_has_a_new_ticket_but_not_at_once(
-    library: Library, keytab: Path
+    library: Library,
 ) -> None:
-    clock = FakeClock()
-    login = by_keytab(keytab, clock)
-    await login.prepare("broker")
+    login, clock = await library.ready(), library.clock
     login.refused()
     await login.prepare("broker")
     assert len(library.stores) == 1
@@ -491,9 +479,9 @@ async def test_after_a_refusal_by_a_broker_the_next_login_has_a_new_ticket_but_n
     assert len(library.stores) == 2
 
 
-async def test_a_ticket_cache_is_tried_before_the_keytab(library: Library, keytab: Path) -> None:
+async def test_a_ticket_cache_is_tried_before_the_keytab(library: Library) -> None:
     settings = KerberosSettings(
-        service_name="kafka", principal="m@R", keytab=str(keytab), ticket_cache="/cache"
+        service_name="kafka", principal="m@R", keytab=str(library.keytab), ticket_cache="/cache"
     )
     await KerberosLogin(settings, FakeClock()).prepare("broker")
     assert library.stores == [{"ccache": "/cache"}]
@@ -507,29 +495,26 @@ async def test_a_ticket_cache_is_tried_before_the_keytab(library: Library, keyta
         await alone.prepare("broker")
 
 
-async def test_an_unknown_service_and_what_is_no_keytab_are_named(
-    library: Library, keytab: Path
-) -> None:
-    login = by_keytab(keytab, FakeClock())
+async def test_an_unknown_service_and_what_is_no_keytab_are_named(library: Library) -> None:
+    login = library.login()
     library.service_fails = GssError(SERVICE_UNKNOWN)
     with pytest.raises(AuthenticationError, match=r"knows no service kafka/broker: code .* False"):
         await login.prepare("broker")
-    keytab.write_bytes(b"text")
+    library.keytab.write_bytes(b"text")
     with pytest.raises(ConfigError, match=r"m\.keytab is no keytab"):
-        await by_keytab(keytab, FakeClock()).prepare("broker")
+        await library.login().prepare("broker")
 
 
 async def test_a_missing_package_is_named_with_how_to_get_it(
-    keytab: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match=r"package gssapi.*mm2py\[kerberos\].*libkrb5-dev"):
-        await by_keytab(keytab, FakeClock()).prepare("broker")
+        await library.login().prepare("broker")
 
 
-async def test_the_exchange_ends_without_a_security_layer(library: Library, keytab: Path) -> None:
-    login = by_keytab(keytab, FakeClock())
-    await login.prepare("broker")
+async def test_the_exchange_ends_without_a_security_layer(library: Library) -> None:
+    login = await library.ready()
     exchange = await login.exchange("broker")
     assert exchange.message() == b"first"
     exchange.take(b"proof")
@@ -543,21 +528,15 @@ async def test_the_exchange_ends_without_a_security_layer(library: Library, keyt
 
 
 @pytest.mark.parametrize("offered", [b"", b"\x06\0\0\0", b"\x01\0\0\0\0"])
-async def test_a_broker_that_wants_a_security_layer_is_refused(
-    library: Library, keytab: Path, offered: bytes
-) -> None:
-    del library
-    login = by_keytab(keytab, FakeClock())
-    await login.prepare("broker")
+async def test_a_security_layer_is_refused(library: Library, offered: bytes) -> None:
+    login = await library.ready()
     exchange: KerberosExchange = await login.exchange("broker")
     exchange.take(b"proof")
     with pytest.raises(AuthenticationError, match="asks for a security layer"):
         exchange.take(offered)
 
 
-def test_the_krb5_conf_of_java_counts_where_no_other_is_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_krb5_conf_of_java_counts_if_no_other_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_OPTS", "-Djava.security.krb5.conf=/java.conf")
     monkeypatch.setenv("KRB5_CONFIG", "/own.conf")
     use_java_krb5_conf()
@@ -570,20 +549,6 @@ def test_the_krb5_conf_of_java_counts_where_no_other_is_set(
 # -- until when certificates are valid, as far as connections and key stores show it
 
 
-def served_by(issued: Issued, folder: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    (folder / "key.pem").write_text(issued.key_pem())
-    (folder / "chain.pem").write_text(issued.chain_pem())
-    context.load_cert_chain(folder / "chain.pem", folder / "key.pem")
-    return context
-
-
-def store(issued: Issued) -> StoreSettings:
-    return StoreSettings(
-        name="ssl.keystore", type="PEM", certificates=issued.chain_pem(), key=issued.key_pem()
-    )
-
-
 def ends(issued: Issued) -> tuple[float, float]:
     both = (issued.certificate, issued.issuer)
     first, second = (it.not_valid_after_utc.timestamp() for it in both)
@@ -594,13 +559,12 @@ async def test_the_certificates_of_a_broker_and_our_own_are_known_with_the_conne
     tmp_path: Path,
 ) -> None:
     brokers, ours = AUTHORITY.issue("broker", days=20), AUTHORITY.issue("the client", days=10)
-    trust = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
     clock = FakeClock()
     async with FakeBroker(tls=served_by(brokers, tmp_path)) as broker:
         settings = ConnectionSettings(
             bootstrap_servers=broker.bootstrap_servers,
             security_protocol="SSL",
-            tls=TlsSettings(truststore=trust, keystore=store(ours)),
+            tls=TlsSettings(truststore=TRUST, keystore=keystore(ours)),
         )
         async with Cluster(settings, alias="B", clock=clock) as cluster:
             dates = certificates_of(clock).dates
@@ -617,7 +581,7 @@ async def test_the_certificates_of_a_broker_and_our_own_are_known_with_the_conne
 
 def test_a_chain_is_valid_as_long_as_each_of_its_certificates() -> None:
     issued = AUTHORITY.issue("x", days=10)
-    chain = read_identity(store(issued)).chain
+    chain = read_identity(keystore(issued)).chain
     assert len(chain) == 2
     assert chain_expires_s(chain) == chain_expires_s(reversed(chain)) == min(ends(issued))
     assert chain_expires_s(()) is None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -45,53 +46,55 @@ from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
 
+Encode = Callable[[Any], tuple[bytes, bytes]]  # of the record of its row
+Decode = Callable[[bytes, bytes], object]
+
 
 @pytest.mark.parametrize(
-    ("sync", "key", "value"),
+    ("encode", "decode", "record", "key", "value"),
     [
         (
+            encode_offset_sync,
+            decode_offset_sync,
             OffsetSync(TopicPartition("topic-1", 2), 3, 4),
             "00 07 74 6f 70 69 63 2d 31 00 00 00 02",
             "00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 04",
         ),
         (
+            encode_offset_sync,
+            decode_offset_sync,
             OffsetSync(TopicPartition("orders", 7), 1234567, 1234001),
             "00 06 6f 72 64 65 72 73 00 00 00 07",
             "00 00 00 00 00 12 d6 87 00 00 00 00 00 12 d4 51",
         ),
-    ],
-)
-def test_offset_syncs_have_javas_bytes(sync: OffsetSync, key: str, value: str) -> None:
-    assert encode_offset_sync(sync) == (bytes.fromhex(key), bytes.fromhex(value))
-    assert decode_offset_sync(bytes.fromhex(key), bytes.fromhex(value) + b"more") == sync
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "key", "value"),
-    [
         (
+            encode_checkpoint,
+            decode_checkpoint,
             Checkpoint("group-1", TopicPartition("A.orders", 3), 1000, 901, ""),
             "00 07 67 72 6f 75 70 2d 31 00 08 41 2e 6f 72 64 65 72 73 00 00 00 03",
             "00 00 00 00 00 00 00 00 03 e8 00 00 00 00 00 00 03 85 00 00",
         ),
         (
+            encode_checkpoint,
+            decode_checkpoint,
             Checkpoint("g", TopicPartition("t", 0), 4, 5, "metadata-6"),
             "00 01 67 00 01 74 00 00 00 00",
             "00 00 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00 05 00 0a 6d 65 74 61 64 61 74 61 2d 36",
         ),
+        (
+            encode_heartbeat,
+            decode_heartbeat,
+            Heartbeat("A", "B", 1700000000000),
+            "00 01 41 00 01 42",
+            "00 00 00 00 01 8b cf e5 68 00",
+        ),
     ],
 )
-def test_checkpoints_have_javas_bytes(checkpoint: Checkpoint, key: str, value: str) -> None:
-    assert encode_checkpoint(checkpoint) == (bytes.fromhex(key), bytes.fromhex(value))
-    assert decode_checkpoint(bytes.fromhex(key), bytes.fromhex(value) + b"more") == checkpoint
-
-
-def test_heartbeats_have_javas_bytes() -> None:
-    beat = Heartbeat("A", "B", 1700000000000)
-    key, value = encode_heartbeat(beat)
-    assert key == bytes.fromhex("00 01 41 00 01 42")
-    assert value == bytes.fromhex("00 00 00 00 01 8b cf e5 68 00")
-    assert decode_heartbeat(key, value) == beat
+def test_records_have_javas_bytes(
+    encode: Encode, decode: Decode, record: object, key: str, value: str
+) -> None:
+    assert encode(record) == (bytes.fromhex(key), bytes.fromhex(value))
+    assert decode(bytes.fromhex(key), bytes.fromhex(value) + b"more") == record
 
 
 @pytest.mark.parametrize(
@@ -113,9 +116,7 @@ def test_heartbeats_have_javas_bytes() -> None:
         (decode_offset_sync, "00017400000000", "000000000000000100000000000000"),
     ],
 )
-def test_broken_records_are_refused(
-    decode: Callable[[bytes, bytes], object], key: str, value: str
-) -> None:
+def test_broken_records_are_refused(decode: Decode, key: str, value: str) -> None:
     with pytest.raises(ProtocolError):
         decode(bytes.fromhex(key), bytes.fromhex(value))
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,10 @@ from mm2py_jobs.copy.backfill_report import GONE, cause_of, order_report
 from tests.kit.fakes.stores import ORDERS, a_producer, an_event
 
 FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
+Encode = Callable[[Any], tuple[bytes, bytes]]  # of the record of its row
 Decode = Callable[[bytes | None, bytes], object]
 
-GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
+BACKFILL: list[tuple[BackfillRecord, bytes, bytes]] = [
     (
         Job(
             id="20261122-a1",
@@ -167,10 +169,138 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "key", "value"), GOLDEN, ids=lambda it: type(it).__name__)
-def test_records_have_these_bytes(record: BackfillRecord, key: bytes, value: bytes) -> None:
-    assert encode_backfill(record) == (key, value)
-    assert decode_backfill(key, value) == record
+AT = Revision(number=7, by="anna", at_ms=1_700_000_000_000)
+SOURCE = "MirrorSourceConnector"
+
+FLOW: list[tuple[FlowOverrideEntry, bytes, bytes]] = [
+    (
+        OverrideEntry(connector=SOURCE, property="topics", value="café.*", revision=AT),
+        b"override:MirrorSourceConnector:topics",
+        b'\x01{"at":1700000000000,"by":"anna","revision":7,"value":"caf\\u00e9.*"}',
+    ),
+    (
+        HoldEntry(topic="orders", partition=3, revision=AT),
+        b"hold:orders:3",
+        b'\x01{"at":1700000000000,"by":"anna","revision":7}',
+    ),
+    (
+        HistoryEntry(
+            action="change",
+            target=SOURCE,
+            changes=(Change(key=f"override:{SOURCE}:topics", before=".*", after="café.*"),),
+            revision=AT,
+        ),
+        b"history:000000000007",
+        b'\x01{"action":"change","at":1700000000000,"by":"anna","changes":[{"after":"caf\\u00e9.*",'
+        b'"before":".*","key":"override:MirrorSourceConnector:topics"}],"revision":7,'
+        b'"target":"MirrorSourceConnector"}',
+    ),
+]
+
+ORDERS_EU = TopicPartition("orders-eu", 3)
+GOLDEN_KEY = b"orders-eu-3"
+GOLDEN_VALUE = (
+    b'\x01{"kind":"retention","topic":"orders-eu","partition":3,"first":1000,"last":1999,'
+    b'"policy":"gap.policy=continue","cause":"deleted before it was copied","time":1700000000000,'
+    b'"flow":"A->B","task":"MirrorSourceConnector-0"}'
+)
+GOLDEN_2_VALUE = (
+    b'\x01{"kind":"too-large","topic":"caf\\u00e9","partition":0,"first":7,"last":7,'
+    b'"policy":"partition.failure.policy=isolate","cause":"one record needs \\"more\\"",'
+    b'"time":1700000000001,"flow":"A->B","task":"MirrorSourceConnector-1"}'
+)
+GOLDEN_3_VALUE = (
+    b'\x01{"kind":"incarnation","topic":"orders-eu","partition":3,"id":"AAECAwQFBgcICQoLDA0ODw",'
+    b'"time":1700000000000,"flow":"A->B"}'
+)
+GOLDEN_3 = IncarnationRecord(
+    partition=ORDERS_EU, topic_id=bytes(range(16)), flow="A->B", time_ms=1_700_000_000_000
+)
+GOLDEN_EVENT = LedgerRecord(
+    event=an_event(1000, 1999, ORDERS_EU), flow="A->B", time_ms=1_700_000_000_000
+)
+GOLDEN_2_EVENT = an_event(
+    7,
+    7,
+    TopicPartition("café", 0),
+    EventKind.TOO_LARGE,
+    cause='one record needs "more"',
+    task="MirrorSourceConnector-1",
+)
+GOLDEN_2 = LedgerRecord(
+    event=replace(GOLDEN_2_EVENT, policy="partition.failure.policy=isolate"),
+    flow="A->B",
+    time_ms=1_700_000_000_001,
+)
+FENCE = Fence(by="1700000000000-ab12", rules=(Rule(topic="orders", principal="User:shop"),))
+
+GOLDEN: list[tuple[Encode, Decode, object, bytes, bytes]] = [
+    *((encode_backfill, decode_backfill, *it) for it in BACKFILL),
+    (
+        encode_failover,
+        decode_failover,
+        FENCE,
+        b"fence",
+        b'\x01{"by":"1700000000000-ab12","rules":[{"principal":"User:shop","topic":"orders"}]}',
+    ),
+    *((encode_flow_record, decode_flow_record, *it) for it in FLOW),
+    (encode_ledger_record, decode_ledger_record, GOLDEN_EVENT, GOLDEN_KEY, GOLDEN_VALUE),
+    (encode_ledger_record, decode_ledger_record, GOLDEN_2, "café-0".encode(), GOLDEN_2_VALUE),
+    (encode_incarnation, decode_ledger_record, GOLDEN_3, GOLDEN_KEY, GOLDEN_3_VALUE),
+]
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode", "record", "key", "value"), GOLDEN, ids=lambda it: type(it).__name__
+)
+def test_records_have_these_bytes(
+    encode: Encode, decode: Decode, record: object, key: bytes, value: bytes
+) -> None:
+    assert encode(record) == (key, value)
+    assert decode(key, value) == record
+
+
+def test_the_golden_vectors_of_the_page_are_these() -> None:
+    text = FORMATS.read_text(encoding="utf-8")
+    page = bytes.fromhex("".join(re.findall(r"^    ([0-9a-f ]+)$", text, re.MULTILINE)))
+    shown = [(key, value) for *_, key, value in GOLDEN[len(BACKFILL) + 1 :]]
+    for key, value in (*shown, encode_producer(a_producer(1001))):
+        assert key in page
+        assert value in page
+
+
+FAILOVER = Failover(
+    id="f",
+    flow="A->B",
+    kind=FailoverKind.FAILBACK,
+    step=Step.TAIL,
+    run=3,
+    ends=(Place(topic="orders", partition=1, offset=7),),
+    groups=(GroupMove(group="g", moved=1, left=("why",)),),
+    tail=(Tail(topic="orders", partition=1, start=2, end=7, records=5),),
+    starts=(Place(topic="orders", partition=1, offset=9),),
+)
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode", "record"),
+    [
+        (encode_failover, decode_failover, FAILOVER),
+        (encode_producer, decode_producer, a_producer(1001)),
+        *(
+            (encode_flow_record, decode_flow_record, entry)
+            for entry in (
+                FlowEntry(state=Presence.DELETED, revision=AT),
+                OverrideEntry(connector="a:b%", property="x:y", value=None, revision=AT),
+                ConnectorEntry(name="a:b", state=Presence.ADDED, config={"x": "1"}, revision=AT),
+                HoldEntry(topic="orders", revision=AT),
+                HistoryEntry(action="stop", target="A->B", changes=(), revision=AT),
+            )
+        ),
+    ],
+)
+def test_every_kind_of_record_is_read_back(encode: Encode, decode: Decode, record: object) -> None:
+    assert decode(*encode(record)) == record
 
 
 @pytest.mark.parametrize(
@@ -189,6 +319,13 @@ def test_records_have_these_bytes(record: BackfillRecord, key: bytes, value: byt
             b'\x01{"at":5,"by":"a","more":{"x":[1]},"revision":1}',
             HoldEntry(topic="t", revision=Revision(number=1, by="a", at_ms=5)),
         ),
+        (
+            decode_producer,
+            b"1",
+            encode_producer(a_producer(1))[1][:-1] + b',"more":[1]}',
+            a_producer(1),
+        ),
+        (decode_ledger_record, GOLDEN_KEY, GOLDEN_VALUE[:-1] + b',"more":{"x":[1]}}', GOLDEN_EVENT),
     ],
 )
 def test_members_of_a_newer_program_are_ignored(
@@ -254,33 +391,6 @@ def test_a_driver_that_wrote_no_cause_is_shown_with_what_its_worker_noted() -> N
     assert cause_of(JOB, noted) == ""
 
 
-FENCE = Fence(by="1700000000000-ab12", rules=(Rule(topic="orders", principal="User:shop"),))
-
-
-def test_a_fence_has_these_bytes() -> None:
-    key, value = encode_failover(FENCE)
-    assert key == b"fence"
-    assert value == (
-        b'\x01{"by":"1700000000000-ab12","rules":[{"principal":"User:shop","topic":"orders"}]}'
-    )
-    assert decode_failover(key, value) == FENCE
-
-
-def test_a_failover_comes_back_as_it_was() -> None:
-    failover = Failover(
-        id="f",
-        flow="A->B",
-        kind=FailoverKind.FAILBACK,
-        step=Step.TAIL,
-        run=3,
-        ends=(Place(topic="orders", partition=1, offset=7),),
-        groups=(GroupMove(group="g", moved=1, left=("why",)),),
-        tail=(Tail(topic="orders", partition=1, start=2, end=7, records=5),),
-        starts=(Place(topic="orders", partition=1, offset=9),),
-    )
-    assert decode_failover(*encode_failover(failover)) == failover
-
-
 def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
     name = "team-{}.of-some-service.with-a-long-name-v1"
     places = tuple(
@@ -332,61 +442,6 @@ def test_a_quarantine_topic_is_named_after_its_source_whatever_the_length() -> N
     assert all(it.endswith(".internal") for it in long)
 
 
-AT = Revision(number=7, by="anna", at_ms=1_700_000_000_000)
-SOURCE = "MirrorSourceConnector"
-
-OVERRIDES: list[tuple[FlowOverrideEntry, bytes, bytes]] = [
-    (
-        OverrideEntry(connector=SOURCE, property="topics", value="café.*", revision=AT),
-        b"override:MirrorSourceConnector:topics",
-        b'\x01{"at":1700000000000,"by":"anna","revision":7,"value":"caf\\u00e9.*"}',
-    ),
-    (
-        HoldEntry(topic="orders", partition=3, revision=AT),
-        b"hold:orders:3",
-        b'\x01{"at":1700000000000,"by":"anna","revision":7}',
-    ),
-    (
-        HistoryEntry(
-            action="change",
-            target=SOURCE,
-            changes=(Change(key=f"override:{SOURCE}:topics", before=".*", after="café.*"),),
-            revision=AT,
-        ),
-        b"history:000000000007",
-        b'\x01{"action":"change","at":1700000000000,"by":"anna","changes":[{"after":"caf\\u00e9.*",'
-        b'"before":".*","key":"override:MirrorSourceConnector:topics"}],"revision":7,'
-        b'"target":"MirrorSourceConnector"}',
-    ),
-]
-
-OTHERS: list[FlowOverrideEntry] = [
-    FlowEntry(state=Presence.DELETED, revision=AT),
-    OverrideEntry(connector="a:b%", property="x:y", value=None, revision=AT),
-    ConnectorEntry(name="a:b", state=Presence.ADDED, config={"x": "1"}, revision=AT),
-    HoldEntry(topic="orders", revision=AT),
-    HistoryEntry(action="stop", target="A->B", changes=(), revision=AT),
-]
-
-
-@pytest.mark.parametrize(("entry", "key", "value"), OVERRIDES)
-def test_flow_records_have_these_bytes(entry: FlowOverrideEntry, key: bytes, value: bytes) -> None:
-    assert encode_flow_record(entry) == (key, value)
-    assert decode_flow_record(key, value) == entry
-
-
-def test_the_golden_vectors_of_the_documentation_are_these() -> None:
-    text = FORMATS.read_text(encoding="utf-8").partition("## Changes of a flow")[2]
-    hexes = re.findall(r"^    ([0-9a-f ]+)$", text, re.MULTILINE)
-    joined = b"".join(bytes.fromhex(found) for found in hexes)
-    assert joined == b"".join(key + value for _, key, value in OVERRIDES)
-
-
-@pytest.mark.parametrize("entry", OTHERS)
-def test_every_kind_of_entry_is_read_back(entry: FlowOverrideEntry) -> None:
-    assert decode_flow_record(*encode_flow_record(entry)) == entry
-
-
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
@@ -425,18 +480,6 @@ def origins(
     for it in learned:
         found.learn(it)
     return found
-
-
-def test_the_golden_vector_of_the_page_is_what_is_written_and_read() -> None:
-    chapter = FORMATS.read_text().split("## Producer ids of mirrors")[1].split("\n## ")[0]
-    blocks = re.findall(r"(?:^    (?:[0-9a-f]{2} ?)+\n)+", chapter, re.MULTILINE)
-    key, value = (bytes.fromhex(block) for block in blocks)
-    assert encode_producer(a_producer(1001)) == (key, value)
-    assert decode_producer(key, value) == a_producer(1001)
-
-
-def test_members_that_are_not_known_are_ignored() -> None:
-    assert decode_producer(b"5", b'\x01{"source":"A","more":[1]}').source == "A"
 
 
 def test_only_mirrors_of_our_target_loop_and_with_all_every_one() -> None:
@@ -479,69 +522,6 @@ def test_it_is_on_where_names_are_kept_unless_it_is_set() -> None:
 
 
 # ---- the ledger
-
-
-ORDERS_EU = TopicPartition("orders-eu", 3)
-GOLDEN_KEY = b"orders-eu-3"
-GOLDEN_VALUE = (
-    b'\x01{"kind":"retention","topic":"orders-eu","partition":3,"first":1000,"last":1999,'
-    b'"policy":"gap.policy=continue","cause":"deleted before it was copied","time":1700000000000,'
-    b'"flow":"A->B","task":"MirrorSourceConnector-0"}'
-)
-GOLDEN_2_VALUE = (
-    b'\x01{"kind":"too-large","topic":"caf\\u00e9","partition":0,"first":7,"last":7,'
-    b'"policy":"partition.failure.policy=isolate","cause":"one record needs \\"more\\"",'
-    b'"time":1700000000001,"flow":"A->B","task":"MirrorSourceConnector-1"}'
-)
-GOLDEN_3_VALUE = (
-    b'\x01{"kind":"incarnation","topic":"orders-eu","partition":3,"id":"AAECAwQFBgcICQoLDA0ODw",'
-    b'"time":1700000000000,"flow":"A->B"}'
-)
-GOLDEN_3 = IncarnationRecord(
-    partition=ORDERS_EU, topic_id=bytes(range(16)), flow="A->B", time_ms=1_700_000_000_000
-)
-
-
-def golden() -> LedgerRecord:
-    event = an_event(1000, 1999, ORDERS_EU)
-    return LedgerRecord(event=event, flow="A->B", time_ms=1_700_000_000_000)
-
-
-def golden_2() -> LedgerRecord:
-    cause, task = 'one record needs "more"', "MirrorSourceConnector-1"
-    event = an_event(7, 7, TopicPartition("café", 0), EventKind.TOO_LARGE, cause=cause, task=task)
-    event = replace(event, policy="partition.failure.policy=isolate")
-    return LedgerRecord(event=event, flow="A->B", time_ms=1_700_000_000_001)
-
-
-def test_records_are_written_as_documented() -> None:
-    assert encode_ledger_record(golden()) == (GOLDEN_KEY, GOLDEN_VALUE)
-    assert encode_incarnation(GOLDEN_3) == (GOLDEN_KEY, GOLDEN_3_VALUE)
-    assert encode_ledger_record(golden_2()) == ("café-0".encode(), GOLDEN_2_VALUE)
-
-
-def test_the_golden_vectors_of_the_ledger_are_those_of_the_page() -> None:
-    text = FORMATS.read_text(encoding="utf-8")
-    joined = bytes.fromhex("".join(re.findall(r"^    ([0-9a-f ]+)$", text, re.MULTILINE)))
-    for vector in (GOLDEN_KEY, GOLDEN_VALUE, "café-0".encode(), GOLDEN_2_VALUE, GOLDEN_3_VALUE):
-        assert vector in joined
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "record"),
-    [
-        (GOLDEN_KEY, GOLDEN_VALUE, golden()),
-        ("café-0".encode(), GOLDEN_2_VALUE, golden_2()),
-        (GOLDEN_KEY, GOLDEN_3_VALUE, GOLDEN_3),
-    ],
-)
-def test_records_are_read_as_documented(key: bytes, value: bytes, record: object) -> None:
-    assert decode_ledger_record(key, value) == record
-
-
-def test_members_of_later_programs_are_ignored() -> None:
-    value = GOLDEN_VALUE[:-1] + b',"more":{"x":[1]}}'
-    assert decode_ledger_record(GOLDEN_KEY, value) == golden()
 
 
 @pytest.mark.parametrize(

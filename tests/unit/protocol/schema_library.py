@@ -1,5 +1,6 @@
 """Requests and answers through the schema classes of kafka-python: read what we send, send what we read."""
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from mm2py.protocol.call import Call
@@ -26,3 +27,23 @@ def body(answer: "ApiMessage", version: int) -> memoryview:
 def answered(call: Call[Answer], answer: "ApiMessage", version: int) -> Answer:
     """Return what we read of a broker's answer."""
     return call.decode(version, body(answer, version))
+
+
+def in_every_version(
+    versions: Iterable[int],
+) -> Callable[[Callable[[int], None]], Callable[[], None]]:
+    """Make one test of all versions: hundreds of tests cost more than what they do."""
+
+    def made(test: Callable[[int], None]) -> Callable[[], None]:
+        def run() -> None:
+            for version in versions:
+                try:
+                    test(version)
+                except BaseException as error:
+                    error.add_note(f"in version {version}")
+                    raise
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return made

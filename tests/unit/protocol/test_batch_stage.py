@@ -23,7 +23,6 @@ from tests.kit.fakes.batches import (
     COMMIT,
     CONTROL,
     HORIZON,
-    LOG_APPEND,
     TRANSACTIONAL,
     CountedLease,
     empty_batch,
@@ -105,9 +104,7 @@ def test_ordinary_batches_are_forwarded_as_views_with_one_reference_each() -> No
     assert b"".join(b.data for b in result.batches) == raw
 
 
-def test_an_error_gives_back_the_references_of_the_batches_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_gives_back_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(_data: object) -> int:
         raise MemoryError
 
@@ -196,12 +193,6 @@ def test_empty_and_control_batches_are_dropped_with_their_reason() -> None:
     result = staged(empty_batch(5), marker(6, 9, COMMIT), stored_batch(7), wanted=5)
     assert result.dropped == [Dropped(5, 5, DropReason.EMPTY), Dropped(6, 6, DropReason.CONTROL)]
     assert (bases(result), result.next_offset) == ([7], 8)
-
-
-def test_log_append_time_goes_into_every_record() -> None:
-    (spliced,) = staged(put(stored_batch(0, 3, flags=LOG_APPEND), 35, ">q", 77_000)).batches
-    assert (spliced.attributes, spliced.max_timestamp) == (0, 77_000)
-    assert {r.timestamp for r in records(spliced.data)} == {77_000}
 
 
 def transactional(base: int, producer: int, count: int = 1) -> bytearray:

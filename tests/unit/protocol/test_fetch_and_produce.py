@@ -25,7 +25,7 @@ from mm2py.protocol.produce import (
 from mm2py.protocol.schema import consumer_schema as con
 from mm2py.protocol.schema import producer_schema as prod
 from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
-from tests.unit.protocol.schema_library import body
+from tests.unit.protocol.schema_library import body, in_every_version
 
 VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
 A, B = bytes(range(16)), bytes(range(16, 32))
@@ -33,7 +33,7 @@ Topic = con.FetchResponse.FetchableTopicResponse
 Part = Topic.PartitionData
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_every_version(VERSIONS)
 def test_a_request_reads_back_with_another_library(version: int) -> None:
     raw = encode_fetch(
         version,
@@ -107,7 +107,7 @@ def answer(version: int) -> con.FetchResponse:
     return message
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_every_version(VERSIONS)
 def test_an_answer_of_another_library_is_read(version: int) -> None:
     found = decode_fetch(version, body(answer(version), version))
     topic, topic_id = ("", A) if version >= 13 else ("a", NO_TOPIC_ID)
@@ -123,7 +123,7 @@ def test_an_answer_of_another_library_is_read(version: int) -> None:
     assert found.node_endpoints == ((BrokerNode(3, "h", 9092, "r"),) if version >= 16 else ())
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_every_version(VERSIONS)
 def test_records_are_a_writable_view_of_the_buffer(version: int) -> None:
     raw = body(answer(version), version)
     records = decode_fetch(version, raw).partitions[0].records
@@ -132,7 +132,7 @@ def test_records_are_a_writable_view_of_the_buffer(version: int) -> None:
     assert bytes(raw).count(b"!" + b"r" * 199) == 1
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_every_version(VERSIONS)
 def test_a_cut_answer_is_a_protocol_error(version: int) -> None:
     raw = body(answer(version), version)
     for end in range(len(raw)):
@@ -228,7 +228,7 @@ def produce_answer(version: int) -> prod.ProduceResponse:
     return message
 
 
-@pytest.mark.parametrize("version", PRODUCE)
+@in_every_version(PRODUCE)
 def test_a_produce_answer_of_another_library_is_read(version: int) -> None:
     found = decode_produce(version, body(produce_answer(version), version))
     topic, topic_id = ("", A) if version >= 13 else ("a", NO_TOPIC_ID)
@@ -245,7 +245,7 @@ def test_a_produce_answer_of_another_library_is_read(version: int) -> None:
     assert found.node_endpoints == ((BrokerNode(3, "h", 9092, None),) if ten else ())
 
 
-@pytest.mark.parametrize("version", PRODUCE)
+@in_every_version(PRODUCE)
 def test_a_cut_produce_answer_is_a_protocol_error(version: int) -> None:
     raw = body(produce_answer(version), version)
     for end in range(len(raw)):
@@ -276,7 +276,7 @@ def test_the_short_way_reads_what_the_complete_reader_reads(version: int, partit
     ]
 
 
-@pytest.mark.parametrize("version", PRODUCE)
+@in_every_version(PRODUCE)
 def test_the_short_way_leaves_everything_else_to_the_complete_reader(version: int) -> None:
     assert acknowledgements(version, body(produce_answer(version), version)) is None
 

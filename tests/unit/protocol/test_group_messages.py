@@ -49,10 +49,10 @@ from mm2py.protocol.share_offsets import (
 )
 from mm2py.protocol.topics import BrokerNode, PartitionOutcome
 from mm2py.types import TaskId, TopicPartition, Work
-from tests.unit.protocol.schema_library import answered, asked, body
+from tests.unit.protocol.schema_library import answered, asked, body, in_every_version
 
 
-@pytest.mark.parametrize("version", range(7))
+@in_every_version(range(7))
 def test_the_coordinator_is_found_in_both_layouts(version: int) -> None:
     call = g.find_coordinator("grp")
     request = asked(call, md.FindCoordinatorRequest, version)
@@ -70,7 +70,7 @@ def test_the_coordinator_is_found_in_both_layouts(version: int) -> None:
     assert g.find_coordinator("t", CoordinatorType.TRANSACTION).min_version == 1
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@in_every_version(range(1, 10))
 def test_a_first_join_is_answered_with_a_member_id_to_join_with(version: int) -> None:
     call = joining("connect", GroupProtocol("sessioned", b"meta"))
     request = asked(call, con.JoinGroupRequest, version)
@@ -87,7 +87,7 @@ def test_a_first_join_is_answered_with_a_member_id_to_join_with(version: int) ->
     assert found == JoinResult(79, -1, "", "", "me-1", (), False)
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@in_every_version(range(1, 10))
 def test_the_leader_sees_all_members(version: int) -> None:
     member = con.JoinGroupResponse.JoinGroupResponseMember(
         member_id="m", group_instance_id=None, metadata=b"meta"
@@ -101,7 +101,7 @@ def test_the_leader_sees_all_members(version: int) -> None:
     assert (found.generation_id, found.protocol_name, found.leader) == (4, "sessioned", "m")
 
 
-@pytest.mark.parametrize("version", range(6))
+@in_every_version(range(6))
 def test_sync_hands_in_assignments_and_gets_ones_own(version: int) -> None:
     work = {"m": b"a", "n": b"b"}
     call = g.sync_group("grp", 4, "m", protocol_type="connect", protocol_name="p", assignments=work)
@@ -112,7 +112,7 @@ def test_sync_hands_in_assignments_and_gets_ones_own(version: int) -> None:
     assert found == SyncResult(0, "p" if version >= 5 else "", b"mine")
 
 
-@pytest.mark.parametrize("version", range(5))
+@in_every_version(range(5))
 def test_a_heartbeat_gives_the_error_code(version: int) -> None:
     call = g.heartbeat("grp", 4, "m")
     answer = con.HeartbeatResponse(error_code=27)
@@ -122,7 +122,7 @@ def test_a_heartbeat_gives_the_error_code(version: int) -> None:
     assert g.heartbeat("grp", 4, "m", group_instance_id="i").min_version == 3
 
 
-@pytest.mark.parametrize("version", range(6))
+@in_every_version(range(6))
 def test_leaving_names_the_member_in_every_version(version: int) -> None:
     call = g.leave_group("grp", "m", reason="stopping")
     request = asked(call, con.LeaveGroupRequest, version)
@@ -135,7 +135,7 @@ def test_leaving_names_the_member_in_every_version(version: int) -> None:
     assert answered(call, answer, version) == (25 if version >= 3 else 0)
 
 
-@pytest.mark.parametrize("version", range(7))
+@in_every_version(range(7))
 def test_groups_are_described(version: int) -> None:
     kind = adm.DescribeGroupsResponse.DescribedGroup
     member = kind.DescribedGroupMember(
@@ -158,7 +158,7 @@ def test_groups_are_described(version: int) -> None:
     assert request.groups == ["grp"]
 
 
-@pytest.mark.parametrize("version", range(6))
+@in_every_version(range(6))
 def test_groups_are_listed(version: int) -> None:
     group = adm.ListGroupsResponse.ListedGroup(
         group_id="grp", protocol_type="consumer", group_state="Stable", group_type="classic"
@@ -171,7 +171,7 @@ def test_groups_are_listed(version: int) -> None:
     assert g.list_groups(["Stable"]).min_version == 4
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@in_every_version(range(1, 10))
 def test_committed_offsets_are_fetched_in_both_layouts(version: int) -> None:
     call = g.offset_fetch("grp", [TopicPartition("t", 1), TopicPartition("t", 0)])
     request = asked(call, con.OffsetFetchRequest, version)
@@ -200,14 +200,14 @@ def test_committed_offsets_are_fetched_in_both_layouts(version: int) -> None:
     assert found == FetchedOffsets(0, (FetchedOffset("t", 1, 7, epoch, "", 0),))
 
 
-@pytest.mark.parametrize("version", range(2, 10))
+@in_every_version(range(2, 10))
 def test_all_offsets_of_a_group_are_asked_for_with_null(version: int) -> None:
     request = asked(g.offset_fetch("grp"), con.OffsetFetchRequest, version)
     assert (request.groups[0].topics if version >= 8 else request.topics) is None
     assert g.offset_fetch("grp", require_stable=True).min_version == 7
 
 
-@pytest.mark.parametrize("version", range(2, 10))
+@in_every_version(range(2, 10))
 def test_offsets_are_committed_below_the_version_that_needs_topic_ids(version: int) -> None:
     call = offset_commit(
         "grp", [OffsetToCommit("t", 1, 7, 3, "note"), OffsetToCommit("u" * 200, 0, 1 << 40)]
@@ -332,9 +332,7 @@ def test_bytes_of_another_protocol_are_refused() -> None:
         ("eager", "mm2py-default default"),
     ],
 )
-def test_our_names_are_offered_before_those_of_java_with_the_same_bytes(
-    protocol: str, names: str
-) -> None:
+def test_our_names_are_offered_before_javas_with_the_same_bytes(protocol: str, names: str) -> None:
     allocation = Assignment(2, "m1", URL, 5, (C_0,))
     offered = {
         it.name: it.metadata for it in offers(protocol, WorkerMetadata(2, URL, 5, allocation))
@@ -473,7 +471,7 @@ def answer(text: str) -> memoryview:
     return memoryview(bytes.fromhex(text))
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@in_every_version([0, 1])
 def test_start_offsets_of_all_topics_are_asked_for_as_java_does(version: int) -> None:
     call = describe_share_offsets(["billing", "gü"])
     assert (call.api_key, call.min_version, call.max_version) == (90, 0, 1)
@@ -481,9 +479,7 @@ def test_start_offsets_of_all_topics_are_asked_for_as_java_does(version: int) ->
 
 
 @pytest.mark.parametrize(("version", "lag"), [(0, -1), (1, 12)])
-def test_start_offsets_are_read_with_their_lag_where_the_broker_has_it(
-    version: int, lag: int
-) -> None:
+def test_start_offsets_are_read_with_their_lag_if_there_is_one(version: int, lag: int) -> None:
     call = describe_share_offsets(["billing", "none"])
     assert call.decode(version, answer(DESCRIBED[version])) == {
         "billing": ShareOffsets(

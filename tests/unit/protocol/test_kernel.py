@@ -11,8 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from mm2py.protocol import batch_stage, record_bytes
-from mm2py.protocol.kernel import SWITCH, load_kernel, native
+from mm2py.protocol.kernel import SWITCH, load_kernel
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "mm2py/protocol/kernel.c"
@@ -58,23 +57,26 @@ def test_without_a_kernel_of_ours_python_does_it(environ: dict[str, str], module
     assert load_kernel(environ, module) is None
 
 
-def test_every_user_takes_the_kernel_where_it_is() -> None:
-    pairs = [
-        (batch_stage.sign, batch_stage.plain_sign),
-        (record_bytes.borders, record_bytes.plain_borders),
-        (record_bytes.renumber, record_bytes.plain_renumber),
-        (record_bytes.join, record_bytes.plain_join),
-        (record_bytes.same, record_bytes.plain_same),
-        (batch_stage.scan, batch_stage.plain_scan),
-    ]
-    assert {used is plain for used, plain in pairs} == {native is None}
+USERS = """
+from mm2py.protocol import batch_stage as stage, record_bytes as record
+from mm2py.protocol.kernel import native
+names = [(stage, "sign"), (stage, "scan")]
+names += [(record, name) for name in ("borders", "renumber", "join", "same")]
+print(native is None, {getattr(it, name) is getattr(it, "plain_" + name) for it, name in names})
+"""
+
+
+@pytest.mark.parametrize("switch", ["0", ""])
+def test_every_user_takes_the_kernel_where_it_is_and_may_be_used(switch: str) -> None:
+    """That both give the same answers is among the properties."""
+    plain = load_kernel({SWITCH: switch}) is None
+    done = in_python(USERS, **{SWITCH: switch})
+    assert done.stdout.split() == [str(plain), f"{{{plain}}}"], done.stderr
 
 
 @pytest.mark.timeout(120)  # a compiler, on a machine that may be busy
 @pytest.mark.parametrize("flag", ["-DHARDWARE_CRC_WHERE_IT_IS", "-DPORTABLE_CRC"])
-def test_it_compiles_without_a_warning_and_gives_the_known_answer(
-    tmp_path: Path, flag: str
-) -> None:
+def test_it_compiles_without_warnings_and_gives_the_known_answer(tmp_path: Path, flag: str) -> None:
     require_compiler()
     builder = load("hatch_build", ROOT / "hatch_build.py")
     library = builder.build_kernel(SOURCE, tmp_path, ("-Werror", flag))
@@ -98,16 +100,3 @@ def test_without_a_compiler_the_builder_says_so(tmp_path: Path) -> None:
     )
     done = in_python(code, PATH=str(tmp_path), CC="")
     assert done.stdout.startswith(("there is no C compiler", "Python's headers")), done.stderr
-
-
-@pytest.mark.timeout(120)  # pytest in pytest, on a machine that may be busy
-def test_the_same_claims_hold_without_the_kernel() -> None:
-    if native is None:
-        pytest.skip("the other tests ran without it already")
-    tests = [f"tests/unit/protocol/test_{name}.py" for name in ("batch_stage", "splice")]
-    done = in_python(
-        "import sys, pytest; from mm2py.protocol.kernel import native; assert native is None;"
-        f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *{tests!r}]))",
-        **{SWITCH: "0"},
-    )
-    assert done.returncode == 0, done.stdout

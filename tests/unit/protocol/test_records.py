@@ -64,17 +64,6 @@ def test_batches_of_another_library_are_read(codec: Codec) -> None:
     )
 
 
-def test_records_without_a_time_keep_minus_one() -> None:
-    (batch,) = decode_batches(encode_batch([NewRecord(b"k", None), NewRecord(None, b"v")]))
-    assert [record.timestamp for record in batch.records] == [-1, -1]
-
-
-def test_header_keys_that_are_not_utf8_survive() -> None:
-    headers = ((b"\xff\xfe", b"x"), (b"\xff\xfe", None))
-    (batch,) = decode_batches(encode_batch([NewRecord(None, b"v", headers)]))
-    assert batch.records[0].headers == headers
-
-
 def test_several_batches_are_read_and_a_partial_one_is_left() -> None:
     one = encode_batch(ROWS[:1])
     for size in range(len(one)):

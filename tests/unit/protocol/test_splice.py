@@ -35,16 +35,6 @@ def test_a_batch_that_fits_is_not_touched() -> None:
     assert recompress(batch, Codec.NONE) is batch
 
 
-def test_split_stops_at_the_first_record_that_is_too_large() -> None:
-    batch = staged(100, [10, 20, 5000, 30])
-    parts, too_large = split(batch, 300)
-    assert [size for part in parts for size in sizes_of(part)] == [10, 20]
-    assert parts[-1].last_offset == 101
-    assert too_large is not None
-    assert too_large.offset == 102
-    assert 5000 < too_large.size_bytes < 5100
-
-
 def test_a_single_record_fits_to_the_byte() -> None:
     batch = staged(0, [500, 500])
     single = 61 + 2 + 1 + 1 + 1 + 1 + 2 + 500 + 1
@@ -62,13 +52,6 @@ def test_a_part_that_compresses_badly_is_split_again() -> None:
     assert too_large is None
     assert max(part.size for part in parts) <= 1300
     assert sum(part.count for part in parts) == 8
-
-
-def test_parts_of_a_batch_with_holes_map_to_their_own_offsets() -> None:
-    merged = merge([staged(0, [400, 400]), staged(50, [400]), staged(60, [400])])
-    parts = split(merged, 1000).parts
-    assert [part.runs for part in parts] == [((0, 2),), ((50, 1), (60, 1))]
-    assert [(part.base_offset, part.last_offset) for part in parts] == [(0, 49), (50, 60)]
 
 
 def test_a_signed_batch_is_split_by_its_runs_not_by_its_header() -> None:
@@ -120,9 +103,7 @@ def test_big_records_survive_every_codec(codec: Codec) -> None:
 SMALL, LARGE = 64 * 1024, 4 * 1024 * 1024
 
 
-def test_buffers_that_a_backlog_needed_are_dropped_when_none_asked_for_them_from_look_to_look() -> (
-    None
-):
+def test_buffers_of_a_backlog_are_dropped_if_unused_from_look_to_look() -> None:
     pool = BufferPool()
     for buffer in [pool.acquire(LARGE) for _ in range(5)]:
         buffer.release()

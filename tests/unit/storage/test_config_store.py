@@ -84,30 +84,27 @@ async def bench() -> AsyncGenerator[Bench]:
 
 
 async def test_a_connector_is_visible_after_read_back_and_told_once(bench: Bench) -> None:
-    store = bench.store
-    await store.put_connector("c", {"a": "1"})
-    assert store.snapshot().connectors == {"c": {"a": "1"}}
-    assert store.snapshot().offset == 1
+    await bench.store.put_connector("c", {"a": "1"})
+    assert bench.store.snapshot().connectors == {"c": {"a": "1"}}
+    assert bench.store.snapshot().offset == 1
     assert bench.heard == ["changed c"]
     assert bench.sequence() == [("connector-c", '{"properties":{"a":"1"}}')]
 
 
 async def test_a_condition_is_evaluated_at_every_change_that_is_read(bench: Bench) -> None:
-    store = bench.store
     waiting = asyncio.ensure_future(
-        store.wait_until(lambda: "d" in store.snapshot().connectors, timeout_s=5)
+        bench.store.wait_until(lambda: "d" in bench.store.snapshot().connectors, timeout_s=5)
     )
-    await store.put_connector("c", {"a": "1"})
+    await bench.store.put_connector("c", {"a": "1"})
     assert not waiting.done()
-    await store.put_connector("d", {"a": "1"})
+    await bench.store.put_connector("d", {"a": "1"})
     assert await waiting
-    assert not await store.wait_until(lambda: False, timeout_s=0.001)
+    assert not await bench.store.wait_until(lambda: False, timeout_s=0.001)
 
 
 async def test_an_initial_state_is_written_first_and_not_told(bench: Bench) -> None:
-    store = bench.store
-    await store.put_connector("c", {}, TargetState.STOPPED)
-    assert store.snapshot().target("c") is TargetState.STOPPED
+    await bench.store.put_connector("c", {}, TargetState.STOPPED)
+    assert bench.store.snapshot().target("c") is TargetState.STOPPED
     assert bench.heard == ["changed c"]
     assert bench.sequence() == [
         ("target-state-c", '{"state":"PAUSED","state.v2":"STOPPED"}'),
@@ -116,24 +113,22 @@ async def test_an_initial_state_is_written_first_and_not_told(bench: Bench) -> N
 
 
 async def test_a_removal_is_two_tombstones_and_leaves_the_task_records(bench: Bench) -> None:
-    store = bench.store
-    await store.put_connector("c", {})
-    await store.put_tasks("c", [{"n": "0"}])
-    await store.remove_connector("c")
-    assert store.snapshot().connectors == {}
-    assert store.snapshot().targets == {}
+    await bench.store.put_connector("c", {})
+    await bench.store.put_tasks("c", [{"n": "0"}])
+    await bench.store.remove_connector("c")
+    assert bench.store.snapshot().connectors == {}
+    assert bench.store.snapshot().targets == {}
     assert bench.sequence()[-2:] == [("connector-c", None), ("target-state-c", None)]
     assert bench.written()["task-c-0"] is not None
     assert bench.heard == ["changed c", "tasks c", "removed c"]
 
 
 async def test_task_configs_are_written_before_their_commit(bench: Bench) -> None:
-    store = bench.store
-    await store.put_connector("c", {})
-    await store.put_tasks("c", [{"n": "0"}, {"n": "1"}])
-    assert store.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
-    await store.put_tasks("c", [])
-    assert store.snapshot().tasks("c") == ()
+    await bench.store.put_connector("c", {})
+    await bench.store.put_tasks("c", [{"n": "0"}, {"n": "1"}])
+    assert bench.store.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
+    await bench.store.put_tasks("c", [])
+    assert bench.store.snapshot().tasks("c") == ()
     assert bench.sequence()[1:] == [
         ("task-c-0", '{"properties":{"n":"0"}}'),
         ("task-c-1", '{"properties":{"n":"1"}}'),
@@ -143,60 +138,56 @@ async def test_task_configs_are_written_before_their_commit(bench: Bench) -> Non
 
 
 async def test_states_keys_restarts_and_levels_reach_every_worker_once(bench: Bench) -> None:
-    store = bench.store
     other, heard = memory_configs(bench.topic), Heard()
     await other.start(heard)
-    await store.put_connector("c", {})
-    await store.put_target("c", TargetState.PAUSED)
-    await store.put_target("c", TargetState.PAUSED)
-    await store.put_session_key(KEY)
-    await store.put_restart(RESTART)
-    await store.put_logger_level("root", "WARN")
-    await store.put_fenced("c", 2)
-    assert store.snapshot().session_key == KEY
+    await bench.store.put_connector("c", {})
+    await bench.store.put_target("c", TargetState.PAUSED)
+    await bench.store.put_target("c", TargetState.PAUSED)
+    await bench.store.put_session_key(KEY)
+    await bench.store.put_restart(RESTART)
+    await bench.store.put_logger_level("root", "WARN")
+    await bench.store.put_fenced("c", 2)
+    assert bench.store.snapshot().session_key == KEY
     await other.refresh(1)
     assert heard == bench.heard
-    assert other.snapshot() == store.snapshot()
+    assert other.snapshot() == bench.store.snapshot()
     assert heard == ["changed c", "target c", "restart c", "level root WARN"]
     await other.stop()
 
 
 async def test_what_was_there_before_is_in_the_snapshot_and_not_told(bench: Bench) -> None:
-    store = bench.store
-    await store.put_connector("c", {})
-    await store.put_restart(RESTART)
-    await store.put_logger_level("root", "WARN")
-    await store.put_session_key(KEY)
+    await bench.store.put_connector("c", {})
+    await bench.store.put_restart(RESTART)
+    await bench.store.put_logger_level("root", "WARN")
+    await bench.store.put_session_key(KEY)
     late, heard = memory_configs(bench.topic), Heard()
     await late.start(heard)
-    assert late.snapshot() == store.snapshot()
+    assert late.snapshot() == bench.store.snapshot()
     assert heard == []
     await late.stop()
     await late.stop()
 
 
 async def test_a_topic_in_memory_does_not_grow_without_end(bench: Bench) -> None:
-    store = bench.store
     for number in range(5_000):
-        await store.put_connector("c", {"n": str(number)})
+        await bench.store.put_connector("c", {"n": str(number)})
     assert len(bench.topic.records) <= 1_002
     assert bench.heard == ["changed c"] * 5_000
     late = memory_configs(bench.topic)
     await late.start(Heard())
-    assert late.snapshot() == store.snapshot()
+    assert late.snapshot() == bench.store.snapshot()
     assert late.snapshot().offset == 5_000
 
 
 async def test_damaged_records_are_ignored(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    store = bench.store
     caplog.set_level(logging.INFO)
     bench.topic.append(b"unknown", b"{}")
     bench.topic.append(None, None)
     bench.topic.append(b"task-c-0", None)
     bench.topic.append(b"connector-c", b'{"properties":{"password":7}}')
-    await store.refresh(1)
-    await store.refresh(1)
-    assert store.snapshot().offset == 4
+    await bench.store.refresh(1)
+    await bench.store.refresh(1)
+    assert bench.store.snapshot().offset == 4
     assert bench.heard == []
     assert caplog.text.count("config record is ignored topic=configs") == 4
 

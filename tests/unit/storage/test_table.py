@@ -9,12 +9,11 @@ from math import inf
 import pytest
 
 from mm2py.client.connect.admin import TopicDescription
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.errors import (
     ConfigError,
     ConnectionFailedError,
@@ -32,6 +31,7 @@ from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.table import KafkaTable, partition_of
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.unit.client.client_stage import cluster_of, connected_to
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 PARTITIONS = 5
@@ -63,11 +63,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(*, permit: Permit = UNLIMITED, follow: bool = True) -> AsyncGenerator[Rig]:
+async def rig(
+    *, permit: Permit = UNLIMITED, follow: bool = True, started: bool = True
+) -> AsyncGenerator[Rig]:
     async with (
         FakeBroker(topics={"t": PARTITIONS}) as broker,
         rig_on(broker, permit=permit, follow=follow) as it,
     ):
+        if started:
+            await it.start()
         yield it
 
 
@@ -75,40 +79,34 @@ async def rig(*, permit: Permit = UNLIMITED, follow: bool = True) -> AsyncGenera
 async def rig_on(
     broker: FakeBroker, *, permit: Permit = UNLIMITED, follow: bool = True
 ) -> AsyncGenerator[Rig]:
-    settings = ConnectionSettings(
-        bootstrap_servers=broker.bootstrap_servers, reconnect_backoff_ms=1, retry_backoff_ms=1
-    )
-    cluster = Cluster(settings, alias="B")
-    await cluster.connect()
-    producer = ProducerSettings(connection=settings)
-    writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
+    async with connected_to(broker) as cluster:
+        producer = ProducerSettings(connection=cluster.settings)
+        writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
 
-    def reader() -> LogReader:
-        return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
+        def reader() -> LogReader:
+            return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
 
-    restored = asyncio.Event()
+        restored = asyncio.Event()
 
-    async def restore() -> None:
-        restored.set()
+        async def restore() -> None:
+            restored.set()
 
-    async def partitions() -> int:
-        return PARTITIONS
+        async def partitions() -> int:
+            return PARTITIONS
 
-    table = KafkaTable(
-        "t", prepare=partitions, writer=writer, reader=reader, follow=follow, restore=restore
-    )
-    try:
-        yield Rig(broker, writer, reader, table, restored)
-    finally:
-        await table.stop()
-        await writer.close()
-        await cluster.close()
+        table = KafkaTable(
+            "t", prepare=partitions, writer=writer, reader=reader, follow=follow, restore=restore
+        )
+        try:
+            yield Rig(broker, writer, reader, table, restored)
+        finally:
+            await table.stop()
+            await writer.close()
 
 
 @pytest.mark.parametrize("follow", [True, False])
 async def test_records_before_and_after_the_start_are_handled(*, follow: bool) -> None:
     async with rig(follow=follow) as it:
-        await it.start()
         await it.table.post([(b"old", b"1")])
         await it.table.stop()
         await it.start()
@@ -122,7 +120,6 @@ async def test_records_before_and_after_the_start_are_handled(*, follow: bool) -
 
 async def test_a_change_of_many_keys_is_one_batch_per_partition() -> None:
     async with rig() as it:
-        await it.start()
         keys = [b"key%d" % n for n in range(50)]
         await it.table.post([(key, b"v") for key in keys])
         for partition in range(PARTITIONS):
@@ -130,17 +127,7 @@ async def test_a_change_of_many_keys_is_one_batch_per_partition() -> None:
             assert it.batches(partition) == [own]
 
 
-@pytest.mark.parametrize("posts", [11, 50, 200])
-async def test_each_of_many_posts_at_once_is_answered(posts: int) -> None:
-    async with rig() as it:
-        await it.start()
-        async with asyncio.timeout(20):
-            await asyncio.gather(*(it.table.post([(b"k%d" % n, b"v")]) for n in range(posts)))
-            await it.table.read_to_end(10)
-        assert len(it.seen) == posts
-
-
-async def test_a_start_that_fails_may_be_repeated() -> None:
+async def test_a_table_neither_reads_nor_writes_before_a_start_that_may_be_repeated() -> None:
     class Failing:
         calls = 0
 
@@ -150,30 +137,23 @@ async def test_a_start_that_fails_may_be_repeated() -> None:
                 raise ConnectionFailedError("away")
             return PARTITIONS
 
-    async with rig() as it:
+    async with rig(started=False) as it:
         prepare: Callable[[], Awaitable[int]] = Failing()
         table = KafkaTable("t", prepare=prepare, writer=it.writer, reader=it.new_reader)
         with pytest.raises(ConnectionFailedError):
             await table.start(it.handle)
         with pytest.raises(ConnectionFailedError, match="topic t is not open"):
             await table.read_to_end(1)
+        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
+            await table.post([(b"k", None)])
         await table.start(it.handle)
         await table.post([(b"k", b"v")])
         await table.stop()
         await table.stop()
 
 
-async def test_a_table_that_is_not_open_neither_reads_nor_writes() -> None:
-    async with rig() as it:
-        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
-            await it.table.read_to_end(1)
-        with pytest.raises(ConnectionFailedError, match="topic t is not open"):
-            await it.table.post([(b"k", None)])
-
-
 async def test_a_read_that_takes_too_long_says_so() -> None:
     async with rig() as it:
-        await it.start()
         it.broker.hold(2)  # ListOffsets
         with pytest.raises(RequestTimedOutError, match="was not read to its end"):
             await it.table.read_to_end(0.05)
@@ -181,7 +161,6 @@ async def test_a_read_that_takes_too_long_says_so() -> None:
 
 async def test_a_cancelled_post_is_taken_back_before_what_follows() -> None:
     async with rig() as it:
-        await it.start()
         hold = it.broker.hold(PRODUCE_KEY)
         first = it.table.post([(b"k", b"first")])
         await hold.arrived.wait()
@@ -195,7 +174,6 @@ async def test_a_cancelled_post_is_taken_back_before_what_follows() -> None:
 
 async def test_invariant_6_a_post_that_is_taken_back_has_the_topic_looked_for() -> None:
     async with rig() as it:
-        await it.start()
         await it.table.post([(b"k", b"first")])
         assert not it.restored.is_set()
         hold = it.broker.hold(PRODUCE_KEY)
@@ -208,7 +186,6 @@ async def test_invariant_6_a_post_that_is_taken_back_has_the_topic_looked_for() 
 
 async def test_a_stop_fails_what_is_not_acknowledged() -> None:
     async with rig() as it:
-        await it.start()
         hold = it.broker.hold(PRODUCE_KEY)
         answer = it.table.post([(b"k", b"v")])
         await hold.arrived.wait()
@@ -222,7 +199,6 @@ async def test_what_a_lost_member_had_posted_is_not_written_behind_its_successor
     permit = Permit(SYSTEM_CLOCK)
     permit.grant(SYSTEM_CLOCK.monotonic() + 600)
     async with rig(permit=permit) as it:
-        await it.start()
         permit.revoke()
         lost = it.table.post([(b"position", b"100")])
         async with rig_on(it.broker) as successor:  # another worker's table
@@ -240,7 +216,7 @@ async def test_a_crash_of_the_follower_is_logged(caplog: pytest.LogCaptureFixtur
     def crash(_partition: int, _record: Record) -> None:
         raise RuntimeError("bug")
 
-    async with rig() as it:
+    async with rig(started=False) as it:
         await it.table.start(crash)
         await it.table.post([(b"k", b"v")])
         async with asyncio.timeout(10):
@@ -300,43 +276,38 @@ class FakeAdmin:
         return {name: (ConfigEntry("cleanup.policy", self.policy),) for name in names}
 
 
-def _ensure(admin: "FakeAdmin", topic: InternalTopic) -> int:
+def topics_of(admin: FakeAdmin, *added: InternalTopic) -> InternalTopics:
     topics = InternalTopics(admin, clock=EagerClock())
-    topics.add(topic)
-    return asyncio.run(topics.partitions(topic.name))
+    for topic in added:
+        topics.add(topic)
+    return topics
 
 
-def test_all_that_is_missing_is_made_in_one_request_and_asked_for_once() -> None:
+def _ensure(admin: FakeAdmin, topic: InternalTopic) -> int:
+    return asyncio.run(topics_of(admin, topic).partitions(topic.name))
+
+
+async def test_all_that_is_missing_is_made_in_one_request_and_asked_for_once() -> None:
     admin = FakeAdmin()
-    topics = InternalTopics(admin, clock=EagerClock())
     names = [f"mm2-{kind}.A.internal" for kind in ("configs", "offsets", "status")]
-    for name in names:
-        topics.add(
-            InternalTopic(name=name, purpose="status.storage", partitions=1, replication_factor=1)
-        )
-
-    async def ask() -> list[int]:
-        return [await topics.partitions(name) for name in (*names, *names)]
-
-    assert asyncio.run(ask()) == [1] * 6
+    made = (
+        InternalTopic(name=name, purpose="status.storage", partitions=1, replication_factor=1)
+        for name in names
+    )
+    topics = topics_of(admin, *made)
+    assert [await topics.partitions(name) for name in (*names, *names)] == [1] * 6
     assert admin.requests == 1
     assert [topic.name for topic in admin.created] == names
 
 
-def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_used() -> None:
+async def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_used() -> None:
     admin = FakeAdmin()
-    topics = InternalTopics(admin, clock=EagerClock())
-    topics.add(OFFSETS)
-    topics.add(InternalTopic(name="ledger", purpose="x", partitions=25, replication_factor=1))
+    ledger = InternalTopic(name="ledger", purpose="x", partitions=25, replication_factor=1)
+    topics = topics_of(admin, OFFSETS, ledger)
     admin.refused = {"ledger": codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)}
-
-    async def ask() -> int:
-        partitions = await topics.partitions(OFFSETS.name)
-        with pytest.raises(ConfigError, match="ledger cannot be created"):
-            await topics.partitions("ledger")
-        return partitions
-
-    assert asyncio.run(ask()) == 25
+    assert await topics.partitions(OFFSETS.name) == 25
+    with pytest.raises(ConfigError, match="ledger cannot be created"):
+        await topics.partitions("ledger")
 
 
 def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
@@ -395,18 +366,13 @@ def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:
         _ensure(admin, OFFSETS)
 
 
-def test_a_topic_that_was_deleted_is_created_again() -> None:
+async def test_a_topic_that_was_deleted_is_created_again() -> None:
     admin = FakeAdmin()
-    topics = InternalTopics(admin, clock=EagerClock())
-    topics.add(OFFSETS)
-
-    async def ask() -> None:
-        await topics.partitions(OFFSETS.name)
-        await topics.restore(OFFSETS.name)  # it is there
-        admin.existing = 0
-        await topics.restore(OFFSETS.name)
-
-    asyncio.run(ask())
+    topics = topics_of(admin, OFFSETS)
+    await topics.partitions(OFFSETS.name)
+    await topics.restore(OFFSETS.name)  # it is there
+    admin.existing = 0
+    await topics.restore(OFFSETS.name)
     assert [topic.name for topic in admin.created] == [OFFSETS.name] * 2
 
 
@@ -417,14 +383,11 @@ class Leader:
     """A worker that leads, as it believes."""
 
     def __init__(self, broker: FakeBroker) -> None:
-        connection = ConnectionSettings(
-            bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=5
-        )
-        self.cluster = Cluster(connection, alias="B")
+        self.cluster = cluster_of(broker)
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.writer = KafkaPrivilegedWriter(
             self.cluster,
-            ProducerSettings(connection=connection),
+            ProducerSettings(connection=self.cluster.settings),
             "connect-cluster-A-mm2",
             CONFIGS,
             permit=self.permit,
