@@ -1,6 +1,7 @@
 """Fakes of what the runtime leans on: a clock, a Sender, tasks, a store, a connector."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import ClassVar, NamedTuple
@@ -103,8 +104,9 @@ class FakeSender:
         self._end_watch = permit.watch(self._permit_changed)
         self.stuck: set[TopicPartition] = set()
         """Targets that take nothing, so that nothing of them is acknowledged."""
-        self.waiting: list[Waiting] = []
         self.sent: list[Waiting] = []
+        self._queues: dict[TopicPartition, list[Waiting]] = {}
+        self._backlog = Counter[TopicPartition]()
         self.start_errors: list[Exception] = []
         self.on_throttled: Callable[[Mapping[int, float]], None] = lambda _: None
         self.closed = 0
@@ -128,8 +130,13 @@ class FakeSender:
         return self
 
     @property
+    def waiting(self) -> Sequence[Waiting]:
+        """What was not acknowledged yet, target by target."""
+        return [item for queue in self._queues.values() for item in queue]
+
+    @property
     def buffered_bytes(self) -> int:
-        return sum(len(item.batch.data) for item in self.waiting)
+        return self._backlog.total()
 
     async def start(self) -> None:
         if self.start_errors:
@@ -145,46 +152,56 @@ class FakeSender:
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
     ) -> None:
-        self.waiting += [Waiting(source, target, batch) for batch in batches]
-        self.sent += [Waiting(source, target, batch) for batch in batches]
-        if self.acknowledge and self.permit.valid:
-            self.acknowledge_all()
+        new = [Waiting(source, target, batch) for batch in batches]
+        self.sent += new
+        self._queues.setdefault(target, []).extend(new)
+        self._backlog[target] += sum(len(batch.data) for batch in batches)
+        if self.acknowledge and self.permit.valid and target not in self.stuck:
+            self._acknowledge(target)
 
     def cut(self, target: TopicPartition, end: int) -> None:
         """Let a target partition lose what is behind ``end``."""
         self._next[target] = end
 
     def acknowledge_all(self) -> None:
-        moving = [item for item in self.waiting if item.target not in self.stuck]
-        self.waiting = [item for item in self.waiting if item.target in self.stuck]
-        for item in moving:
-            self._acknowledge(item)
+        for target in tuple(self._queues):
+            if target not in self.stuck:
+                self._acknowledge(target)
 
     def acknowledge_first(self) -> None:
-        self._acknowledge(self.waiting.pop(0))
+        self._acknowledge(self.waiting[0].target, 1)
 
-    def _acknowledge(self, item: Waiting) -> None:
-        source, target, batch = item
-        base = self._next.get(target, 0)
-        self._next[target] = base + batch.count
-        self.on_delivered(source, target, batch, base)
+    def _acknowledge(self, target: TopicPartition, most: int | None = None) -> None:
+        for source, _, batch in self._taken(target, most):
+            base = self._next.get(target, 0)
+            self._next[target] = base + batch.count
+            self.on_delivered(source, target, batch, base)
+
+    def _taken(self, target: TopicPartition, most: int | None = None) -> Sequence[Waiting]:
+        """Take from the queue of a target."""
+        queue = self._queues.pop(target, [])
+        taken, left = queue[:most], [] if most is None else queue[most:]
+        if left:
+            self._queues[target] = left
+        self._backlog[target] -= sum(len(item.batch.data) for item in taken)
+        return taken
 
     def refuse(self, source: TopicPartition, error: Exception) -> None:
         target = next(item.target for item in self.sent if item.source == source)
-        self.waiting = [item for item in self.waiting if item.source != source]
+        self._taken(target)
         self.on_failed(source, target, error)
 
     def backlog_bytes(self, target: TopicPartition) -> int:
-        return sum(len(item.batch.data) for item in self.waiting if item.target == target)
+        return self._backlog[target]
 
     def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
-        batches = [item.batch for item in self.waiting if item.target == target]
+        batches = [item.batch for item in self._queues.get(target, ())]
         if not batches:
             return None
         return batches[0].base_offset, sum(batch.count for batch in batches)
 
     def give_back(self, target: TopicPartition) -> None:
-        self.waiting = [item for item in self.waiting if item.target != target]
+        self._taken(target)
 
     def _permit_changed(self) -> None:
         if self.acknowledge and self.permit.valid:

@@ -19,6 +19,7 @@ from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, Recor
 from mm2py.protocol.records import NewRecord, Record, decode_batches
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
 from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep, steps_of
+from mm2py.runtime.tasks import transformed_task
 from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
@@ -366,7 +367,11 @@ async def test_a_retriable_error_is_tried_again_and_holds_no_event_loop() -> Non
     assert threading.get_ident() not in threads
 
 
-async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task() -> None:
+async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("WORK_S", "END_S"):
+        monkeypatch.setattr(transformed_task, name, 0.01)
     seen: list[SinkRecord] = []
     go = threading.Event()
 
