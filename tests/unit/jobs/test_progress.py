@@ -114,15 +114,6 @@ def test_a_job_tells_no_credentials(member: str) -> None:
     assert told == "to s3://[hidden]@bucket/x with [hidden]"
 
 
-@pytest.mark.parametrize(("state", "done"), [(JobState.FAILED, 40), (JobState.DONE, 100)], ids=str)
-def test_all_offsets_are_read_only_where_a_job_is_done(state: JobState, done: int) -> None:
-    telling = Telling(VERIFY, FakeClock())
-    telling.plan(100)
-    telling.follow(lambda: 40)
-    telling.end(state=state)
-    assert telling.now().done == done
-
-
 @pytest.mark.parametrize("refused", [1, 2])
 async def test_a_job_goes_on_telling_after_what_could_not_be_written(
     monkeypatch: pytest.MonkeyPatch, refused: int
@@ -396,6 +387,3 @@ def test_every_older_path_is_served_beside_the_new_one() -> None:
     for kind in ("backfill", *FailoverKind):
         of_kind = {it for it in paths if it.startswith(f"/jobs/{kind}")}
         assert {it.rpartition(":")[2] for it in of_kind if ":" in it} <= {"plan", "start", *VERBS}
-
-
-# -- what the doctor's flows share

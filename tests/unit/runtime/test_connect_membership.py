@@ -302,14 +302,6 @@ def test_a_round_between_that_did_not_complete_empties_what_the_leader_remembers
     assert (after.delay_ms, after.owners) == (0, {"a": ALL})
 
 
-def test_deleted_connectors_and_tasks_are_revoked_where_they_run_also_by_a_new_leader() -> None:
-    plan = settled("a", "b")
-    for state in (plan.state, FRESH):
-        after = play(state, plan.owners, tasks(0), generation=plan.state.previous_generation + 1)
-        assert after.owners["a"] | after.owners["b"] == tasks(0)
-        assert not any(after.assigned.values())
-
-
 def test_rounds_that_revoke_for_balance_are_spaced_and_the_pause_grows() -> None:
     state, now_ms, pauses = settled("a").state, NOW_MS, list[int]()
     for _ in range(4):

@@ -153,22 +153,20 @@ def test_a_replacement_that_names_no_group_is_an_error_of_its_record(replacement
 
 
 @pytest.mark.parametrize(
-    ("format_", "expected"),
+    ("format_", "at_ms", "expected"),
     [
-        ("yyyyMMdd", "t-20251123"),
-        ("yy-M-d", "t-25-11-23"),
-        ("yyyy.MM.dd'T'HHmmss.SSS", "t-2025.11.23T010509.045"),
-        ("yyyy'o''clock'D", "t-2025o'clock327"),
+        ("yyyyMMdd", AT_MS, "t-20251123"),
+        ("yy-M-d", AT_MS, "t-25-11-23"),
+        ("yyyy.MM.dd'T'HHmmss.SSS", AT_MS, "t-2025.11.23T010509.045"),
+        ("yyyy'o''clock'D", AT_MS, "t-2025o'clock327"),
+        ("yyyyMMdd", 1_600_000_000_000_000, "t-526711225"),  # a year that datetime has not
     ],
 )
-def test_timestamp_router_names_topics_by_a_records_time(format_: str, expected: str) -> None:
+def test_timestamp_router_names_topics_by_a_records_time(
+    format_: str, at_ms: int, expected: str
+) -> None:
     chain = one("TimestampRouter", timestamp_format=format_)
-    assert applied(chain, RECORD._replace(timestamp_ms=AT_MS)).topic == expected
-
-
-def test_timestamp_router_names_years_that_datetime_has_not() -> None:
-    micros = RECORD._replace(timestamp_ms=1_600_000_000_000_000)
-    assert applied(one("TimestampRouter"), micros).topic == "t-526711225"
+    assert applied(chain, RECORD._replace(timestamp_ms=at_ms)).topic == expected
 
 
 @pytest.mark.parametrize("negate", [False, True])
@@ -214,18 +212,19 @@ def test_headers_are_inserted_behind_and_dropped_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicate", "own", "holds"),
+    ("predicate", "own", "record", "holds"),
     [
-        ("TopicNameMatches", {"pattern": "t|u"}, True),
-        ("TopicNameMatches", {"pattern": "t."}, False),
-        ("HasHeaderKey", {"name": "g"}, True),
-        ("HasHeaderKey", {"name": "x"}, False),
-        ("RecordIsTombstone", {}, False),
+        ("TopicNameMatches", {"pattern": "t|u"}, RECORD, True),
+        ("TopicNameMatches", {"pattern": "t."}, RECORD, False),
+        ("HasHeaderKey", {"name": "g"}, RECORD, True),
+        ("HasHeaderKey", {"name": "x"}, RECORD, False),
+        ("RecordIsTombstone", {}, RECORD, False),
+        ("RecordIsTombstone", {}, RECORD._replace(value=None), True),
     ],
 )
 @pytest.mark.parametrize("negate", [False, True])
 def test_a_predicate_chooses_the_records(
-    predicate: str, own: Mapping[str, str], *, holds: bool, negate: bool
+    predicate: str, own: Mapping[str, str], record: SinkRecord, *, holds: bool, negate: bool
 ) -> None:
     config = {
         "transforms": "drop",
@@ -235,16 +234,7 @@ def test_a_predicate_chooses_the_records(
         "predicates": "p",
         "predicates.p.type": PACKAGE + "predicates." + predicate,
     } | {f"predicates.p.{name}": text for name, text in own.items()}
-    assert (a_chain(config).apply(RECORD) is None) is (holds is not negate)
-
-
-def test_a_tombstone_is_told_by_its_value() -> None:
-    config = {
-        "transforms": "f", "transforms.f.type": "Filter", "transforms.f.predicate": "p",
-        "predicates": "p", "predicates.p.type": "RecordIsTombstone",
-    }  # fmt: skip
-    assert a_chain(config).apply(RECORD._replace(value=None)) is None
-    assert a_chain(config).apply(RECORD) is RECORD
+    assert (a_chain(config).apply(record) is None) is (holds is not negate)
 
 
 def test_transforms_are_applied_in_their_order_and_the_record_as_read_is_kept() -> None:
@@ -434,27 +424,24 @@ def test_json_of_what_is_not_what_its_schema_says_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "single", "text"),
     [
-        (0.0, "0.0"),
-        (-0.0, "-0.0"),
-        (0.001, "0.001"),
-        (9999999.0, "9999999.0"),
-        (1e7, "1.0E7"),
-        (-1.25e-7, "-1.25E-7"),
-        (math.inf, "Infinity"),
-        (-math.inf, "-Infinity"),
-        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (0.0, False, "0.0"),
+        (-0.0, False, "-0.0"),
+        (0.001, False, "0.001"),
+        (9999999.0, False, "9999999.0"),
+        (1e7, False, "1.0E7"),
+        (-1.25e-7, False, "-1.25E-7"),
+        (math.inf, False, "Infinity"),
+        (-math.inf, False, "-Infinity"),
+        (1.7976931348623157e308, False, "1.7976931348623157E308"),
+        # A float is as short as its width allows.
+        (struct.unpack(">f", struct.pack(">f", 1 / 3))[0], True, "0.33333334"),
+        (16777216.0, True, "1.6777216E7"),
     ],
 )
-def test_numbers_have_javas_form(value: float, text: str) -> None:
-    assert java_float(value) == text
-
-
-def test_a_float_is_as_short_as_its_width_allows() -> None:
-    (third,) = struct.unpack(">f", struct.pack(">f", 1 / 3))
-    assert java_float(third, single=True) == "0.33333334"
-    assert java_float(16777216.0, single=True) == "1.6777216E7"
+def test_numbers_have_javas_form(value: float, text: str, *, single: bool) -> None:
+    assert java_float(value, single=single) == text
 
 
 @pytest.mark.parametrize(

@@ -78,14 +78,6 @@ def test_what_only_building_the_connector_finds_is_an_error_too() -> None:
     assert "no.Such" in _errors(infos)[0]
 
 
-async def test_a_config_without_a_class_is_refused_without_showing_its_values() -> None:
-    with pytest.raises(BadRequestError) as caught:
-        await _validator().validate({"name": "x", "p": "canary"})
-    assert (
-        caught.value.message == "Connector config {name=x, p=[hidden]} contains no connector type"
-    )
-
-
 def test_an_unknown_class_is_refused_with_what_there_is() -> None:
     with pytest.raises(BadRequestError) as caught:
         _infos({"connector.class": "com.other.MirrorSourceConnector"})
