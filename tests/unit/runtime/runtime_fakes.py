@@ -27,6 +27,7 @@ from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.testing.waiting import until
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, State, TaskId, TopicPartition
+from tests.kit.fakes.batches import a_batch
 from tests.kit.fakes.stores import MemoryOffsetBackingStore
 
 
@@ -53,22 +54,6 @@ async def turns(number: int) -> None:
     """Let the loop turn."""
     for _ in range(number):
         await asyncio.sleep(0)
-
-
-def a_batch(
-    first: int, count: int = 1, *, size: int = 100, runs: tuple[tuple[int, int], ...] | None = None
-) -> RecordBatch:
-    return RecordBatch(
-        bytearray(size),
-        base_offset=first,
-        last_offset=first + count - 1,
-        count=count,
-        max_timestamp=5_000 + first,
-        leader_epoch=0,
-        attributes=0,
-        runs=runs or ((first, count),),
-        lease=None,
-    )
 
 
 def outgoing(topic: str, first: int, count: int = 1, *, size: int = 100) -> Outgoing:

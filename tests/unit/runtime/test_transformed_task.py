@@ -28,7 +28,8 @@ from mm2py.runtime.tasks.transformed_task import TransformedTask
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until
 from mm2py.types import State, TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask, a_batch
+from tests.kit.fakes.batches import a_batch
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask
 from tests.unit.runtime.test_worker_task import Bench
 
 S, T = TopicPartition("orders", 0), TopicPartition("bills", 0)

@@ -29,6 +29,7 @@ from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
+from tests.kit.fakes.batches import a_batch
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -36,7 +37,6 @@ from tests.unit.runtime.runtime_fakes import (
     FakeStore,
     FakeTask,
     Statuses,
-    a_batch,
     outgoing,
     turns,
 )
