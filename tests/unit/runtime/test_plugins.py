@@ -509,27 +509,30 @@ WORKER: Final = {
 }
 
 
-def test_a_connector_without_converters_has_the_workers() -> None:
-    found = record_converters(WORKER, {}).encoded(_record("é", {"a": 1}, ("h", [1, "x"])))
-    assert found == (b"\xe9", b'{"a":1}', ((b"h", b'[1,"x"]'),))
-
-
-def test_a_connectors_converter_brings_its_own_keys_only() -> None:
-    own = {"key.converter": "StringConverter", "value.converter": "JsonConverter"}
-    found = record_converters(WORKER, own).encoded(_record("é", 1))
-    assert found == ("é".encode(), b'{"schema":null,"payload":1}', ())
-
-
-def test_bytes_without_a_schema_are_sent_as_they_are() -> None:
-    record = _record(b"\x00", b"\xff", ("raw", b"\x01"), (b"none", None))
-    found = record_converters(WORKER, {}).encoded(record)
-    assert found == (b"\x00", b"\xff", ((b"raw", b"\x01"), (b"none", None)))
-
-
-def test_a_header_may_have_a_schema() -> None:
-    schema = Schema(type=SchemaType.BYTES)
-    record = _record(None, None, ("h", SchemaAndValue(schema, b"\x01\x02\xff")))
-    assert record_converters({}, {}).encoded(record).headers == ((b"h", b"AQL/"),)
+@pytest.mark.parametrize(
+    ("own", "record", "expected"),
+    [
+        pytest.param(
+            {}, _record("é", {"a": 1}, ("h", [1, "x"])), (b"\xe9", b'{"a":1}', ((b"h", b'[1,"x"]'),)), id="the worker's"
+        ),
+        pytest.param(
+            {"key.converter": "StringConverter", "value.converter": "JsonConverter"}, _record("é", 1),
+            ("é".encode(), b'{"schema":null,"payload":1}', ()), id="with its own keys only",
+        ),
+        pytest.param(
+            {}, _record(b"\x00", b"\xff", ("raw", b"\x01"), (b"none", None)),
+            (b"\x00", b"\xff", ((b"raw", b"\x01"), (b"none", None))), id="bytes without a schema as they are",
+        ),
+        pytest.param(
+            {}, _record(None, None, ("h", SchemaAndValue(Schema(type=SchemaType.BYTES), b"\x01\x02\xff"))),
+            (None, None, ((b"h", b"AQL/"),)), id="a header with a schema",
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_is_converted_by_the_connectors_converters_else_the_workers(
+    own: Mapping[str, str], record: SourceRecord, expected: object
+) -> None:
+    assert record_converters(WORKER, own).encoded(record) == expected
 
 
 def test_what_cannot_be_converted_says_which_part_and_not_what_it_holds() -> None:
