@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import httpx
@@ -345,11 +346,16 @@ BASE: Final = "http://worker:8083"
 VERBS: Final = ("plan", "run", "status", "pause", "resume", "cancel")
 
 
-def options(words: list[str]) -> set[str]:
-    """Return the names of a command's parameters; of a group those of its commands."""
+@cache
+def commands() -> object:
     app = typer.Typer()
     add_commands(app)
-    command = get_command(app)
+    return get_command(app)
+
+
+def options(words: list[str]) -> set[str]:
+    """Return the names of a command's parameters; of a group those of its commands."""
+    command: Any = commands()
     for word in words:
         command = getattr(command, "commands")[word]  # noqa: B009 - a group of typer
     below: Mapping[str, object] = getattr(command, "commands", {})
