@@ -2,20 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
-from typing import TypeVar
 
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError, is_away
-from mm2py.runtime.errors import AlreadyExistsError, ForwardError, NotFoundError
+from mm2py.runtime.errors import AlreadyExistsError, ForwardError
 from mm2py.runtime.group.membership import SoloMembership
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
-from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
@@ -269,60 +265,27 @@ async def test_a_session_key_of_the_leader_is_replaced_by_one_timer_over_many_ro
 # ---- a worker on its own
 
 
-T = TypeVar("T")
 URL = "http://127.0.0.1:1/"
 
 
-class Alone:
-    """A standalone herder on fakes; time goes on while somebody waits."""
-
-    def __init__(self) -> None:
-        self.node: Node = Cluster().node("n1")
-        self.clock: FakeClock = self.node.cluster.clock
-        parts = replace(
-            self.node.parts, flow=None, membership=SoloMembership(self.node.config, url=URL)
-        )
-        self.herder = Herder(parts, clock=self.clock)
-
-    async def said(self, asked: Awaitable[T]) -> T:
-        waiting = asyncio.ensure_future(asked)
-        for _ in range(3_000):
-            if waiting.done():
-                break
-            await self.clock.advance(0.005)
-        return await waiting
-
-    def state(self, name: str) -> str:
-        try:
-            return self.herder.status(name).connector.state.value
-        except NotFoundError:
-            return ""
-
-
-@pytest.fixture
-@asynccontextmanager
-async def alone() -> AsyncGenerator[Alone]:
-    alone = Alone()
-    running = asyncio.create_task(alone.herder.run())
-    yield alone
-    alone.herder.stop()
-    await alone.said(running)
-    assert alone.herder.failure is None
-
-
-async def test_a_connector_is_there_with_its_tasks_as_soon_as_it_was_made(alone: Alone) -> None:
-    made = await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
-    assert made.name == "c"
-    info = await alone.said(alone.herder.info("c"))
-    assert info.type == "source"
-    await until(lambda: len(alone.node.host.running) == 2)
-    assert {str(task) for task in alone.node.host.running} == {"c-0", "c-1"}
-    assert len(await alone.said(alone.herder.task_configs("c"))) == 2
-    assert alone.herder.status("c").connector.worker_id == "n1:8083"
-    assert alone.herder.flow is None
-    assert alone.herder.session_key() is None
+async def test_a_connector_is_there_with_its_tasks_as_soon_as_it_was_made(cluster: Cluster) -> None:
+    node = cluster.node()
+    membership = SoloMembership(node.config, url=URL)
+    node.parts = replace(node.parts, flow=None, membership=membership)
+    node.herder = herder = Herder(node.parts, clock=cluster.clock)
+    node.start()
+    made = herder.create("c", CONFIG, None, actor="x")
+    # Asked in one breath: it waits for the round, where a group would refuse it.
+    _, info = await asyncio.gather(made, herder.info("c"))
+    assert (info.name, info.type) == ("c", "source")
+    await node.runs("c-0", "c-1")
+    assert len(await herder.task_configs("c")) == 2
+    assert herder.status("c").connector.worker_id == "n1:8083"
+    assert (herder.flow, herder.session_key()) == (None, None)
     with pytest.raises(AlreadyExistsError):
-        await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
+        await herder.create("c", CONFIG, None, actor="x")
+    await node.stop()
+    assert herder.failure is None
 
 
 async def test_one_round_gives_what_is_configured_and_takes_the_rest(cluster: Cluster) -> None:
