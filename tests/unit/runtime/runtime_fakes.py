@@ -269,6 +269,22 @@ class FakeTask:
         self.stopped += 1
 
 
+class BareTransform:
+    """A transform that a test supplies; it may route."""
+
+    keeps_partition: ClassVar[bool] = False
+
+    def __init__(self, call: Callable[[SinkRecord], SinkRecord | None]) -> None:
+        self._call = call
+        self.closed = False
+
+    def apply(self, record: SinkRecord) -> SinkRecord | None:
+        return self._call(record)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class FakeStore:
     """A memory store that can be told to fail, and that remembers every write."""
 

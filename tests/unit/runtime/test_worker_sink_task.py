@@ -16,6 +16,7 @@ from mm2py.config.framework import FrameworkConfig, SinkFrameworkConfig
 from mm2py.errors import FatalError, RetriableError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
+from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
 from mm2py.runtime.tasks import worker_sink_task
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, ConsumerFactory
@@ -351,6 +352,17 @@ def test_what_was_read_is_kept_not_what_became_of_it() -> None:
     read = a_record(T0, 4, b"raw")
     stand.errant.put_failed(read._replace(value="made", raw=read), FatalError("no"))
     assert stand.queue.kept == [(read, {})]
+
+
+def test_an_error_of_a_later_step_keeps_the_record_as_it_was_read() -> None:
+    stand = Stand(headers=False, errors_tolerance="all")
+    config = {
+        "transforms": "a,b", "transforms.a.type": "InsertHeader", "transforms.a.header": "n",
+        "transforms.a.value.literal": "1", "transforms.b.type": "TimestampRouter",
+    }  # fmt: skip
+    bare = a_record(T0, 3)._replace(timestamp_ms=-1)
+    assert TransformChain(steps_of(config), stand.errant.transformed).apply(bare) is None
+    assert stand.queue.kept == [(bare, {})]
 
 
 def test_a_retriable_error_is_tried_again_for_the_retry_timeout_with_connects_pauses() -> None:
