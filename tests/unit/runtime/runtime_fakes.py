@@ -93,7 +93,6 @@ class FakeSender:
         self._queues: dict[TopicPartition, list[Waiting]] = {}
         self._backlog = Counter[TopicPartition]()
         self.start_errors: list[Exception] = []
-        self.on_throttled: Callable[[Mapping[int, float]], None] = lambda _: None
         self.closed = 0
         self.started = 0
         self.flush_result: bool | None = None
@@ -196,7 +195,7 @@ class FakeSender:
         self.asked_for.update(topics)
 
     def watch_throttles(self, changed: Callable[[Mapping[int, float]], None]) -> None:
-        self.on_throttled = changed
+        """No broker throttles here."""
 
     def drop_unopened(self) -> None:
         """Everything is open here."""
@@ -327,9 +326,7 @@ class FakeConnector:
         self.start_errors: list[Exception] = []
         self.context: ConnectorContext | None = None
         self.stopped = 0
-        self.opened: list[Mapping[str, str]] = []
         self.stop_error: Exception | None = None
-        self.troubles: dict[str, str] = {}
         self.task: BatchSourceTask | SourceTask = FakeTask()
 
     async def start(self, context: ConnectorContext) -> None:
@@ -343,11 +340,10 @@ class FakeConnector:
     def open_task(
         self, config: Mapping[str, str], context: TaskContext
     ) -> BatchSourceTask | SourceTask:
-        self.opened.append(config)
         return self.task
 
     def problems(self) -> Mapping[str, str]:
-        return self.troubles
+        return {}
 
     async def stop(self) -> None:
         self.stopped += 1
@@ -388,7 +384,6 @@ class FakeConsumer:
 
     def __init__(self, group: FakeGroup, listener: AssignmentListener, *, most: int = 3) -> None:
         self.group, self.listener, self.most = group, listener, most
-        self.away = False
         self.subscribed: tuple[str, ...] = ()
         self.positions: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
@@ -501,8 +496,6 @@ class FakeConsumer:
         self.was_set.add(partition)
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
-        if self.away:
-            return -1 if ask else self.heard.get(partition, -1)
         self.heard[partition] = (
             self.group.ends[partition]
             if ask or partition not in self.paused

@@ -64,11 +64,6 @@ class Stage:
             self.tasks[name] = await self.stack.enter_async_context(working(worker))
         await self.clock.advance(8.0)
 
-    async def leaves(self, name: str) -> None:
-        self.tasks[name].cancel()
-        await self.clock.settle()
-        await self.workers[name].membership.leave()
-
     def link(self, name: str) -> MemoryCoordinator:
         link = self.workers[name].link
         assert isinstance(link, MemoryCoordinator)
@@ -76,9 +71,6 @@ class Stage:
 
     def owned(self, *names: str) -> list[Work]:
         return [self.workers[name].owned for name in names]
-
-    def running(self, *names: str) -> bool:
-        return not any(self.workers[name].suspended for name in names)
 
     def check_all_runs_once(self, *names: str) -> None:
         parts = self.owned(*names)
