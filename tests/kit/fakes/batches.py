@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from mm2py.protocol.record_batch import ATTRIBUTES_OFFSET, Bytes, Codec, RecordBatch, crc32c
+from mm2py.protocol.record_batch import (
+    ATTRIBUTES_OFFSET,
+    BufferLease,
+    Bytes,
+    Codec,
+    RecordBatch,
+    crc32c,
+)
 from mm2py.protocol.records import NewRecord, encode_batch
 
 _CRC: Final = Struct(">I")
@@ -78,6 +85,19 @@ def source_batch(
     data, newest = encode_batch(records, codec), max(it.timestamp for it in records)
     ends, count = (offsets[0], offsets[-1]), len(offsets)
     return RecordBatch(data, *ends, count, newest, leader_epoch, int(codec), tuple(runs), None)
+
+
+def a_batch(
+    first: int,
+    count: int = 1,
+    *,
+    size: int = 100,
+    runs: tuple[tuple[int, int], ...] | None = None,
+    lease: BufferLease | None = None,
+) -> RecordBatch:
+    """Return a batch with these offsets whose bytes mean nothing."""
+    ends, runs = (first, first + count - 1), runs or ((first, count),)
+    return RecordBatch(bytearray(size), *ends, count, 5_000 + first, 0, 0, runs, lease)
 
 
 class CountedLease:

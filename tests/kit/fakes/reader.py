@@ -5,7 +5,7 @@ from typing import Protocol
 
 from mm2py.api.context import SourceGap
 from mm2py.client.fetch.owner import BatchOrigins
-from mm2py.protocol.record_batch import BufferLease, RecordBatch
+from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
 Fetched = list[tuple[TopicPartition, list[RecordBatch]]]
@@ -15,14 +15,10 @@ class Events(Protocol):
     """What a reader reports to."""
 
     @property
-    def on_gap(self) -> Callable[[SourceGap], None]:
-        """Takes a loss."""
-        ...
+    def on_gap(self) -> Callable[[SourceGap], None]: ...
 
     @property
-    def on_failed(self) -> Callable[[TopicPartition, Exception], None]:
-        """Takes a partition that cannot be read."""
-        ...
+    def on_failed(self) -> Callable[[TopicPartition, Exception], None]: ...
 
     @property
     def on_stalled(self) -> Callable[[TopicPartition, Exception | None], None]:
@@ -33,21 +29,6 @@ class Events(Protocol):
     def origins(self) -> BatchOrigins | None:
         """Decides what is dropped as a loop."""
         ...
-
-
-def a_batch(first: int, count: int = 1, lease: BufferLease | None = None) -> RecordBatch:
-    """Return a batch with these offsets whose bytes mean nothing."""
-    return RecordBatch(
-        bytearray(100),
-        base_offset=first,
-        last_offset=first + count - 1,
-        count=count,
-        max_timestamp=1_700_000_000_000,
-        leader_epoch=0,
-        attributes=0,
-        runs=((first, count),),
-        lease=lease,
-    )
 
 
 class FakeReader:
@@ -61,8 +42,8 @@ class FakeReader:
         self.positions: dict[TopicPartition, int] = {}
         self.lags: dict[TopicPartition, int] = {}
         self.silent: dict[TopicPartition, float] = {}
-        self.throttled: dict[int, float] = {}
         """Seconds for which it is not known where logs end."""
+        self.throttled: dict[int, float] = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}
         self.epochs: dict[TopicPartition, int] = {}
         self.began: dict[TopicPartition, int] = {}
@@ -86,38 +67,30 @@ class FakeReader:
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these too, from these positions on."""
         self.positions |= positions
         self.topic_ids |= topic_ids or {}
         self.epochs |= epochs or {}
 
     def began_at(self, tp: TopicPartition) -> int:
-        """Return ``began``, -1 where it is not known."""
         return self.began.get(tp, -1)
 
     def epoch_at(self, tp: TopicPartition, offset: int) -> int:
-        """Return ``epochs``, whatever the offset."""
         return self.epochs.get(tp, -1)
 
     def incarnation(self, tp: TopicPartition) -> bytes:
-        """Return the topic id, zeros where none is known."""
         return self.topic_ids.get(tp, bytes(16))
 
     async def look_back(self) -> None:
-        """Report ``last_gaps``."""
         for gap in self.last_gaps:
             self.events.on_gap(gap)
 
     def waiting(self, tp: TopicPartition) -> int:
-        """Return how many records are fetched and not taken."""
         return self.unread.get(tp, 0)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it."""
         self.paused |= set(partitions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it."""
         self.paused -= set(partitions)
 
     def take_answered(self) -> set[TopicPartition]:
@@ -126,7 +99,6 @@ class FakeReader:
         return answered
 
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> Fetched:
-        """Return the next answer, empty where there is none."""
         self.asked.append((max_wait_ms, max_bytes))
         self._answered |= self.news
         self.news = set()
@@ -141,11 +113,9 @@ class FakeReader:
         return self.answers.pop(0) if self.answers else []
 
     def position(self, tp: TopicPartition) -> int:
-        """Return where a partition is, -1 if it is not read."""
         return self.positions.get(tp, -1)
 
     def lag(self, tp: TopicPartition) -> int:
-        """Return ``lags``, -1 where it is not known."""
         return self.lags.get(tp, -1)
 
     def end(self, tp: TopicPartition) -> int:
@@ -153,42 +123,34 @@ class FakeReader:
         return self.position(tp) + self.lags[tp] if tp in self.lags else -1
 
     def throttled_s(self) -> Mapping[int, float]:
-        """Return ``throttled``."""
         return self.throttled
 
     def silent_s(self, tp: TopicPartition) -> float:
-        """Return ``silent``, 0 where there is none."""
         return self.silent.get(tp, 0.0)
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return those of ``starts``."""
         return {tp: self.starts[tp] for tp in partitions if tp in self.starts}
 
     async def log_ends(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return those of ``ends``."""
         return {tp: self.ends[tp] for tp in partitions if tp in self.ends}
 
     async def refresh_ends(self) -> None:
-        """Set the lag of paused partitions from ``ends``."""
         self.ends_asked += bool(self.paused)
         for tp in self.paused:
             self.lags[tp] = self.ends.get(tp, -1)
 
     def rewind(self, tp: TopicPartition, position: int) -> bool:
-        """Go back there."""
         self.positions[tp] = position
         return True
 
     def drop(self, tp: TopicPartition) -> None:
-        """Note it."""
         self.dropped.append(tp)
 
     async def close(self) -> None:
-        """Count it."""
         self.closed += 1
 
 

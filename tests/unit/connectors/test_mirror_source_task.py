@@ -19,8 +19,8 @@ from mm2py_connectors.mirror_source_task import (
     MirrorSourceTask,
 )
 from mm2py_connectors.retention_watch import CHECK_S
-from tests.kit.fakes.batches import CountedLease
-from tests.kit.fakes.reader import FakeReader, a_batch
+from tests.kit.fakes.batches import CountedLease, a_batch
+from tests.kit.fakes.reader import FakeReader
 from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region, flow_config
 
 T0, T1, DASH = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("a-b", 2)
@@ -270,7 +270,7 @@ async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() ->
     bench, lease = Bench(), CountedLease()
     async with running(bench):
         bench.task.failed(T0, PartitionError("too large", topic="t", partition=0))
-        bench.reader.answers = [[(T0, [a_batch(0, 1, lease)]), (T1, [a_batch(0, 1)])]]
+        bench.reader.answers = [[(T0, [a_batch(0, 1, lease=lease)]), (T1, [a_batch(0, 1)])]]
         polled = await bench.task.poll(1)
         assert [out.source for out in polled] == [T1]
         assert bench.reader.dropped == [T0]

@@ -21,7 +21,8 @@ from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig, MirrorSourceTaskConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
-from tests.kit.fakes.reader import LogsReader, a_batch
+from tests.kit.fakes.batches import a_batch
+from tests.kit.fakes.reader import LogsReader
 from tests.plugins.counting_source import CountingSourceConnector
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.mirror_fakes import Region, flow_config

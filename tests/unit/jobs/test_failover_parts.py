@@ -407,43 +407,42 @@ SHOP = Acl(
 MIRROR = replace(SHOP, principal="User:mirror")
 
 
-def test_everybody_who_may_write_is_denied_but_the_mirror() -> None:
-    reader = replace(SHOP, principal="User:reader", operation=AclOperation.READ)
-    owner = replace(SHOP, principal="User:owner", operation=AclOperation.ALL)
-    plan = fence_of([SHOP, MIRROR, reader, owner], ["orders"], ["User:mirror"], mirror_writes=True)
-    assert set(plan.rules) == {
-        Rule(topic="orders", principal="User:shop"),
-        Rule(topic="orders", principal="User:owner"),
-    }
-    assert not plan.note
-    (acl,) = {it.acl for it in plan.rules if it.principal == "User:shop"}
-    assert acl == replace(SHOP, permission=AclPermission.DENY)
+READER = replace(SHOP, principal="User:reader", operation=AclOperation.READ)
+OWNER = replace(SHOP, principal="User:owner", operation=AclOperation.ALL)
+FOR_PREFIX = replace(SHOP, resource_name="or", pattern_type=PatternType.PREFIXED)
+FOR_ALL = replace(SHOP, resource_name="*")
+DENIED = replace(SHOP, permission=AclPermission.DENY)
+EVERYBODY_MAY = replace(SHOP, principal=EVERYBODY)
+UNKNOWN, MINE = "", "User:mirror"
 
 
 @pytest.mark.parametrize(
-    "acl",
+    ("acls", "mirrors", "mirror_writes", "denied", "noted"),
     [
-        replace(SHOP, resource_name="or", pattern_type=PatternType.PREFIXED),
-        replace(SHOP, resource_name="*"),
+        ([SHOP, MIRROR, READER, OWNER], {MINE}, True, {"User:shop", "User:owner"}, ""),
+        ([FOR_PREFIX], {MINE}, True, {"User:shop"}, ""),
+        ([FOR_ALL], {MINE}, True, {"User:shop"}, ""),
+        ([SHOP, DENIED], {MINE}, False, set[str](), ""),  # it is not recorded as ours
+        ([EVERYBODY_MAY], {MINE}, True, set[str](), "User:*"),
+        ([EVERYBODY_MAY], {MINE}, False, {EVERYBODY}, ""),
+        # A mirror whose login does not tell its name is kept out too.
+        ([SHOP], {UNKNOWN}, True, {"User:shop"}, "super user"),
+        ([SHOP], {UNKNOWN, MINE}, True, {"User:shop"}, "super user"),
+        ([SHOP], {UNKNOWN}, False, {"User:shop"}, ""),
     ],
 )
-def test_rules_for_many_topics_count(acl: Acl) -> None:
-    plan = fence_of([acl], ["orders", "x"], [], mirror_writes=True)
-    assert Rule(topic="orders", principal="User:shop") in plan.rules
+def test_everybody_who_may_write_is_denied_but_the_mirror(
+    acls: Sequence[Acl], mirrors: set[str], denied: set[str], noted: str, *, mirror_writes: bool
+) -> None:
+    plan = fence_of(acls, ["orders"], mirrors, mirror_writes=mirror_writes)
+    assert set(plan.rules) == {Rule(topic="orders", principal=it) for it in denied}
+    assert noted in plan.note
+    assert bool(noted) == bool(plan.note)
 
 
-def test_what_is_denied_already_is_not_recorded_as_ours() -> None:
-    denied = replace(SHOP, permission=AclPermission.DENY)
-    assert not fence_of([SHOP, denied], ["orders"], [], mirror_writes=False).rules
-
-
-def test_everybody_is_not_denied_where_a_mirror_writes() -> None:
-    everybody = replace(SHOP, principal=EVERYBODY)
-    plan = fence_of([everybody], ["orders"], [], mirror_writes=True)
-    assert not plan.rules
-    assert "User:*" in plan.note
-    plan = fence_of([everybody], ["orders"], [], mirror_writes=False)
-    assert plan.rules == (Rule(topic="orders", principal=EVERYBODY),)
+def test_a_rule_of_the_fence_denies_what_was_allowed() -> None:
+    (rule,) = fence_of([SHOP], ["orders"], [MINE], mirror_writes=True).rules
+    assert rule.acl == DENIED
 
 
 def test_a_topic_without_rules_is_left_alone_and_named() -> None:
@@ -459,20 +458,3 @@ def test_a_login_tells_the_principal_where_it_can() -> None:
     assert principal_of({}) == "User:ANONYMOUS"
     assert not principal_of({"security.protocol": "SSL"})
     assert not principal_of({"sasl.jaas.config": "nonsense"})
-
-
-@pytest.mark.parametrize(
-    ("mirrors", "mirror_writes", "noted"),
-    [
-        ({""}, True, True),
-        ({"", "User:mirror"}, True, True),
-        ({"User:mirror"}, True, False),
-        ({""}, False, False),
-    ],
-)
-def test_a_mirror_whose_login_does_not_tell_its_name_is_said_to_be_kept_out_too(
-    mirrors: set[str], mirror_writes: bool, noted: bool
-) -> None:
-    plan = fence_of([SHOP], ["orders"], mirrors, mirror_writes=mirror_writes)
-    assert plan.rules
-    assert ("super user" in plan.note) is noted

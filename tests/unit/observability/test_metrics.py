@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mm2py.observability import checkpoint_ages
 from mm2py.observability.ages import Ages, AgeWindow
-from mm2py.observability.checkpoint_ages import MOST_CHECKPOINTS, CheckpointKey, CheckpointMeter
+from mm2py.observability.checkpoint_ages import CheckpointKey, CheckpointMeter
 from mm2py.observability.metrics import MOST_GONE, Metrics
 from mm2py.observability.processes import ProcessWatch
 from mm2py.testing.clock import FakeClock
@@ -18,17 +19,6 @@ from tests.unit.runtime.runtime_fakes import EagerClock
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDERS = TopicPartition("orders", 0)
 NOW = 1_700_000_000_000
-
-
-def test_a_forgotten_partition_keeps_its_part_of_the_sums() -> None:
-    meter = Metrics(FakeClock(NOW)).flow(FLOW)
-    partition = meter.partition(ORDERS)
-    partition.records, partition.bytes = 7, 700
-    partition.report_lag(5, NOW - 10, NOW)
-    meter.forget(ORDERS)
-    snapshot = meter.snapshot()
-    assert (snapshot.records, snapshot.size_bytes) == (7, 700)
-    assert (snapshot.partitions, snapshot.lag_records) == (0, 0)
 
 
 def test_of_topics_without_a_partition_here_the_counts_of_the_newest_are_kept() -> None:
@@ -73,12 +63,6 @@ def test_what_a_partition_costs_that_leaves_does_not_grow_with_the_topics_that_s
     for number in range(topics):
         meter.forget(TopicPartition(Counted(number), 0))
     assert Counted.looks < 40 * topics
-
-
-def test_lag_in_time_is_zero_when_nothing_lags_however_old_the_records() -> None:
-    meter = Metrics(FakeClock(NOW)).flow(FLOW)
-    meter.partition(ORDERS).report_lag(0, 1_000, NOW)
-    assert meter.snapshot().lag_ms == 0
 
 
 def test_lag_in_time_is_bounded_by_the_moment_the_partition_was_caught_up() -> None:
@@ -187,14 +171,23 @@ def key(number: int, task: str = "c-0") -> CheckpointKey:
     return CheckpointKey(task, "billing", TopicPartition("A.orders", number))
 
 
-def test_of_more_than_can_be_kept_the_one_that_is_longest_without_a_checkpoint_goes() -> None:
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many are kept."""
+    monkeypatch.setattr(checkpoint_ages, "MOST_CHECKPOINTS", 50)
+    return 50
+
+
+def test_of_more_than_can_be_kept_the_one_that_is_longest_without_a_checkpoint_goes(
+    most: int,
+) -> None:
     meter = CheckpointMeter(FakeClock())
-    for number in range(MOST_CHECKPOINTS):
+    for number in range(most):
         meter.note(key(number), number)
     meter.note(key(0), 7)
-    meter.note(key(MOST_CHECKPOINTS), 8)
+    meter.note(key(most), 8)
     kept = {it.key for it in meter.all()}
-    assert len(kept) == MOST_CHECKPOINTS
+    assert len(kept) == most
     assert key(0) in kept
     assert key(1) not in kept
 
@@ -217,14 +210,14 @@ def test_news_cost_as_much_as_there_are_of_them(monkeypatch: pytest.MonkeyPatch)
     assert len(looks) == 1
 
 
-def test_of_those_that_are_dropped_nothing_is_told() -> None:
+def test_of_those_that_are_dropped_nothing_is_told(most: int) -> None:
     meter = CheckpointMeter(FakeClock())
     meter.note(key(0, "c-1"), 1)
     meter.forget("c-1")
-    for number in range(MOST_CHECKPOINTS + 1):
+    for number in range(most + 1):
         meter.note(key(number), number)
     told = {it.key for it in meter.changed()}
-    assert len(told) == MOST_CHECKPOINTS
+    assert len(told) == most
     assert key(0) not in told
 
 

@@ -256,9 +256,7 @@ class FakeMembership:
     def __init__(self, name: str, group: FakeGroup, config: ConfigBackingStore) -> None:
         self.name, self.group, self.config = name, group, config
         self.rejoin_errors: list[RetriableError] = []
-        self.offsets_seen: list[int] = []
         self.left = 0
-        self.waited_for_ours = 0
         self.ours = asyncio.Event()
         self.ours.set()
         self.solo = False
@@ -267,7 +265,6 @@ class FakeMembership:
         self.permit = Permit(group.clock)
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
-        self.offsets_seen.append(config_offset)
         if self.rejoin_errors:
             error = self.rejoin_errors.pop(0)
             if isinstance(error, MembershipLostError):
@@ -284,7 +281,6 @@ class FakeMembership:
 
     async def until_ours(self) -> None:
         self.group.drop(self.name)
-        self.waited_for_ours += 1
         await self.ours.wait()
 
     async def signal(self) -> Rejoin | Lost:

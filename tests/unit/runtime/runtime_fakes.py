@@ -1,6 +1,7 @@
 """Fakes of what the runtime leans on: a clock, a Sender, tasks, a store, a connector."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import ClassVar, NamedTuple
@@ -26,6 +27,7 @@ from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.testing.waiting import until
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, State, TaskId, TopicPartition
+from tests.kit.fakes.batches import a_batch
 from tests.kit.fakes.stores import MemoryOffsetBackingStore
 
 
@@ -52,22 +54,6 @@ async def turns(number: int) -> None:
     """Let the loop turn."""
     for _ in range(number):
         await asyncio.sleep(0)
-
-
-def a_batch(
-    first: int, count: int = 1, *, size: int = 100, runs: tuple[tuple[int, int], ...] | None = None
-) -> RecordBatch:
-    return RecordBatch(
-        bytearray(size),
-        base_offset=first,
-        last_offset=first + count - 1,
-        count=count,
-        max_timestamp=5_000 + first,
-        leader_epoch=0,
-        attributes=0,
-        runs=runs or ((first, count),),
-        lease=None,
-    )
 
 
 def outgoing(topic: str, first: int, count: int = 1, *, size: int = 100) -> Outgoing:
@@ -103,10 +89,10 @@ class FakeSender:
         self._end_watch = permit.watch(self._permit_changed)
         self.stuck: set[TopicPartition] = set()
         """Targets that take nothing, so that nothing of them is acknowledged."""
-        self.waiting: list[Waiting] = []
         self.sent: list[Waiting] = []
+        self._queues: dict[TopicPartition, list[Waiting]] = {}
+        self._backlog = Counter[TopicPartition]()
         self.start_errors: list[Exception] = []
-        self.on_throttled: Callable[[Mapping[int, float]], None] = lambda _: None
         self.closed = 0
         self.started = 0
         self.flush_result: bool | None = None
@@ -128,8 +114,13 @@ class FakeSender:
         return self
 
     @property
+    def waiting(self) -> Sequence[Waiting]:
+        """What was not acknowledged yet, target by target."""
+        return [item for queue in self._queues.values() for item in queue]
+
+    @property
     def buffered_bytes(self) -> int:
-        return sum(len(item.batch.data) for item in self.waiting)
+        return self._backlog.total()
 
     async def start(self) -> None:
         if self.start_errors:
@@ -145,46 +136,56 @@ class FakeSender:
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
     ) -> None:
-        self.waiting += [Waiting(source, target, batch) for batch in batches]
-        self.sent += [Waiting(source, target, batch) for batch in batches]
-        if self.acknowledge and self.permit.valid:
-            self.acknowledge_all()
+        new = [Waiting(source, target, batch) for batch in batches]
+        self.sent += new
+        self._queues.setdefault(target, []).extend(new)
+        self._backlog[target] += sum(len(batch.data) for batch in batches)
+        if self.acknowledge and self.permit.valid and target not in self.stuck:
+            self._acknowledge(target)
 
     def cut(self, target: TopicPartition, end: int) -> None:
         """Let a target partition lose what is behind ``end``."""
         self._next[target] = end
 
     def acknowledge_all(self) -> None:
-        moving = [item for item in self.waiting if item.target not in self.stuck]
-        self.waiting = [item for item in self.waiting if item.target in self.stuck]
-        for item in moving:
-            self._acknowledge(item)
+        for target in tuple(self._queues):
+            if target not in self.stuck:
+                self._acknowledge(target)
 
     def acknowledge_first(self) -> None:
-        self._acknowledge(self.waiting.pop(0))
+        self._acknowledge(self.waiting[0].target, 1)
 
-    def _acknowledge(self, item: Waiting) -> None:
-        source, target, batch = item
-        base = self._next.get(target, 0)
-        self._next[target] = base + batch.count
-        self.on_delivered(source, target, batch, base)
+    def _acknowledge(self, target: TopicPartition, most: int | None = None) -> None:
+        for source, _, batch in self._taken(target, most):
+            base = self._next.get(target, 0)
+            self._next[target] = base + batch.count
+            self.on_delivered(source, target, batch, base)
+
+    def _taken(self, target: TopicPartition, most: int | None = None) -> Sequence[Waiting]:
+        """Take from the queue of a target."""
+        queue = self._queues.pop(target, [])
+        taken, left = queue[:most], [] if most is None else queue[most:]
+        if left:
+            self._queues[target] = left
+        self._backlog[target] -= sum(len(item.batch.data) for item in taken)
+        return taken
 
     def refuse(self, source: TopicPartition, error: Exception) -> None:
         target = next(item.target for item in self.sent if item.source == source)
-        self.waiting = [item for item in self.waiting if item.source != source]
+        self._taken(target)
         self.on_failed(source, target, error)
 
     def backlog_bytes(self, target: TopicPartition) -> int:
-        return sum(len(item.batch.data) for item in self.waiting if item.target == target)
+        return self._backlog[target]
 
     def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
-        batches = [item.batch for item in self.waiting if item.target == target]
+        batches = [item.batch for item in self._queues.get(target, ())]
         if not batches:
             return None
         return batches[0].base_offset, sum(batch.count for batch in batches)
 
     def give_back(self, target: TopicPartition) -> None:
-        self.waiting = [item for item in self.waiting if item.target != target]
+        self._taken(target)
 
     def _permit_changed(self) -> None:
         if self.acknowledge and self.permit.valid:
@@ -194,7 +195,7 @@ class FakeSender:
         self.asked_for.update(topics)
 
     def watch_throttles(self, changed: Callable[[Mapping[int, float]], None]) -> None:
-        self.on_throttled = changed
+        """No broker throttles here."""
 
     def drop_unopened(self) -> None:
         """Everything is open here."""
@@ -267,6 +268,22 @@ class FakeTask:
         self.stopped += 1
 
 
+class BareTransform:
+    """A transform that a test supplies; it may route."""
+
+    keeps_partition: ClassVar[bool] = False
+
+    def __init__(self, call: Callable[[SinkRecord], SinkRecord | None]) -> None:
+        self._call = call
+        self.closed = False
+
+    def apply(self, record: SinkRecord) -> SinkRecord | None:
+        return self._call(record)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class FakeStore:
     """A memory store that can be told to fail, and that remembers every write."""
 
@@ -309,9 +326,7 @@ class FakeConnector:
         self.start_errors: list[Exception] = []
         self.context: ConnectorContext | None = None
         self.stopped = 0
-        self.opened: list[Mapping[str, str]] = []
         self.stop_error: Exception | None = None
-        self.troubles: dict[str, str] = {}
         self.task: BatchSourceTask | SourceTask = FakeTask()
 
     async def start(self, context: ConnectorContext) -> None:
@@ -325,11 +340,10 @@ class FakeConnector:
     def open_task(
         self, config: Mapping[str, str], context: TaskContext
     ) -> BatchSourceTask | SourceTask:
-        self.opened.append(config)
         return self.task
 
     def problems(self) -> Mapping[str, str]:
-        return self.troubles
+        return {}
 
     async def stop(self) -> None:
         self.stopped += 1
@@ -370,7 +384,6 @@ class FakeConsumer:
 
     def __init__(self, group: FakeGroup, listener: AssignmentListener, *, most: int = 3) -> None:
         self.group, self.listener, self.most = group, listener, most
-        self.away = False
         self.subscribed: tuple[str, ...] = ()
         self.positions: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
@@ -483,8 +496,6 @@ class FakeConsumer:
         self.was_set.add(partition)
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
-        if self.away:
-            return -1 if ask else self.heard.get(partition, -1)
         self.heard[partition] = (
             self.group.ends[partition]
             if ask or partition not in self.paused

@@ -64,11 +64,6 @@ class Stage:
             self.tasks[name] = await self.stack.enter_async_context(working(worker))
         await self.clock.advance(8.0)
 
-    async def leaves(self, name: str) -> None:
-        self.tasks[name].cancel()
-        await self.clock.settle()
-        await self.workers[name].membership.leave()
-
     def link(self, name: str) -> MemoryCoordinator:
         link = self.workers[name].link
         assert isinstance(link, MemoryCoordinator)
@@ -76,9 +71,6 @@ class Stage:
 
     def owned(self, *names: str) -> list[Work]:
         return [self.workers[name].owned for name in names]
-
-    def running(self, *names: str) -> bool:
-        return not any(self.workers[name].suspended for name in names)
 
     def check_all_runs_once(self, *names: str) -> None:
         parts = self.owned(*names)
@@ -300,14 +292,6 @@ def test_a_round_between_that_did_not_complete_empties_what_the_leader_remembers
     plan = settled("a", "b")
     after = play(plan.state, {"a": plan.owners["a"]}, generation=plan.state.previous_generation + 2)
     assert (after.delay_ms, after.owners) == (0, {"a": ALL})
-
-
-def test_deleted_connectors_and_tasks_are_revoked_where_they_run_also_by_a_new_leader() -> None:
-    plan = settled("a", "b")
-    for state in (plan.state, FRESH):
-        after = play(state, plan.owners, tasks(0), generation=plan.state.previous_generation + 1)
-        assert after.owners["a"] | after.owners["b"] == tasks(0)
-        assert not any(after.assigned.values())
 
 
 def test_rounds_that_revoke_for_balance_are_spaced_and_the_pause_grows() -> None:

@@ -22,6 +22,7 @@ from mm2py.runtime.tasks.offset_maps import MapPruning, TaskOffsetMaps
 from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
+from tests.property.effort import examples
 from tests.unit.runtime.runtime_fakes import FakeSender, FakeStore
 from tests.unit.runtime.test_offset_maps import a_committer, page_of, stored_maps
 
@@ -358,7 +359,7 @@ async def test_invariant_4_nothing_is_removed_without_permit(
     assert [await pruning.look() for _ in range(4)] == [2, 2, 1, 0]
 
 
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("number", range(examples(12)))
 async def test_invariant_2_whenever_a_worker_ends_what_is_left_is_a_whole_map(
     number: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,27 @@ class Silent:
     """A connector class without a say."""
 
 
+class Files:
+    plugin_type = "sink"
+
+
+class Mirror:
+    plugin_type = "sink"
+
+    @staticmethod
+    def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
+        return {"bootstrap.servers": "source:1"}
+
+    @staticmethod
+    def check_offsets(config: Mapping[str, str], offsets: object) -> bool:
+        return True
+
+
+def find(name: str) -> ConnectorFactory:
+    classes = {it.__name__: it for it in (Checked, Silent, Files, Mirror)}
+    return cast("ConnectorFactory", classes[name])
+
+
 class Broken:
     """A store that is away."""
 
@@ -51,10 +72,6 @@ class Broken:
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
         raise RetriableError("the target is away")
-
-
-def find(name: str) -> ConnectorFactory:
-    return cast("ConnectorFactory", {"Checked": Checked, "Silent": Silent}[name])
 
 
 class Bench:
@@ -148,30 +165,6 @@ MIRROR = {"name": "m", "connector.class": "Mirror"}
 HALF = "However, if this connector manages offsets externally, they will need to be manually {0} in the system"
 
 
-class Files:
-    plugin_type = "sink"
-
-
-class Mirror:
-    plugin_type = "sink"
-
-    @staticmethod
-    def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
-        return {"bootstrap.servers": "source:1"}
-
-    @staticmethod
-    def check_offsets(config: Mapping[str, str], offsets: object) -> bool:
-        return True
-
-
-class Source:
-    pass
-
-
-def find_connector(name: str) -> ConnectorFactory:
-    return cast("ConnectorFactory", {"Files": Files, "Mirror": Mirror, "Source": Source}[name])
-
-
 class Groups:
     """Groups in memory; ``error`` is raised by each change."""
 
@@ -206,7 +199,7 @@ class Groups:
 
 
 def editor(groups: Groups) -> SinkOffsetEditor:
-    return SinkOffsetEditor(find_connector, {"bootstrap.servers": "worker:1"}, groups.open)
+    return SinkOffsetEditor(find, {"bootstrap.servers": "worker:1"}, groups.open)
 
 
 def entry(topic: object, partition: object, offset: object) -> OffsetEntry:
@@ -321,11 +314,9 @@ async def test_a_cluster_that_does_not_answer_is_an_error_that_says_so() -> None
 
 async def test_each_connector_goes_to_the_editor_of_its_type() -> None:
     groups = Groups()
-    both = editor_by_type(
-        find_connector, OffsetEditor(MemoryOffsetBackingStore(), find_connector), editor(groups)
-    )
+    both = editor_by_type(find, OffsetEditor(MemoryOffsetBackingStore(), find), editor(groups))
     assert await both(FILES).read("files", FILES)
-    assert await both({"connector.class": "Source"}).read("s", {}) == []
+    assert await both({"connector.class": "Silent"}).read("s", {}) == []
     assert len(groups.opened) == 1
     await both(FILES).reset("files", FILES)
     assert groups.committed == {}

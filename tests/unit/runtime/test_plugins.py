@@ -108,10 +108,13 @@ AT_MS = 1_763_859_909_045
 """2025-11-23T01:05:09.045Z."""
 
 
-def a_chain(config: Mapping[str, str], tolerance: str = "none") -> TransformChain:
+def errant(tolerance: str) -> ErrantRecords:
     errors = parse_config(FrameworkConfig, {"errors.tolerance": tolerance})
-    errant = ErrantRecords("sink", 0, errors, clock=EagerClock())
-    return TransformChain(steps_of(config), errant.transformed)
+    return ErrantRecords("files", 0, errors, clock=EagerClock())
+
+
+def a_chain(config: Mapping[str, str], tolerance: str = "none") -> TransformChain:
+    return TransformChain(steps_of(config), errant(tolerance).transformed)
 
 
 def one(type_: str, **keys: str) -> TransformChain:
@@ -153,22 +156,20 @@ def test_a_replacement_that_names_no_group_is_an_error_of_its_record(replacement
 
 
 @pytest.mark.parametrize(
-    ("format_", "expected"),
+    ("format_", "at_ms", "expected"),
     [
-        ("yyyyMMdd", "t-20251123"),
-        ("yy-M-d", "t-25-11-23"),
-        ("yyyy.MM.dd'T'HHmmss.SSS", "t-2025.11.23T010509.045"),
-        ("yyyy'o''clock'D", "t-2025o'clock327"),
+        ("yyyyMMdd", AT_MS, "t-20251123"),
+        ("yy-M-d", AT_MS, "t-25-11-23"),
+        ("yyyy.MM.dd'T'HHmmss.SSS", AT_MS, "t-2025.11.23T010509.045"),
+        ("yyyy'o''clock'D", AT_MS, "t-2025o'clock327"),
+        ("yyyyMMdd", 1_600_000_000_000_000, "t-526711225"),  # a year that datetime has not
     ],
 )
-def test_timestamp_router_names_topics_by_a_records_time(format_: str, expected: str) -> None:
+def test_timestamp_router_names_topics_by_a_records_time(
+    format_: str, at_ms: int, expected: str
+) -> None:
     chain = one("TimestampRouter", timestamp_format=format_)
-    assert applied(chain, RECORD._replace(timestamp_ms=AT_MS)).topic == expected
-
-
-def test_timestamp_router_names_years_that_datetime_has_not() -> None:
-    micros = RECORD._replace(timestamp_ms=1_600_000_000_000_000)
-    assert applied(one("TimestampRouter"), micros).topic == "t-526711225"
+    assert applied(chain, RECORD._replace(timestamp_ms=at_ms)).topic == expected
 
 
 @pytest.mark.parametrize("negate", [False, True])
@@ -214,18 +215,19 @@ def test_headers_are_inserted_behind_and_dropped_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicate", "own", "holds"),
+    ("predicate", "own", "record", "holds"),
     [
-        ("TopicNameMatches", {"pattern": "t|u"}, True),
-        ("TopicNameMatches", {"pattern": "t."}, False),
-        ("HasHeaderKey", {"name": "g"}, True),
-        ("HasHeaderKey", {"name": "x"}, False),
-        ("RecordIsTombstone", {}, False),
+        ("TopicNameMatches", {"pattern": "t|u"}, RECORD, True),
+        ("TopicNameMatches", {"pattern": "t."}, RECORD, False),
+        ("HasHeaderKey", {"name": "g"}, RECORD, True),
+        ("HasHeaderKey", {"name": "x"}, RECORD, False),
+        ("RecordIsTombstone", {}, RECORD, False),
+        ("RecordIsTombstone", {}, RECORD._replace(value=None), True),
     ],
 )
 @pytest.mark.parametrize("negate", [False, True])
 def test_a_predicate_chooses_the_records(
-    predicate: str, own: Mapping[str, str], *, holds: bool, negate: bool
+    predicate: str, own: Mapping[str, str], record: SinkRecord, *, holds: bool, negate: bool
 ) -> None:
     config = {
         "transforms": "drop",
@@ -235,16 +237,7 @@ def test_a_predicate_chooses_the_records(
         "predicates": "p",
         "predicates.p.type": PACKAGE + "predicates." + predicate,
     } | {f"predicates.p.{name}": text for name, text in own.items()}
-    assert (a_chain(config).apply(RECORD) is None) is (holds is not negate)
-
-
-def test_a_tombstone_is_told_by_its_value() -> None:
-    config = {
-        "transforms": "f", "transforms.f.type": "Filter", "transforms.f.predicate": "p",
-        "predicates": "p", "predicates.p.type": "RecordIsTombstone",
-    }  # fmt: skip
-    assert a_chain(config).apply(RECORD._replace(value=None)) is None
-    assert a_chain(config).apply(RECORD) is RECORD
+    assert (a_chain(config).apply(record) is None) is (holds is not negate)
 
 
 def test_transforms_are_applied_in_their_order_and_the_record_as_read_is_kept() -> None:
@@ -265,28 +258,6 @@ def test_transforms_are_applied_in_their_order_and_the_record_as_read_is_kept() 
     assert (made.original_topic, made.original_partition) == T0
     other = RECORD._replace(topic="x")
     assert chain.apply(other) is other
-
-
-def test_an_error_of_a_later_step_keeps_the_record_as_it_was_read() -> None:
-    kept: list[SinkRecord] = []
-
-    class Queue:
-        async def create(self) -> None: ...
-        def send(self, record: SinkRecord, headers: object) -> None:
-            kept.append(record)
-
-        def flush(self) -> None: ...
-        def close(self) -> None: ...
-
-    errors = parse_config(FrameworkConfig, {"errors.tolerance": "all"})
-    errant = ErrantRecords("sink", 0, errors, clock=EagerClock(), queue=Queue())
-    config = {
-        "transforms": "a,b", "transforms.a.type": "InsertHeader", "transforms.a.header": "n",
-        "transforms.a.value.literal": "1", "transforms.b.type": "TimestampRouter",
-    }  # fmt: skip
-    bare = RECORD._replace(timestamp_ms=-1)
-    assert TransformChain(steps_of(config), errant.transformed).apply(bare) is None
-    assert kept == [bare]
 
 
 @pytest.mark.parametrize(
@@ -434,27 +405,24 @@ def test_json_of_what_is_not_what_its_schema_says_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "single", "text"),
     [
-        (0.0, "0.0"),
-        (-0.0, "-0.0"),
-        (0.001, "0.001"),
-        (9999999.0, "9999999.0"),
-        (1e7, "1.0E7"),
-        (-1.25e-7, "-1.25E-7"),
-        (math.inf, "Infinity"),
-        (-math.inf, "-Infinity"),
-        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (0.0, False, "0.0"),
+        (-0.0, False, "-0.0"),
+        (0.001, False, "0.001"),
+        (9999999.0, False, "9999999.0"),
+        (1e7, False, "1.0E7"),
+        (-1.25e-7, False, "-1.25E-7"),
+        (math.inf, False, "Infinity"),
+        (-math.inf, False, "-Infinity"),
+        (1.7976931348623157e308, False, "1.7976931348623157E308"),
+        # A float is as short as its width allows.
+        (struct.unpack(">f", struct.pack(">f", 1 / 3))[0], True, "0.33333334"),
+        (16777216.0, True, "1.6777216E7"),
     ],
 )
-def test_numbers_have_javas_form(value: float, text: str) -> None:
-    assert java_float(value) == text
-
-
-def test_a_float_is_as_short_as_its_width_allows() -> None:
-    (third,) = struct.unpack(">f", struct.pack(">f", 1 / 3))
-    assert java_float(third, single=True) == "0.33333334"
-    assert java_float(16777216.0, single=True) == "1.6777216E7"
+def test_numbers_have_javas_form(value: float, text: str, *, single: bool) -> None:
+    assert java_float(value, single=single) == text
 
 
 @pytest.mark.parametrize(
@@ -522,27 +490,30 @@ WORKER: Final = {
 }
 
 
-def test_a_connector_without_converters_has_the_workers() -> None:
-    found = record_converters(WORKER, {}).encoded(_record("é", {"a": 1}, ("h", [1, "x"])))
-    assert found == (b"\xe9", b'{"a":1}', ((b"h", b'[1,"x"]'),))
-
-
-def test_a_connectors_converter_brings_its_own_keys_only() -> None:
-    own = {"key.converter": "StringConverter", "value.converter": "JsonConverter"}
-    found = record_converters(WORKER, own).encoded(_record("é", 1))
-    assert found == ("é".encode(), b'{"schema":null,"payload":1}', ())
-
-
-def test_bytes_without_a_schema_are_sent_as_they_are() -> None:
-    record = _record(b"\x00", b"\xff", ("raw", b"\x01"), (b"none", None))
-    found = record_converters(WORKER, {}).encoded(record)
-    assert found == (b"\x00", b"\xff", ((b"raw", b"\x01"), (b"none", None)))
-
-
-def test_a_header_may_have_a_schema() -> None:
-    schema = Schema(type=SchemaType.BYTES)
-    record = _record(None, None, ("h", SchemaAndValue(schema, b"\x01\x02\xff")))
-    assert record_converters({}, {}).encoded(record).headers == ((b"h", b"AQL/"),)
+@pytest.mark.parametrize(
+    ("own", "record", "expected"),
+    [
+        pytest.param(
+            {}, _record("é", {"a": 1}, ("h", [1, "x"])), (b"\xe9", b'{"a":1}', ((b"h", b'[1,"x"]'),)), id="the worker's"
+        ),
+        pytest.param(
+            {"key.converter": "StringConverter", "value.converter": "JsonConverter"}, _record("é", 1),
+            ("é".encode(), b'{"schema":null,"payload":1}', ()), id="with its own keys only",
+        ),
+        pytest.param(
+            {}, _record(b"\x00", b"\xff", ("raw", b"\x01"), (b"none", None)),
+            (b"\x00", b"\xff", ((b"raw", b"\x01"), (b"none", None))), id="bytes without a schema as they are",
+        ),
+        pytest.param(
+            {}, _record(None, None, ("h", SchemaAndValue(Schema(type=SchemaType.BYTES), b"\x01\x02\xff"))),
+            (None, None, ((b"h", b"AQL/"),)), id="a header with a schema",
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_is_converted_by_the_connectors_converters_else_the_workers(
+    own: Mapping[str, str], record: SourceRecord, expected: object
+) -> None:
+    assert record_converters(WORKER, own).encoded(record) == expected
 
 
 def test_what_cannot_be_converted_says_which_part_and_not_what_it_holds() -> None:
@@ -619,11 +590,6 @@ def test_bytes_that_it_does_not_write_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=problem):
         converter.from_bytes(data)
-
-
-def errant(tolerance: str) -> ErrantRecords:
-    errors = parse_config(FrameworkConfig, {"errors.tolerance": tolerance})
-    return ErrantRecords("files", 0, errors, clock=EagerClock())
 
 
 def test_a_sinks_record_is_converted_by_the_connectors_converters_else_the_workers() -> None:

@@ -488,16 +488,6 @@ def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(
     assert stage.group.committed == {T0: 12}
 
 
-def test_a_log_that_was_cut_is_named_where_the_consumer_is_set_to_its_end() -> None:
-    stage = begun(T0, p0=6)
-    stage.consumer.resets_to_end = True
-    stage.turn(0, 0)
-    stage.group.ends[T0] = 2
-    stage.pass_s(3)
-    assert offsets(stage) == [*range(6)]
-    assert lost(stage) == [("truncation", 6, 5)]
-
-
 def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:
     stage = begun(T0, p0=9)
     stage.turn()
@@ -507,13 +497,16 @@ def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:
     assert lost(stage) == []
 
 
-def test_a_log_that_was_cut_is_named_and_read_again_from_where_the_consumer_was_set() -> None:
+@pytest.mark.parametrize("resets_to_end", [False, True])
+def test_a_log_that_was_cut_is_named_and_read_again_from_where_the_consumer_was_set(
+    *, resets_to_end: bool
+) -> None:
     stage = begun(T0, p0=6)
+    stage.consumer.resets_to_end = resets_to_end
     stage.turn(0, 0)
     stage.group.ends[T0] = 2
-    for _ in range(3):
-        stage.turn()
-    assert offsets(stage) == [*range(6), 0, 1]
+    stage.pass_s(3)
+    assert offsets(stage) == [*range(6), *([] if resets_to_end else [0, 1])]
     assert lost(stage) == [("truncation", 6, 5)]
 
 

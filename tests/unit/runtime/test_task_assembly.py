@@ -18,6 +18,7 @@ from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskA
 from mm2py.testing.waiting import until
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
+    BareTransform,
     EagerClock,
     FakeTask,
     HostStage,
@@ -290,15 +291,10 @@ async def test_each_record_that_is_left_out_is_logged_itself_where_that_is_asked
 
 
 def _chain(call: Callable[[SinkRecord], SinkRecord | None]) -> TransformChain:
-    class Bare:
-        def apply(self, record: SinkRecord) -> SinkRecord | None:
-            return call(record)
-
-        def close(self) -> None:
-            """Nothing is open."""
-
     errant = ErrantRecords("c", 0, FrameworkConfig(), clock=EagerClock())
-    return TransformChain((TransformStep("T", Bare(), None, negate=False),), errant.transformed)
+    return TransformChain(
+        (TransformStep("T", BareTransform(call), None, negate=False),), errant.transformed
+    )
 
 
 async def test_transforms_drop_and_route_records_and_each_is_told_as_it_was() -> None:

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
 
 import pytest
 
-from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
+from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
 from mm2py.clock import wait_or_stop
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import (
@@ -21,7 +20,7 @@ from mm2py.mirror.ledger import KnownEvents
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
-from mm2py.runtime.tasks.task_context import WorkerTaskContext
+from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import committed_reads
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
@@ -161,7 +160,7 @@ ORDERS = TopicPartition("orders", 0)
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 
-class Events(EventSink):
+class Events(NoLedger):
     def __init__(self) -> None:
         self.reported: list[LossEvent] = []
         self.known = KnownEvents()
@@ -172,15 +171,6 @@ class Events(EventSink):
         self.written += self.known.take(event)
         self.reported.append(event)
         return new
-
-    def unwritten(self) -> Collection[TopicPartition]:
-        return ()
-
-    async def flush(self, timeout_s: float) -> bool:
-        return True
-
-    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        return {}
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         self.known.copied(partition)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, Recor
 from mm2py.protocol.records import NewRecord, Record, decode_batches
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
 from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep, steps_of
+from mm2py.runtime.tasks import transformed_task
 from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
@@ -27,7 +28,8 @@ from mm2py.runtime.tasks.transformed_task import TransformedTask
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until
 from mm2py.types import State, TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask, a_batch
+from tests.kit.fakes.batches import a_batch
+from tests.unit.runtime.runtime_fakes import BareTransform, EagerClock, FakeTask
 from tests.unit.runtime.test_worker_task import Bench
 
 S, T = TopicPartition("orders", 0), TopicPartition("bills", 0)
@@ -70,22 +72,6 @@ class Copies(FakeTask):
 
     def target_of(self, partition: TopicPartition) -> TopicPartition:
         return TopicPartition(f"A.{partition.topic}", partition.partition)
-
-
-class Bare:
-    """A transform that a test supplies; it may route."""
-
-    keeps_partition: ClassVar[bool] = False
-
-    def __init__(self, call: Callable[[SinkRecord], SinkRecord | None]) -> None:
-        self._call = call
-        self.closed = False
-
-    def apply(self, record: SinkRecord) -> SinkRecord | None:
-        return self._call(record)
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _records(first: int, values: Sequence[bytes | None]) -> list[NewRecord]:
@@ -172,7 +158,7 @@ def _poisoned(**made: object) -> tuple[TransformStep, ...]:
 
 
 def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[TransformStep, ...]:
-    return (TransformStep("T", Bare(call), None, negate=False),)
+    return (TransformStep("T", BareTransform(call), None, negate=False),)
 
 
 async def test_a_batch_of_which_all_is_dropped_moves_position_and_lag() -> None:
@@ -321,8 +307,8 @@ async def test_what_is_no_record_of_bytes_is_an_error_of_its_record(
 
 
 async def test_a_transform_that_routes_and_says_that_it_does_not_is_refused() -> None:
-    liar = Bare(lambda it: it._replace(topic="elsewhere"))
-    liar.__class__ = type("Liar", (Bare,), {"keeps_partition": True})
+    liar = BareTransform(lambda it: it._replace(topic="elsewhere"))
+    liar.__class__ = type("Liar", (BareTransform,), {"keeps_partition": True})
     flow = Flow((TransformStep("T", liar, None, negate=False),), _from(S, _batch(0, b"a")))
     await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
     assert "keeps_partition" in str(flow.statuses[-1].cause)
@@ -366,7 +352,11 @@ async def test_a_retriable_error_is_tried_again_and_holds_no_event_loop() -> Non
     assert threading.get_ident() not in threads
 
 
-async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task() -> None:
+async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("WORK_S", "END_S"):
+        monkeypatch.setattr(transformed_task, name, 0.01)
     seen: list[SinkRecord] = []
     go = threading.Event()
 

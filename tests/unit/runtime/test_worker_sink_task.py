@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -15,28 +16,28 @@ from mm2py.config.framework import FrameworkConfig, SinkFrameworkConfig
 from mm2py.errors import FatalError, RetriableError
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
-from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
 from mm2py.runtime.tasks import worker_sink_task
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, ConsumerFactory
-from mm2py.runtime.tasks.task_assembly import SinkClients, TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_assembly import SinkClients, TaskAssembly
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.testing.waiting import eventually
-from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
+from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
+    FLOW,
     T0,
     EagerClock,
     FakeConsumer,
     FakeGroup,
-    FakeSender,
-    FakeStore,
+    HostStage,
     RecordingTask,
-    Statuses,
     a_record,
+    spec_of,
 )
 from tests.unit.runtime.test_validation import MIRROR, WORKER, errors, infos
 
-TASK = TaskId("files", 0)
+TASK = TaskId("Fake", 0)
 
 
 def _breathe() -> None:
@@ -66,12 +67,13 @@ class Clients(SinkClients):
         raise AssertionError("no dead letter queue is configured")
 
 
-class SinkStage:
+class SinkStage(HostStage):
+    """A host whose task is a sink on a thread, by the real clock."""
+
     def __init__(self, *, in_child: bool = True) -> None:
-        self.task = task = RecordingTask()
-        self.group, self.statuses = FakeGroup(p0=10), Statuses()
-        self.clients, self.topics = Clients(self.group), list[str]()
-        self.contexts: list[SinkTaskContext] = []
+        super().__init__()
+        self.sink, self.group = RecordingTask(), FakeGroup(p0=10)
+        self.clients, self.contexts = Clients(self.group), list[SinkTaskContext]()
         stage = self
 
         class Factory:
@@ -85,38 +87,22 @@ class SinkStage:
                 self, config: Mapping[str, str], context: SinkTaskContext
             ) -> RecordingTask:
                 stage.contexts.append(context)
-                return task
+                return stage.sink
 
-        plugins = Plugins([])
-        plugins._entries["FileSinkConnector"] = None  # type: ignore[assignment]  # it is in the cache
-        plugins._loaded["FileSinkConnector"] = Factory  # type: ignore[assignment]  # a factory in the shape of a class
+        self.parts.plugins._loaded["FakeConnector"] = Factory  # type: ignore[assignment]  # a factory in the shape of a class
         clock = SystemClock()
-        self.meter = Metrics(clock).flow(FlowName(ClusterAlias("A"), ClusterAlias("B")))
-        assembly = TaskAssembly(
-            TaskParts(
-                plugins=plugins,
-                store=FakeStore(),
-                meter=self.meter,
-                clock=clock,
-                sender=lambda _spec: FakeSender(),
-                buffer_memory=lambda _spec: 1,
-                offset_flush_interval_ms=20,
-                offset_flush_timeout_ms=5_000,
-                graceful_timeout_ms=5_000,
-                target_name="the worker's cluster",
-                on_topic=lambda _task, topic: self.topics.append(topic),
-                sinks=self.clients if in_child else None,
-            )
+        self.meter = Metrics(clock).flow(FLOW)
+        self.parts = replace(
+            self.parts,
+            clock=clock,
+            meter=self.meter,
+            offset_flush_interval_ms=20,
+            sinks=self.clients if in_child else None,
         )
-        self.host = InProcessTaskHost(
-            assembly, lambda _task, status: self.statuses(status), graceful_s=5
-        )
+        self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
 
-    async def start(self, **config: str) -> None:
-        connector = {"connector.class": "FileSinkConnector", "name": "files", "topics": "t"}
-        await self.host.start_task(
-            TaskSpec(id=TASK, connector_config=connector | config, config={})
-        )
+    async def start(self, **connector: str) -> None:
+        await super().start(topics="t", **connector)
 
 
 async def test_a_sink_task_reads_commits_is_measured_and_ends_in_order() -> None:
@@ -127,38 +113,35 @@ async def test_a_sink_task_reads_commits_is_measured_and_ends_in_order() -> None
     assert stage.clients.sources == [None]
     assert stage.clients.consumers[0].subscribed == ("t",)
     assert stage.meter.partition(T0).records == 10
-    assert stage.meter.partition(T0).task == "files-0"
-    assert stage.topics == ["t"]
+    assert stage.meter.partition(T0).task == "Fake-0"
+    assert stage.topics == [(TASK, "t")]
     await stage.host.stop_task(TASK, 5.0)
-    assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
-    assert stage.task.calls == ["start", "open t-0", "close t-0", "stop"]
+    assert stage.words() == ["RUNNING", "UNASSIGNED"]
+    assert stage.sink.calls == ["start", "open t-0", "close t-0", "stop"]
     assert stage.clients.consumers[0].closed
     assert stage.meter.partitions == ()
 
 
 async def test_a_sink_task_that_fails_says_why_and_leaves_its_group() -> None:
     stage = SinkStage()
-    stage.task.put_errors = [FatalError("disk full")]
+    stage.sink.put_errors = [FatalError("disk full")]
     await stage.start()
-    await eventually(lambda: "FAILED" in stage.statuses.words)
+    await eventually(lambda: "FAILED" in stage.words())
     status = stage.host.status(TASK)
     assert status is not None
     assert str(status.cause) == "disk full"
     assert stage.clients.consumers[0].closed
     assert stage.group.committed == {}
     await stage.host.stop_task(TASK, 5.0)
-    assert stage.statuses.words[-1] == "FAILED"
+    assert stage.words()[-1] == "FAILED"
 
 
 async def test_a_sink_task_that_is_paused_before_its_start_opens_nothing() -> None:
     stage = SinkStage()
-    connector = {"connector.class": "FileSinkConnector", "name": "files", "topics": "t"}
-    await stage.host.start_task(
-        TaskSpec(id=TASK, connector_config=connector, config={}, paused=True)
-    )
-    await eventually(lambda: stage.statuses.words == ["PAUSED"])
+    await stage.host.start_task(spec_of(0, paused=True, connector={"topics": "t"}))
+    await eventually(lambda: stage.words() == ["PAUSED"])
     await stage.host.stop_task(TASK, 5.0)
-    assert stage.task.calls == []
+    assert stage.sink.calls == []
     assert stage.clients.consumers == []
 
 
@@ -170,11 +153,11 @@ async def test_a_plug_in_that_does_not_come_back_is_given_up_after_its_time() ->
         entered.set()
         stuck.wait(20)
 
-    stage.task.put = put  # type: ignore[method-assign,assignment]
+    stage.sink.put = put  # type: ignore[method-assign,assignment]
     await stage.start()
     await eventually(entered.is_set)
     await stage.host.stop_task(TASK, 0.1)
-    assert stage.statuses.words[-1] == State.UNASSIGNED.value
+    assert stage.words()[-1] == State.UNASSIGNED.value
     stuck.set()
 
 
@@ -193,7 +176,7 @@ async def test_while_a_call_does_not_return_the_lag_is_unknown_and_the_flow_says
     await stage.start()
     await eventually(lambda: stage.meter.partition(T0).lag_records == 0)
     with monkeypatch.context() as patch:
-        patch.setattr(stage.task if call == "put" else stage.clients.consumers[0], call, held)
+        patch.setattr(stage.sink if call == "put" else stage.clients.consumers[0], call, held)
         stage.group.ends[T0] = 20
         await eventually(stuck.is_set)
         await eventually(lambda: [it.what for it in stage.meter.findings] == ["thread"])
@@ -219,8 +202,8 @@ async def test_records_that_are_left_out_are_counted_where_the_flow_is_shown() -
         for record in records:
             stage.contexts[0].report(record, FatalError("too large"))
 
-    stage.task.put = put  # type: ignore[method-assign]
-    await stage.start(**{"errors.tolerance": "all"})
+    stage.sink.put = put  # type: ignore[method-assign]
+    await stage.start(errors_tolerance="all")
     await eventually(lambda: stage.group.committed == {T0: 10})
     await eventually(lambda: [it.count for it in stage.meter.findings] == [10])
     (finding,) = stage.meter.findings
@@ -369,6 +352,17 @@ def test_what_was_read_is_kept_not_what_became_of_it() -> None:
     read = a_record(T0, 4, b"raw")
     stand.errant.put_failed(read._replace(value="made", raw=read), FatalError("no"))
     assert stand.queue.kept == [(read, {})]
+
+
+def test_an_error_of_a_later_step_keeps_the_record_as_it_was_read() -> None:
+    stand = Stand(headers=False, errors_tolerance="all")
+    config = {
+        "transforms": "a,b", "transforms.a.type": "InsertHeader", "transforms.a.header": "n",
+        "transforms.a.value.literal": "1", "transforms.b.type": "TimestampRouter",
+    }  # fmt: skip
+    bare = a_record(T0, 3)._replace(timestamp_ms=-1)
+    assert TransformChain(steps_of(config), stand.errant.transformed).apply(bare) is None
+    assert stand.queue.kept == [(bare, {})]
 
 
 def test_a_retriable_error_is_tried_again_for_the_retry_timeout_with_connects_pauses() -> None:
