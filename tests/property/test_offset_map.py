@@ -129,6 +129,7 @@ class Stored:
     def __init__(self, *, old: bool) -> None:
         self.records: list[Record] = []
         self._old = old
+        self._read = dict[PageRef, Page]()
 
     def write(self, pages: list[Page]) -> None:
         for it in pages:
@@ -138,6 +139,10 @@ class Stored:
             key = encode_page_key(PARTITION, page.number)
             value = encode_page(page)
             self.records.append(Record(len(self.records), 0, key, value))
+
+    def clear(self) -> None:
+        self.records.clear()
+        self._read.clear()
 
     def index(self) -> PartitionIndex | None:
         newest = {record.key: record for record in self.records}
@@ -149,10 +154,13 @@ class Stored:
         return index.of(PARTITION)
 
     def page(self, ref: PageRef) -> Page:
-        value = self.records[ref.position].value
-        if value is None:
-            raise PageMissingError(ref)
-        return decode_page(ref.number, value)
+        """Return a page, which is decoded once for all the questions about it."""
+        if ref not in self._read:
+            value = self.records[ref.position].value
+            if value is None:
+                raise PageMissingError(ref)
+            self._read[ref] = decode_page(ref.number, value)
+        return self._read[ref]
 
 
 class Play:
@@ -262,7 +270,7 @@ class Play:
         """The topic of the map is deleted."""
         self.commit()
         self.is_exact = False
-        self.stored.records.clear()
+        self.stored.clear()
         self.map.lose_pages()
 
     def commit(self) -> None:
