@@ -30,6 +30,7 @@ from mm2py.mirror.offset_map import (
 )
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
+from tests.property.effort import examples
 
 PARTITION = TopicPartition("orders", 3)
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -410,7 +411,7 @@ BEGINNINGS = st.one_of(
 
 
 @pytest.mark.timeout(600)  # 20 s on two cores that nothing else uses
-@settings(deadline=None)
+@settings(max_examples=examples(100))
 @given(begins=BEGINNINGS, old=st.booleans(), steps=st.lists(STEPS, max_size=25))
 @example(begins=(0, 0, 0), old=False, steps=[("copy", 0, 1, 0), ("go_back", 1), ("copy", 1, 1, 0)])
 @example(begins=(3392, 0, 0), old=True, steps=[("copy", 0, 5, 0)])
@@ -434,6 +435,7 @@ def test_every_offset_is_found_under_its_newest_copy_and_every_copy_leads_back(
     play.check()
 
 
+@settings(max_examples=examples(100))
 @given(
     ahead=st.lists(st.integers(1, 5), max_size=6),
     mark=st.sampled_from([Mark.SOURCE_LOST, Mark.SOURCE_CUT, Mark.UNKNOWN]),

@@ -336,7 +336,7 @@ class OrderCourse:
         st.tuples(st.booleans(), st.sampled_from(WAYS[1:]), st.integers(1, 9)), max_size=40
     ),
 )
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 def test_positions_and_maps_pass_only_what_is_dropped_or_has_arrived(
     parts: list[list[tuple[int, TopicPartition | None]]],
     turns: list[tuple[bool, TopicPartition, int]],

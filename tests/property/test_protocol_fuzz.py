@@ -33,7 +33,7 @@ new_records = st.builds(
     st.lists(st.tuples(st.binary(max_size=5), fields), max_size=3),
     st.integers(-1, 2**50),
 )
-relaxed = settings(max_examples=examples(100))
+relaxed = settings(max_examples=examples(35))
 CALLS: list[Call[object]] = [
     messages.api_versions(),
     messages.metadata(None),
@@ -172,7 +172,7 @@ rows = st.lists(
     min_size=1,
     max_size=30,
 )
-spliced = settings(max_examples=examples(60))
+spliced = settings(max_examples=examples(30))
 codecs = st.sampled_from(list(Codec))
 
 

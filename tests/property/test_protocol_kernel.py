@@ -26,7 +26,7 @@ from tests.kit.fakes.batches import CountedLease, sealed
 from tests.property.effort import examples
 
 Result = TypeVar("Result")
-relaxed = settings(max_examples=examples(150))
+relaxed = settings(max_examples=examples(50))
 crc = choose_crc()
 EDGES = (0, 1, 63, 64, 8191, 8192, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 longs = st.integers(-300, 300) | st.sampled_from(EDGES) | st.sampled_from(EDGES).map(lambda n: ~n)
