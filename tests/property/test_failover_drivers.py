@@ -428,13 +428,7 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
     transacts=strategies.booleans(),
 )
 def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
-    seed: int,
-    fences: bool,
-    copies: bool,
-    dies: bool,
-    cancels: bool,
-    freezes: bool,
-    transacts: bool,
+    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool, transacts: bool
 ) -> None:
     course = _course(
         seed,

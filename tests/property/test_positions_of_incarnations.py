@@ -8,11 +8,7 @@ import pytest
 
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.errors import ConnectionFailedError
-from mm2py.mirror.source_offsets import (
-    committed_topic_id,
-    mirror_source_partition,
-    next_offset,
-)
+from mm2py.mirror.source_offsets import committed_topic_id, mirror_source_partition, next_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter

@@ -196,9 +196,7 @@ def test_equal_records_end_where_a_timestamp_or_a_byte_differs(kernel: Kernel) -
     st.sampled_from([0, 61]),
 )
 def test_batches_are_joined_alike(
-    kernel: Kernel,
-    drawn: list[tuple[tuple[bytes, int, int], int, int, int, int]],
-    reserve: int,
+    kernel: Kernel, drawn: list[tuple[tuple[bytes, int, int], int, int, int, int]], reserve: int
 ) -> None:
     pieces, offset = list[Piece](), 0
     for (payload, count, last), base, newest, flags, hole in drawn:
@@ -289,9 +287,7 @@ def test_record_sets_are_scanned_alike(
     st.none() | st.integers(0, 39),
 )
 def test_tiny_batches_are_joined_alike_and_keep_their_records(
-    kernel: Kernel,
-    drawn: list[tuple[int, int, int, int, int, int]],
-    damaged: int | None,
+    kernel: Kernel, drawn: list[tuple[int, int, int, int, int, int]], damaged: int | None
 ) -> None:
     raw, base = bytearray(), 7
     expected: list[tuple[int, bytes | None, int]] = []

@@ -355,8 +355,7 @@ def hostile_batch(
 @settings(max_examples=examples(300))
 @given(batches=st.lists(HOSTILE, min_size=4, max_size=20), max_in_flight=st.integers(1, 5))
 @example(  # the second record of the third batch has the offset delta of the first
-    batches=[(2, Codec.NONE, [(16 + 11, 0)] if n == 2 else []) for n in range(8)],
-    max_in_flight=2,
+    batches=[(2, Codec.NONE, [(16 + 11, 0)] if n == 2 else []) for n in range(8)], max_in_flight=2
 )
 def test_a_batch_that_cannot_be_joined_is_sent_alone_and_the_lane_goes_on(
     batches: list[tuple[int, Codec, list[tuple[int, int]]]], max_in_flight: int

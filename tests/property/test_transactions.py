@@ -279,11 +279,7 @@ class Attempt:
     """
 
     def __init__(
-        self,
-        world: World,
-        starts: Starts | None = None,
-        *,
-        transactional: bool = True,
+        self, world: World, starts: Starts | None = None, *, transactional: bool = True
     ) -> None:
         self.world = world
         world.written_without = world.written_without or not transactional
