@@ -275,6 +275,14 @@ def play(rig: Rig, steps: list[Step]) -> None:
     max_in_flight=2,
     joined_bytes=0,
 )
+@example(  # a batch that may be there is too large for the topic by the time it is sent again
+    steps=[
+        *(("offer", 3, YOUNG), ("send", 0, 0), ("doubt", codes.REQUEST_TIMED_OUT, 0)),
+        *(("answer", 0, 0), ("shrink", 2, 0)),
+    ],
+    max_in_flight=1,
+    joined_bytes=0,
+)
 def test_every_record_arrives_once_and_in_order_whatever_is_lost(
     steps: list[Step], max_in_flight: int, joined_bytes: int
 ) -> None:
