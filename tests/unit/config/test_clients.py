@@ -99,14 +99,10 @@ SERVICES = """169.254.169.254 169.254.170.2 ::ffff:169.254.169.254 fe80::1%eth0 
 fd20:ce::254 100.100.100.200 168.63.129.16"""
 
 
-@pytest.mark.parametrize("address", SERVICES.split())
-def test_no_broker_has_an_address_of_a_machines_own_services(address: str) -> None:
-    assert not BrokerNetworks().allow(address)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "8.8.8.8", "::1", "fd12::7"])
-def test_any_other_address_may_be_a_brokers(address: str) -> None:
-    assert BrokerNetworks().allow(address)
+def test_no_broker_has_an_address_of_a_machines_own_services_and_any_other_may_be_one() -> None:
+    others = ["127.0.0.1", "10.1.2.3", "8.8.8.8", "::1", "fd12::7"]
+    allowed = [it for it in (*SERVICES.split(), *others) if BrokerNetworks().allow(it)]
+    assert allowed == others
 
 
 def test_with_a_list_only_its_networks_are_connected_to() -> None:
