@@ -335,15 +335,8 @@ class Process(ModelWriter):
 
 
 async def _course(
-    seed: int,
-    *,
-    fences: bool,
-    copies: bool,
-    dies: bool,
-    cancels: bool,
-    freezes: bool,
-    transacts: bool,
-) -> None:
+    seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool, transacts: bool
+) -> None:  # fmt: skip
     chance = random.Random(seed)
     world = World(chance, fences=fences, copies=copies, committed=transacts)
     world.freezes = freezes
@@ -417,35 +410,18 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
         assert failover.step is not Step.CANCELLED
 
 
+SWITCHES: Final = ["fences", "copies", "dies", "cancels", "freezes", "transacts"]
+
+
 @settings(max_examples=examples(150), deadline=None)
 @given(
     seed=strategies.integers(0, 2**32),
-    fences=strategies.booleans(),
-    copies=strategies.booleans(),
-    dies=strategies.booleans(),
-    cancels=strategies.booleans(),
-    freezes=strategies.booleans(),
-    transacts=strategies.booleans(),
+    switches=strategies.fixed_dictionaries(dict.fromkeys(SWITCHES, strategies.booleans())),
 )
 def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
-    seed: int,
-    fences: bool,
-    copies: bool,
-    dies: bool,
-    cancels: bool,
-    freezes: bool,
-    transacts: bool,
+    seed: int, switches: dict[str, bool]
 ) -> None:
-    course = _course(
-        seed,
-        fences=fences,
-        copies=copies,
-        dies=dies,
-        cancels=cancels,
-        freezes=freezes,
-        transacts=transacts,
-    )
-    asyncio.run(course)
+    asyncio.run(_course(seed, **switches))
 
 
 def check_times(failover: Failover) -> None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, final
 
 import pytest
@@ -57,6 +58,10 @@ STEP_S: Final = 0.5
 DRAIN_S: Final = 20.0
 MOST_STEPS: Final = 2_000
 
+decoded_job = lru_cache(4_096)(decode_backfill)
+decoded_failover = lru_cache(4_096)(decode_failover)
+"""The world reads both topics from their beginning at every step."""
+
 
 class World:
     """Both topics, the source's log with a copy, and who may write where."""
@@ -73,7 +78,7 @@ class World:
     @property
     def failover(self) -> Failover | None:
         for record in reversed(self.failovers.records):
-            it = decode_failover(record.key, record.value or b"")
+            it = decoded_failover(record.key, record.value or b"")
             if isinstance(it, Failover):
                 return it
         return None
@@ -85,7 +90,7 @@ class World:
             key = record.key or b""
             newest.pop(key, None)
             if record.value is not None:
-                newest[key] = decode_backfill(key, record.value)
+                newest[key] = decoded_job(key, record.value)
         return newest
 
     @property

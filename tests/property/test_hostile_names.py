@@ -131,7 +131,7 @@ def is_text(name: str) -> bool:
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(8))
 @given(names)
 @example("")
 @example("x" * (LIMIT + 1))
@@ -176,7 +176,7 @@ COLUMNS: Final = (Column.name("GROUP", "group"), Column.text("TOPIC", "group"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(name=names)
 @example(name="")
 @example(name="\udcff é \x1b[31m")

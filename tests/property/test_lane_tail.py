@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Collection, Iterator, Sequence
 from itertools import islice
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2py.client.send import tail as tail_module
@@ -18,6 +18,7 @@ from mm2py.protocol.record_bytes import append_record
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch, record_body
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import source_batch
+from tests.property.effort import examples
 
 TARGET = TopicPartition("A.orders", 0)
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=12)
@@ -108,6 +109,7 @@ def _last_offset(data: bytes) -> int:
     return int.from_bytes(data[:8]) + int.from_bytes(data[23:27])
 
 
+@settings(max_examples=examples(100))
 @given(
     holes=st.lists(st.booleans(), min_size=1, max_size=40),
     kinds=st.integers(1, 40),
@@ -148,6 +150,7 @@ def test_nothing_that_is_there_is_sent_and_everything_else_is(
     assert tail.recognised == len(place)
 
 
+@settings(max_examples=examples(100))
 @given(
     records=st.integers(1, 40),
     copied=st.integers(0, 40),

@@ -251,9 +251,7 @@ def test_other_bytes_are_kept_as_they_are(value: bytes) -> None:
     assert (found.key, found.value) == (b"k", value)
 
 
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8), st.booleans()), max_size=12),
-)
+@given(steps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8), st.booleans()), max_size=12))
 def test_whatever_is_found_again_a_loss_is_written_once(steps: list[tuple[int, int, bool]]) -> None:
     """``steps``: records copied, then offsets lost behind them, then whether the process is killed.
 

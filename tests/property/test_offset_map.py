@@ -30,6 +30,7 @@ from mm2py.mirror.offset_map import (
 )
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
+from tests.property.effort import examples
 
 PARTITION = TopicPartition("orders", 3)
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -129,6 +130,7 @@ class Stored:
     def __init__(self, *, old: bool) -> None:
         self.records: list[Record] = []
         self._old = old
+        self._read = dict[PageRef, Page]()
 
     def write(self, pages: list[Page]) -> None:
         for it in pages:
@@ -138,6 +140,10 @@ class Stored:
             key = encode_page_key(PARTITION, page.number)
             value = encode_page(page)
             self.records.append(Record(len(self.records), 0, key, value))
+
+    def clear(self) -> None:
+        self.records.clear()
+        self._read.clear()
 
     def index(self) -> PartitionIndex | None:
         newest = {record.key: record for record in self.records}
@@ -149,10 +155,13 @@ class Stored:
         return index.of(PARTITION)
 
     def page(self, ref: PageRef) -> Page:
-        value = self.records[ref.position].value
-        if value is None:
-            raise PageMissingError(ref)
-        return decode_page(ref.number, value)
+        """Return a page, which is decoded once for all the questions about it."""
+        if ref not in self._read:
+            value = self.records[ref.position].value
+            if value is None:
+                raise PageMissingError(ref)
+            self._read[ref] = decode_page(ref.number, value)
+        return self._read[ref]
 
 
 class Play:
@@ -262,7 +271,7 @@ class Play:
         """The topic of the map is deleted."""
         self.commit()
         self.is_exact = False
-        self.stored.records.clear()
+        self.stored.clear()
         self.map.lose_pages()
 
     def commit(self) -> None:
@@ -402,7 +411,7 @@ BEGINNINGS = st.one_of(
 
 
 @pytest.mark.timeout(600)  # 20 s on two cores that nothing else uses
-@settings(deadline=None)
+@settings(max_examples=examples(100))
 @given(begins=BEGINNINGS, old=st.booleans(), steps=st.lists(STEPS, max_size=25))
 @example(begins=(0, 0, 0), old=False, steps=[("copy", 0, 1, 0), ("go_back", 1), ("copy", 1, 1, 0)])
 @example(begins=(3392, 0, 0), old=True, steps=[("copy", 0, 5, 0)])
@@ -426,6 +435,7 @@ def test_every_offset_is_found_under_its_newest_copy_and_every_copy_leads_back(
     play.check()
 
 
+@settings(max_examples=examples(100))
 @given(
     ahead=st.lists(st.integers(1, 5), max_size=6),
     mark=st.sampled_from([Mark.SOURCE_LOST, Mark.SOURCE_CUT, Mark.UNKNOWN]),

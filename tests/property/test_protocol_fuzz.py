@@ -33,7 +33,7 @@ new_records = st.builds(
     st.lists(st.tuples(st.binary(max_size=5), fields), max_size=3),
     st.integers(-1, 2**50),
 )
-relaxed = settings(max_examples=examples(100))
+relaxed = settings(max_examples=examples(35))
 CALLS: list[Call[object]] = [
     messages.api_versions(),
     messages.metadata(None),
@@ -45,26 +45,23 @@ CALLS: list[Call[object]] = [
 ]
 
 
-@relaxed
-@given(st.integers(4, 18), bodies)
-def test_fetch_answers_of_any_bytes(version: int, body: memoryview) -> None:
+DECODERS: list[tuple[int, int, Callable[[int, memoryview], object]]] = [
+    (4, 18, decode_fetch),
+    (3, 13, decode_produce),
+    *((it.min_version, it.max_version, it.decode) for it in CALLS),
+]
+
+
+@settings(max_examples=examples(150))
+@given(st.sampled_from(DECODERS), st.data(), bodies)
+def test_answers_of_any_bytes(
+    decoder: tuple[int, int, Callable[[int, memoryview], object]],
+    pick: st.DataObject,
+    body: memoryview,
+) -> None:
+    first, last, decode = decoder
     with contextlib.suppress(ProtocolError):
-        decode_fetch(version, body)
-
-
-@relaxed
-@given(st.integers(3, 13), bodies)
-def test_produce_answers_of_any_bytes(version: int, body: memoryview) -> None:
-    with contextlib.suppress(ProtocolError):
-        decode_produce(version, body)
-
-
-@relaxed
-@given(st.sampled_from(CALLS), st.data(), bodies)
-def test_answers_of_any_bytes(call: Call[object], pick: st.DataObject, body: memoryview) -> None:
-    version = pick.draw(st.integers(call.min_version, call.max_version))
-    with contextlib.suppress(ProtocolError):
-        call.decode(version, body)
+        decode(pick.draw(st.integers(first, last)), body)
 
 
 @relaxed
@@ -172,7 +169,7 @@ rows = st.lists(
     min_size=1,
     max_size=30,
 )
-spliced = settings(max_examples=examples(60))
+spliced = settings(max_examples=examples(30))
 codecs = st.sampled_from(list(Codec))
 
 

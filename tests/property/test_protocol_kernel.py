@@ -26,7 +26,7 @@ from tests.kit.fakes.batches import CountedLease, sealed
 from tests.property.effort import examples
 
 Result = TypeVar("Result")
-relaxed = settings(max_examples=examples(150))
+relaxed = settings(max_examples=examples(50))
 crc = choose_crc()
 EDGES = (0, 1, 63, 64, 8191, 8192, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 longs = st.integers(-300, 300) | st.sampled_from(EDGES) | st.sampled_from(EDGES).map(lambda n: ~n)
@@ -196,9 +196,7 @@ def test_equal_records_end_where_a_timestamp_or_a_byte_differs(kernel: Kernel) -
     st.sampled_from([0, 61]),
 )
 def test_batches_are_joined_alike(
-    kernel: Kernel,
-    drawn: list[tuple[tuple[bytes, int, int], int, int, int, int]],
-    reserve: int,
+    kernel: Kernel, drawn: list[tuple[tuple[bytes, int, int], int, int, int, int]], reserve: int
 ) -> None:
     pieces, offset = list[Piece](), 0
     for (payload, count, last), base, newest, flags, hole in drawn:
@@ -289,9 +287,7 @@ def test_record_sets_are_scanned_alike(
     st.none() | st.integers(0, 39),
 )
 def test_tiny_batches_are_joined_alike_and_keep_their_records(
-    kernel: Kernel,
-    drawn: list[tuple[int, int, int, int, int, int]],
-    damaged: int | None,
+    kernel: Kernel, drawn: list[tuple[int, int, int, int, int, int]], damaged: int | None
 ) -> None:
     raw, base = bytearray(), 7
     expected: list[tuple[int, bytes | None, int]] = []

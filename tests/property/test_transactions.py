@@ -45,6 +45,7 @@ from mm2py.testing.waiting import eventually
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
 from tests.kit.fakes.batches import source_batch
 from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_log import StoredBatch
 from tests.kit.fakes.broker_state import FakeCluster
 from tests.property.effort import examples, is_fuzz
 
@@ -78,6 +79,7 @@ class World:
             FakeBroker(node_id=number, cluster=self.cluster, versions=versions) for number in (1, 2)
         ]
         self.sources = [TopicPartition("t", number) for number in range(PARTITIONS)]
+        self._decoded: dict[tuple[TopicPartition, int], Sequence[Record]] = {}
         self.written_without = False
         """Whether an attempt without transactions has written: its records are there before their position."""
 
@@ -105,9 +107,16 @@ class World:
             for stored in self.cluster.topics_log(tp).batches
             if stored.base_offset in committed
             or not HEADER.unpack_from(stored.data)[5] & TRANSACTIONAL_FLAG
-            for batch in decode_batches(memoryview(stored.data))
-            for record in batch.records
+            for record in self._records(tp, stored)
         ]
+
+    def _records(self, tp: TopicPartition, stored: StoredBatch) -> Sequence[Record]:
+        """Return the records of a batch, which are decoded once for all the looks at the log."""
+        where = tp, stored.base_offset
+        if where not in self._decoded:
+            found = decode_batches(memoryview(stored.data))
+            self._decoded[where] = [record for batch in found for record in batch.records]
+        return self._decoded[where]
 
     def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
         """Write into an internal topic without a transaction."""
@@ -270,11 +279,7 @@ class Attempt:
     """
 
     def __init__(
-        self,
-        world: World,
-        starts: Starts | None = None,
-        *,
-        transactional: bool = True,
+        self, world: World, starts: Starts | None = None, *, transactional: bool = True
     ) -> None:
         self.world = world
         world.written_without = world.written_without or not transactional

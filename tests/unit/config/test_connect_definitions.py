@@ -17,12 +17,7 @@ from mm2py.config.connect_definitions import (
     own_keys,
 )
 from mm2py.config.definitions import Option, options_of, parse_config
-from mm2py.config.exactly_once import (
-    POLL_MS,
-    contradictions,
-    raise_first,
-    transaction_interval_ms,
-)
+from mm2py.config.exactly_once import POLL_MS, contradictions, raise_first, transaction_interval_ms
 from mm2py.config.framework import CONVERTER_CONFIGS, SourceFrameworkConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError

@@ -88,6 +88,15 @@ async def running(region: GroupRegion, **changes: str) -> AsyncGenerator[Bench]:
     assert region.all_closed
 
 
+def copied(upstream: int, downstream: int, **groups: int) -> GroupRegion:
+    """Return clusters with one offset sync of t-0, and groups by their offset in it."""
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, upstream, downstream)
+    for group, offset in groups.items():
+        region.at_source.put(group, t_0=offset)
+    return region
+
+
 def checkpoint(group: str, topic: str, partition: int, up: int, down: int) -> Checkpoint:
     return Checkpoint(group, TopicPartition(topic, partition), up, down, "")
 
@@ -360,10 +369,7 @@ async def test_offset_syncs_that_cannot_be_read_are_waited_for_or_fail_the_task(
 async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    region.at_source.put("g1", t_0=5)
-    region.at_source.put("g2", t_0=5)
+    region = copied(0, 0, g1=5, g2=5)
     region.at_source.errors["g1"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g1")
     region.at_source.broken = ConnectionFailedError("away")
     async with running(region) as bench:
@@ -399,8 +405,7 @@ async def test_a_group_filter_that_lets_nothing_through_is_a_note() -> None:
 
 
 async def test_a_set_interval_bounds_how_often_checkpoints_are_written() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region = copied(0, 0)
     for upstream in range(100, 120):
         region.log(*SYNCS).sync("t", 0, upstream, upstream)
     region.at_source.put("g", t_0=100)
@@ -413,17 +418,13 @@ async def test_a_set_interval_bounds_how_often_checkpoints_are_written() -> None
 
 
 async def test_groups_dealt_by_a_java_worker_are_the_tasks_alone() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 5, 5)
-    region.at_source.put("g1", t_0=5)
-    region.at_source.put("g2", t_0=5)
+    region = copied(5, 5, g1=5, g2=5)
     async with running(region, task_assigned_groups="g2") as bench:
         assert [it.group for it in await bench.polled()] == ["g2"]
 
 
 async def test_where_the_exact_map_reaches_a_checkpoint_is_exact() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region = copied(0, 0)
     region.map.put("t", 0, (0, 50, 0), (60, 40, 50), covered=100)
     region.at_source.put("inside", t_0=33)
     region.at_source.put("hole", t_0=55)
@@ -494,8 +495,7 @@ async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy(
 
 
 async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 147, 147)
+    region = copied(147, 147)
     region.map.put("t", 0, (0, 148, 0), covered=148)
     region.map.broken = [ConnectionFailedError("not now")] * 2
     region.map.former.add(TopicPartition("t", 0))
@@ -507,8 +507,7 @@ async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() 
 
 
 async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_skipped() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region = copied(0, 0)
     # The target has 30 records of its own from 50 on; 10 of them are on the source.
     region.map.put("t", 0, (0, 50, 0), (60, 40, 80), covered=100)
     region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), covered=60)

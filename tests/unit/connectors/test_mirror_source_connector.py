@@ -48,11 +48,11 @@ class Bench:
 
 
 @asynccontextmanager
-async def running(bench: Bench) -> AsyncGenerator[None]:
+async def running(bench: Bench) -> AsyncGenerator[Bench]:
     await bench.connector.start(bench.context)
     await bench.context.clock.settle()
     try:
-        yield
+        yield bench
     finally:
         await bench.connector.stop()
         await bench.connector.stop()
@@ -62,8 +62,7 @@ async def running(bench: Bench) -> AsyncGenerator[None]:
 
 async def ran(region: Region, config: dict[str, str] | None = None) -> Bench:
     """Return what a connector has done that only started and stopped."""
-    bench = Bench(region, config)
-    async with running(bench):
+    async with running(Bench(region, config)) as bench:
         return bench
 
 
@@ -121,8 +120,9 @@ async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
 async def test_a_new_topic_is_found_within_a_second_where_there_are_few_and_appended_to_the_deal(
     others: int, found_s: int
 ) -> None:
-    bench = Bench(Region({"t5": 2} | {f"other{number}": 1 for number in range(others)}))
-    async with running(bench):
+    async with running(
+        Bench(Region({"t5": 2} | {f"other{number}": 1 for number in range(others)}))
+    ) as bench:
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(found_s - 0.1)
         assert bench.context.reconfigurations == 0
@@ -166,8 +166,7 @@ async def test_what_java_would_deal_is_known_though_partitions_kept_their_tasks(
 
 async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_its_start() -> None:
     latest = {"source.consumer.auto.offset.reset": "latest", "topics": "t.*"}
-    bench = Bench(Region({"t1": 2}), latest)
-    async with running(bench):
+    async with running(Bench(Region({"t1": 2}), latest)) as bench:
         configs = bench.connector.task_configs(3)
         assert [config.get("task.late.partitions") for config in configs] == [None, None]
         bench.region.source.topics |= {"t1": 3, "t2": 1}
@@ -188,8 +187,7 @@ async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_i
 
 
 async def test_an_interval_that_the_user_set_is_kept() -> None:
-    bench = Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})
-    async with running(bench):
+    async with running(Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})) as bench:
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(4.9)
         assert bench.context.reconfigurations == 0
@@ -210,8 +208,7 @@ async def test_an_interval_that_the_user_set_is_kept() -> None:
     ],
 )
 async def test_what_topics_names_and_the_source_lacks_is_noted(topics: str, said: str) -> None:
-    bench = Bench(Region({"t1": 1, "heartbeats": 1}), {"topics": topics})
-    async with running(bench):
+    async with running(Bench(Region({"t1": 1, "heartbeats": 1}), {"topics": topics})) as bench:
         notes = bench.connector.notes()
         assert (said in notes.get("topics", ""), bool(notes)) == (True, bool(said))
         bench.region.source.topics |= dict.fromkeys(("ordes", "pya", "pay.eu", "xy"), 1)
@@ -256,14 +253,14 @@ async def test_the_topics_that_the_flows_live_by_are_no_copies_to_delete(policy:
     )
     region.target.topics |= {f"{it}.internal": 1 for it in stores}
     kind = f"org.apache.kafka.connect.mirror.{policy}ReplicationPolicy"
-    bench = Bench(region, {"replication.policy.class": kind})
-    async with running(bench):
+    async with running(Bench(region, {"replication.policy.class": kind})) as bench:
         assert not bench.connector.notes()
 
 
 async def test_a_topic_that_is_gone_on_the_source_is_named_for_a_day() -> None:
-    bench = Bench(Region({"t1": 1, "t2": 1}), {"refresh.topics.interval.seconds": "20000"})
-    async with running(bench):
+    async with running(
+        Bench(Region({"t1": 1, "t2": 1}), {"refresh.topics.interval.seconds": "20000"})
+    ) as bench:
         del bench.region.source.topics["t1"]
         await bench.context.clock.advance(40_001)
         assert "t1" in bench.connector.notes()["gone on the source"]
@@ -274,8 +271,7 @@ async def test_a_topic_that_is_gone_on_the_source_is_named_for_a_day() -> None:
 
 
 async def test_a_topic_created_again_with_fewer_partitions_loses_others() -> None:
-    bench = Bench(Region({"t": 3}))
-    async with running(bench):
+    async with running(Bench(Region({"t": 3}))) as bench:
         topics = bench.region.source.topics
         del topics["t"]
         await bench.context.clock.advance(3.1)
@@ -289,8 +285,7 @@ async def test_a_topic_created_again_with_fewer_partitions_loses_others() -> Non
 
 
 async def test_without_refresh_nothing_is_looked_for() -> None:
-    bench = Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})
-    async with running(bench):
+    async with running(Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})) as bench:
         listings = bench.region.source.listings
         await bench.context.clock.advance(100)
         assert bench.region.source.listings == listings
@@ -301,8 +296,7 @@ async def test_copies_of_internal_topics_and_checkpoints_of_another_separator_ar
     region.target.topics |= {"A_mm2-configs.B.internal": 1, "A_mm2py-flows.B.internal": 1}
     region.target.topics |= {"A.checkpoints.internal": 1, "A_checkpoints_internal": 1}
     region.target.topics |= {"A_t1": 1, "C_mm2-configs.B.internal": 1}
-    bench = Bench(region, {"replication.policy.separator": "_"})
-    async with running(bench):
+    async with running(Bench(region, {"replication.policy.separator": "_"})) as bench:
         copies, former = bench.connector.notes().values()
         assert copies.startswith("A_mm2-configs.B.internal, A_mm2py-flows.B.internal: ")
         assert "passwords" in copies
@@ -349,8 +343,9 @@ async def test_only_where_the_separator_is_in_its_name_a_copy_is_to_be_cured_by_
 
 async def test_topics_that_only_look_internal_are_a_note_and_a_mirrors_own_are_none() -> None:
     names = (".t", "t", "__t", "mm2-offset-syncs.C.internal", "C.checkpoints.internal")
-    bench = Bench(Region(dict.fromkeys(names, 1)), {"topics": ".*", "topics.exclude": "x"})
-    async with running(bench):
+    async with running(
+        Bench(Region(dict.fromkeys(names, 1)), {"topics": ".*", "topics.exclude": "x"})
+    ) as bench:
         assert bench.dealt() == ["t-0"]
         note = bench.connector.notes()["topics that are left out"]
         assert [it.split(" (")[0] for it in note.split("), ")] == [".t", "__t"]
@@ -501,8 +496,7 @@ async def test_a_failing_job_is_said_once_and_tried_again(caplog: pytest.LogCapt
 
 
 async def test_a_target_that_is_too_old_fails_the_connector() -> None:
-    bench = Bench(Region({"t": 1}))
-    async with running(bench):
+    async with running(Bench(Region({"t": 1}))) as bench:
         bench.region.source.broken = UnsupportedVersionError("no such request")
         await bench.context.clock.advance(4)
         assert len(bench.context.failures) == 1

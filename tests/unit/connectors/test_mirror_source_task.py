@@ -59,11 +59,11 @@ class Bench:
 
 
 @asynccontextmanager
-async def running(bench: Bench) -> AsyncGenerator[None]:
+async def running(bench: Bench) -> AsyncGenerator[Bench]:
     await bench.task.start()
     await bench.context.clock.settle()
     try:
-        yield
+        yield bench
     finally:
         await bench.task.stop()
         await bench.task.stop()
@@ -74,8 +74,7 @@ async def ran(
     config: dict[str, str] | None = None, stored: dict[TopicPartition, int] | None = None
 ) -> Bench:
     """Return what a task has done that only started and stopped."""
-    bench = Bench(config, stored)
-    async with running(bench):
+    async with running(Bench(config, stored)) as bench:
         return bench
 
 
@@ -101,8 +100,7 @@ async def test_start_at_the_end_where_the_user_asked_for_latest() -> None:
 
 async def test_where_the_copy_began_is_its_position_before_anything_is_copied() -> None:
     latest = {"consumer.auto.offset.reset": "latest"}
-    bench = Bench(latest, {T0: 0})
-    async with running(bench):
+    async with running(Bench(latest, {T0: 0})) as bench:
         bench.reader.began = {T1: 100}
         await bench.task.poll(1000)
         assert bench.context.covered == [(T1, 99)]
@@ -119,8 +117,7 @@ async def test_where_the_copy_began_is_its_position_before_anything_is_copied() 
 
 async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_once() -> None:
     rules = {"start.positions": "t:0=offset:7, t=latest, 1000", "task.late.partitions": "t-1"}
-    bench = Bench(rules)
-    async with running(bench):
+    async with running(Bench(rules)) as bench:
         assert bench.reader.positions == {
             T0: start_at_offset(7),
             T1: EARLIEST,
@@ -216,8 +213,7 @@ async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
 
 
 async def test_the_lag_of_held_partitions_grows_without_a_poll() -> None:
-    bench = Bench()
-    async with running(bench):
+    async with running(Bench()) as bench:
         bench.task.hold([T0])
         bench.reader.ends[T0] = 70
         await bench.context.clock.advance(HELD_LAG_S)
@@ -231,8 +227,7 @@ async def test_the_lag_of_held_partitions_grows_without_a_poll() -> None:
 
 
 async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
-    bench = Bench(stored={T0: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9})) as bench:
         bench.reader.answers = [[(T0, [a_batch(10, 5)])]]
         await bench.task.poll(1)
         bench.reader.lags[T0] = 0
@@ -278,8 +273,7 @@ async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() ->
 
 
 async def test_a_partition_the_reader_cannot_go_on_with_is_failed_with_its_cause() -> None:
-    bench = Bench()
-    async with running(bench):
+    async with running(Bench()) as bench:
         bench.reader.events.on_failed(T1, PartitionError("bad CRC", topic="t", partition=1))
         await bench.task.poll(1)
         assert bench.reader.dropped == [T1]
@@ -287,8 +281,7 @@ async def test_a_partition_the_reader_cannot_go_on_with_is_failed_with_its_cause
 
 
 async def test_what_was_read_behind_a_loss_alone_is_read_again() -> None:
-    bench = Bench()
-    async with running(bench):
+    async with running(Bench()) as bench:
         bench.reader.answers = [[(T0, [a_batch(10, 5)])], [(T0, [a_batch(20, 5)])]]
         await bench.task.poll(1)
         bench.reader.events.on_gap(SourceGap(T0, 15, 19, "retention", "deleted"))
@@ -306,8 +299,7 @@ async def test_what_was_read_behind_a_loss_alone_is_read_again() -> None:
 
 
 async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None:
-    bench = Bench()
-    async with running(bench):
+    async with running(Bench()) as bench:
         bench.reader.last_gaps = [
             SourceGap(T0, 25, 39, "recreated", "x"),
             SourceGap(T1, 5, 9, "recreated", "x"),
@@ -322,8 +314,7 @@ async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None
 async def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
     policy: str, stops: bool
 ) -> None:
-    bench = Bench({"recreate.policy": policy})
-    async with running(bench):
+    async with running(Bench({"recreate.policy": policy})) as bench:
         bench.reader.events.on_gap(SourceGap(T0, 5, 4, "recreated", "new topic id"))
         await bench.task.poll(1)
     assert bench.reader.dropped == ([T0] if stops else [])
@@ -336,8 +327,7 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    bench = Bench()
-    async with running(bench):
+    async with running(Bench()) as bench:
         caplog.clear()
         away = ConnectionFailedError("broker 1 is away")
         for _ in range(3):
@@ -359,8 +349,7 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
 
 
 async def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
-    bench = Bench(stored={T0: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9})) as bench:
         bench.reader.lags = {T0: 50, T1: 7}
         bench.reader.answers = [[(T0, [a_batch(10, 20), a_batch(30, 5)])]]
         await bench.task.poll(1)
@@ -378,8 +367,7 @@ async def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
 
 
 async def test_while_nothing_is_answered_or_delivered_partitions_are_looked_at_seldom() -> None:
-    bench = Bench(stored={T0: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9})) as bench:
         bench.reader.lags = {T0: 50}
         bench.reader.answers = [[(T0, [a_batch(10, 20)])]]
         await bench.task.poll(1)
@@ -394,8 +382,7 @@ async def test_while_nothing_is_answered_or_delivered_partitions_are_looked_at_s
 
 
 async def test_a_partition_of_which_nothing_comes_is_not_looked_at_for_the_others() -> None:
-    bench = Bench(stored={T0: 9, T1: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9, T1: 9})) as bench:
         bench.reader.lags = {T0: 50, T1: 7}
         bench.reader.quiet = True
         for _ in range(5):
@@ -414,8 +401,7 @@ async def test_a_partition_of_which_nothing_comes_is_not_looked_at_for_the_other
 
 
 async def test_a_lag_is_unknown_once_its_source_is_silent_and_not_reported_as_0_before() -> None:
-    bench = Bench(stored={T0: 9, T1: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9, T1: 9})) as bench:
         bench.reader.lags = {T0: 0, T1: 7}
         await bench.task.poll(1)
         reports = bench.context.lag_reports
@@ -431,8 +417,7 @@ async def test_a_lag_is_unknown_once_its_source_is_silent_and_not_reported_as_0_
 
 
 async def test_a_throttle_of_the_source_is_shown_with_the_time_that_is_left() -> None:
-    bench = Bench(stored={T0: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9})) as bench:
         bench.reader.throttled = {1: 40.2, 2: 0.5}
         await bench.context.clock.advance(HELD_LAG_S)
         text, _, harms = bench.context.findings["quota of the source"]
@@ -444,8 +429,7 @@ async def test_a_throttle_of_the_source_is_shown_with_the_time_that_is_left() ->
 
 
 async def test_lags_stay_true_while_no_poll_comes() -> None:
-    bench = Bench(stored={T0: 9, T1: 9})
-    async with running(bench):
+    async with running(Bench(stored={T0: 9, T1: 9})) as bench:
         bench.reader.lags = {T0: 0, T1: 0}
         await bench.task.poll(1)
         bench.reader.silent = {T0: UNKNOWN_AFTER_S + 1}
@@ -456,8 +440,7 @@ async def test_lags_stay_true_while_no_poll_comes() -> None:
 
 
 async def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> None:
-    bench = Bench({"offset-syncs.topic.location": "target"})
-    async with running(bench):
+    async with running(Bench({"offset-syncs.topic.location": "target"})) as bench:
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         ((tp, _),) = bench.region.writers[0].records
         assert tp.topic == "mm2-offset-syncs.A.internal"
@@ -465,8 +448,7 @@ async def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> N
 
 
 async def test_without_offset_syncs_no_writer_is_opened() -> None:
-    bench = Bench({"emit.offset-syncs.enabled": "false"})
-    async with running(bench):
+    async with running(Bench({"emit.offset-syncs.enabled": "false"})) as bench:
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         await bench.task.commit()
     assert bench.region.writers == []

@@ -163,15 +163,14 @@ async def test_a_job_of_a_newer_version_is_left_alone(when: str) -> None:
 
 
 async def test_another_run_continues_what_a_driver_that_died_left_with_its_settings() -> None:
-    topic = MemoryTopic("backfill")
-    first = Stage(topic)
+    first = Stage()
     first.failing = FatalError("Spark is gone")
     with pytest.raises(FatalError, match="Spark is gone"):
         await first.begin(part(ONE), part(TWO), settings=(SETTING,))
     assert (first.job.state, first.job.cause) == (JobState.FAILED, "Spark is gone")
     assert set(first.store.kept_out()) == {ONE, TWO}  # not copied twice meanwhile
     assert len(first.flow.altered) == 1
-    second = Stage(topic)
+    second = Stage(first.topic)
     second.flow.positions = {ONE: 4}
     job = await second.begin(part(ONE), part(TWO))
     assert (job.id, job.run, job.state) == ("j", 2, JobState.DONE)
@@ -180,13 +179,12 @@ async def test_another_run_continues_what_a_driver_that_died_left_with_its_setti
 
 
 async def test_lanes_of_a_former_run_are_fenced_and_their_leases_run_out() -> None:
-    topic = MemoryTopic("backfill")
-    first = Stage(topic)
+    first = Stage()
     first.failing = FatalError("gone")
     with pytest.raises(FatalError):
         await first.begin(part(ONE))
     await first.store.post([replace(first.store.leases[ONE], state=LeaseState.COPYING)])
-    second = Stage(topic)
+    second = Stage(first.topic)
     began = second.clock.monotonic()
     await second.begin(part(ONE))
     assert second.clock.monotonic() - began >= LEASE_S
@@ -324,13 +322,12 @@ async def test_a_cancel_whose_driver_dies_meanwhile_is_done_without_it() -> None
 
 
 async def test_another_run_copies_although_the_one_before_was_paused() -> None:
-    topic = MemoryTopic("backfill")
-    first = Stage(topic)
+    first = Stage()
     first.failing = FatalError("gone")
     with pytest.raises(FatalError):
         await first.begin(part(ONE))
     await first.store.post([Wish(job="j", wanted=Wanted.PAUSE)])
-    second = Stage(topic)
+    second = Stage(first.topic)
     assert (await second.begin(part(ONE))).state is JobState.DONE
     assert second.store.wanted is Wanted.RUN
 

@@ -217,10 +217,7 @@ async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flo
 
 async def test_a_lane_reads_no_faster_than_its_share_of_the_limit() -> None:
     tp, values = TopicPartition("t", 0), [b"%d" % n + bytes(9_000) for n in range(10)]
-    async with (
-        FakeBroker(topics={"t": 1}) as broker,
-        connected_to(broker, alias="A") as cluster,
-    ):
+    async with FakeBroker(topics={"t": 1}) as broker, connected_to(broker, alias="A") as cluster:
         for value in values:
             batch = encode_batch([NewRecord(b"k", value, (), 1)])
             broker.append(tp, bytes(sealed(batch)))

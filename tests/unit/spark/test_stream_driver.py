@@ -48,6 +48,12 @@ class Stage(JobStage):
         await self.store.post([replace(lease, state=LeaseState.COPYING, attempt="a", lane=0)])
 
 
+async def begun(partitions: StreamPartitions = BOTH) -> Stage:
+    stage = Stage()
+    await stage.begin(partitions)
+    return stage
+
+
 def test_lanes_share_what_waits_and_what_came() -> None:
     leases = {it: lease_of(it, job="s", end=NO_END) for it in (ONE, TWO, THREE)}
     ends = {ONE: 100_000_000, TWO: 10, THREE: 10}
@@ -85,8 +91,7 @@ async def test_a_partition_is_dealt_only_after_every_worker_has_confirmed() -> N
 
 
 async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_back() -> None:
-    stage = Stage()
-    await stage.begin()
+    stage = await begun()
     await stage.copies(ONE)
     stage.flow.members = ["w1:1"]
     later = StreamPartitions(frozenset({ONE, TWO, THREE}), frozenset({THREE}))
@@ -99,8 +104,7 @@ async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_bac
 
 
 async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_out() -> None:
-    first = Stage()
-    await first.begin()
+    first = await begun()
     await first.copies(ONE)
     await first.driver.close()
     second = Stage(first.topic)
@@ -124,8 +128,7 @@ async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_o
 
 
 async def test_a_second_stream_and_a_backfill_are_refused_beside_a_living_one() -> None:
-    first = Stage()
-    await first.begin()
+    first = await begun()
     second = Stage(first.topic)
     await second.store.start()
     asking = asyncio.ensure_future(second.claim.claim(JobKind.STREAM))
@@ -140,8 +143,7 @@ async def test_a_second_stream_and_a_backfill_are_refused_beside_a_living_one() 
 
 
 async def test_a_partition_that_is_given_back_is_copied_by_no_lane() -> None:
-    stage = Stage()
-    await stage.begin()
+    stage = await begun()
     await stage.copies(ONE)
     await stage.driver.end_term()
     await stage.store.refresh()
@@ -157,8 +159,7 @@ async def test_a_partition_that_is_given_back_is_copied_by_no_lane() -> None:
 
 
 async def test_partitions_that_come_later_begin_at_their_first_record() -> None:
-    stage = Stage()
-    await stage.begin()
+    stage = await begun()
     turn = stage.job.turn
     later = StreamPartitions(frozenset({ONE, THREE}), frozenset({ONE, THREE}))
     stage.flow.positions, stage.flow.starts = {ONE: 5}, {THREE: 7}
@@ -193,8 +194,7 @@ async def test_a_late_partition_without_a_leader_waits_alone() -> None:
 
 
 async def test_a_stream_whose_driver_is_gone_is_taken_back_by_a_worker() -> None:
-    dead = Stage()
-    await dead.begin()
+    dead = await begun()
     await dead.copies(TWO)
     await dead.driver.close()
     worker = Stage(dead.topic)
@@ -216,8 +216,7 @@ async def test_a_stream_whose_driver_is_gone_is_taken_back_by_a_worker() -> None
 
 
 async def test_a_lane_that_renews_no_more_is_replaced_unless_the_target_is_away() -> None:
-    stage = Stage()
-    await stage.begin()
+    stage = await begun()
     await stage.copies(ONE)
     for _ in range(STUCK_BEATS + 5):
         await stage.clock.advance(BEAT_S)
@@ -239,8 +238,7 @@ async def test_a_lane_that_renews_no_more_is_replaced_unless_the_target_is_away(
 
 
 async def test_a_stream_whose_query_fails_before_its_first_reservation_begins_again() -> None:
-    stage = Stage()
-    await stage.begin(StreamPartitions(frozenset()))
+    stage = await begun(StreamPartitions(frozenset()))
     await stage.passing(stage.driver.again("no executor"))
     assert (stage.driver.job.run, stage.driver.job.cause) == (2, "no executor")
     assert not stage.store.leases
@@ -248,8 +246,7 @@ async def test_a_stream_whose_query_fails_before_its_first_reservation_begins_ag
 
 
 async def test_a_stream_that_is_asked_to_end_says_so() -> None:
-    stage = Stage()
-    await stage.begin()
+    stage = await begun()
     recalled = asyncio.ensure_future(stage.driver.wait_recalled())
     await stage.clock.advance(1)
     assert not recalled.done()
@@ -260,8 +257,7 @@ async def test_a_stream_that_is_asked_to_end_says_so() -> None:
 
 
 async def test_a_stream_gives_everything_back_beside_a_failover_that_has_begun() -> None:
-    stage = Stage()
-    await stage.begin()
+    stage = await begun()
     waiting = asyncio.ensure_future(stage.driver.wait_failover())
     await stage.clock.advance(2 * BEAT_S)
     assert not waiting.done()
@@ -274,8 +270,7 @@ async def test_a_stream_gives_everything_back_beside_a_failover_that_has_begun()
 
 
 async def test_a_stream_beside_a_failover_ends_what_a_dead_one_has_reserved() -> None:
-    dead = Stage()
-    await dead.begin()
+    dead = await begun()
     await dead.driver.close()
     again = Stage(dead.topic)
     again.flow.failover = FAILOVER
