@@ -23,6 +23,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
+from mm2py.errors import RetriableError
 from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
 from mm2py.mirror.producer_ids import (
     LOOP_SUPPRESSION,
@@ -41,7 +42,7 @@ from mm2py_connectors.clients import (
     open_reader,
     open_writer,
 )
-from mm2py_connectors.internal_topics import create_compacted_topic
+from mm2py_connectors.internal_topics import create_compacted_topic, no_offset_syncs
 from mm2py_connectors.loop_suppression import find_suppression
 from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
@@ -292,13 +293,17 @@ class MirrorSourceConnector(Connector):
         side: Side = "source" if at_source else "target"
         opened = await self._upkeep.session(side, f"offset-syncs-{side}-admin")
         try:
-            await create_compacted_topic(
+            topic = self._upkeep.policy.offset_syncs_topic(other)
+            refusal = await create_compacted_topic(
                 opened.admin,
-                self._upkeep.policy.offset_syncs_topic(other),
+                topic,
                 replication_factor=config.offset_syncs_topic_replication_factor,
                 factor_property="offset-syncs.topic.replication.factor",
                 cluster=host,
             )
+            # Whoever may write a topic sees it; whether this one may be written, tasks report.
+            if refusal is not None and topic not in await opened.admin.list_topics():
+                raise RetriableError(no_offset_syncs(topic, refusal, side))
         finally:
             await self._upkeep.end(opened)
 

@@ -181,7 +181,8 @@ class Admin:
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
         return {**refused} | {
-            topic.name: _error(topic.error_code, topic.error_message, topic.name)
+            topic.name: self.cluster.denied(topic.error_code, "Create", topic.name)
+            or _error(topic.error_code, topic.error_message, topic.name)
             for topic in created
         }
 

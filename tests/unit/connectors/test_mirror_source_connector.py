@@ -448,9 +448,26 @@ async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
 
 @pytest.mark.parametrize("code", [29, 31, 35, 36])
 async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist(code: int) -> None:
-    bench = Bench(Region({"t": 1}))
+    bench = Bench(Region({"t": 1, SYNCS.name: 1}))
     bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
     async with running(bench):
+        assert bench.connector.problems() == {}
+
+
+@pytest.mark.parametrize("code", [29, 31])
+async def test_an_offset_syncs_topic_that_can_be_neither_seen_nor_created_is_named(
+    code: int,
+) -> None:
+    bench = Bench(Region({"t": 1}))
+    refusal = bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
+    refusal.remedy = "grant Create"
+    async with running(bench):
+        assert bench.dealt() == ["t-0"]
+        (problem,) = bench.connector.problems().values()
+        assert problem.startswith(f"topic {SYNCS.name} of the source cannot be written")
+        assert problem.endswith("grant Create; or set offset-syncs.topic.location=target")
+        del bench.region.source.refuse[SYNCS.name]
+        await bench.context.clock.advance(31)
         assert bench.connector.problems() == {}
 
 
