@@ -347,7 +347,8 @@ class TaskPublication:
             records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
             told = beside if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-            is_there = stored == plain and tuple(snapshot.beside.get(name, ())) == told
+            in_force = [{**of_java, **ours} for of_java, ours in zip(records, beside, strict=True)]
+            is_there = stored == in_force and tuple(snapshot.beside.get(name, ())) == told
             if is_there and name not in snapshot.unfinished:
                 continue
             try:
