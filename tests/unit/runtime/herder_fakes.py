@@ -285,6 +285,9 @@ class FakeMembership:
     async def is_empty(self) -> bool:
         return not self.group.members
 
+    async def is_alone(self) -> bool:
+        return [*self.group.members] == [self.name]
+
     async def until_ours(self) -> None:
         self.group.drop(self.name)
         self.waited_for_ours += 1

@@ -10,7 +10,7 @@ from mm2py.config.class_names import (
     MIRROR_HEARTBEAT_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
-from mm2py.errors import RequestTimedOutError
+from mm2py.errors import RequestTimedOutError, RetriableError
 from mm2py.mirror.start_positions import LATE_PARTITIONS
 from mm2py.runtime.herder import leader_duties
 from mm2py.runtime.herder.herder import Herder
@@ -222,6 +222,27 @@ async def test_all_that_the_last_worker_writes_has_one_deadline(
     node.config.put_tasks = put_tasks  # type: ignore[method-assign, assignment]
     await cluster.stop()
     assert asked == ["c"]
+
+
+@pytest.mark.parametrize("answer", ["alone", "not alone", "refused", "no answer"])
+async def test_a_worker_that_left_since_the_last_plan_is_no_other_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr(leader_duties, "HAND_OVER_S", 0.02)
+    node = await started(cluster)
+    before = recorded(cluster)
+
+    async def is_alone() -> bool:
+        if answer == "refused":
+            raise RetriableError("the coordinator is unreachable")
+        if answer == "no answer":
+            await asyncio.Event().wait()
+        return answer == "alone"
+
+    monkeypatch.setattr(node.membership, "member_urls", lambda: ("http://n1/", "http://n2/"))
+    monkeypatch.setattr(node.membership, "is_alone", is_alone)
+    await node.stop()
+    assert recorded(cluster) == (JAVAS if answer == "alone" else before)
 
 
 @pytest.mark.parametrize("spoiled", ["another worker", "permit", "refused", "no answer", "changed"])
