@@ -6,7 +6,14 @@ Flow: name, replication factor -> created, or assumed to exist where it exists o
 import logging
 from typing import Final
 
-from mm2py.errors import FatalError, RetriableError, ServerError, UnsupportedVersionError
+from mm2py.config.client_properties import Side
+from mm2py.errors import (
+    FatalError,
+    Mm2pyError,
+    RetriableError,
+    ServerError,
+    UnsupportedVersionError,
+)
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py_connectors.clients import MirrorAdmin
@@ -39,8 +46,8 @@ def collides(error: ServerError) -> bool:
 
 async def create_compacted_topic(
     admin: MirrorAdmin, topic: str, *, replication_factor: int, factor_property: str, cluster: str
-) -> bool:
-    """Create ``topic`` with one partition; False where the cluster does not let us know whether it exists.
+) -> Mm2pyError | None:
+    """Create ``topic`` with one partition; the refusal where the cluster does not let us know whether it exists.
 
     Raises:
         FatalError: The cluster refuses it; names ``factor_property`` where that is the cause.
@@ -49,8 +56,8 @@ async def create_compacted_topic(
     new_topic = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
     try:
         error = (await admin.create_topics([new_topic])).get(topic)
-    except UnsupportedVersionError:
-        return False
+    except UnsupportedVersionError as too_old:
+        return too_old
     if error is None:
         log.info(
             "internal topic created topic=%s replication_factor=%d cluster=%s",
@@ -60,7 +67,7 @@ async def create_compacted_topic(
         )
     elif error.code in _ASSUMED_TO_EXIST:
         log.debug("internal topic assumed to exist topic=%s: %s", topic, error)
-        return error.code == codes.TOPIC_ALREADY_EXISTS
+        return None if error.code == codes.TOPIC_ALREADY_EXISTS else error
     elif isinstance(error, RetriableError):
         raise error
     else:
@@ -75,4 +82,13 @@ async def create_compacted_topic(
         raise FatalError(
             f"topic {topic} cannot be created on {cluster}: {error.message}", remedy=remedy
         ) from error
-    return True
+    return None
+
+
+def no_offset_syncs(topic: str, error: Exception, side: Side) -> str:
+    """Return what an operator is to know of a topic of offset syncs that cannot be written, and what to do."""
+    elsewhere = "; or set offset-syncs.topic.location=target" if side == "source" else ""
+    return (
+        f"topic {topic} of the {side} cannot be written, a Java MirrorMaker 2 that takes over translates no group by it:"
+        f" {error}{elsewhere}"
+    )

@@ -55,14 +55,14 @@ async def find_suppression(
     cause = ""
     try:
         # Only CreateTopics knows for certain: a broker's metadata may be older than the topic.
-        there = await create_compacted_topic(
+        refusal = await create_compacted_topic(
             source,
             PRODUCERS_TOPIC,
             replication_factor=replication_factor,
             factor_property="offset-syncs.topic.replication.factor",
             cluster=config.get("source.cluster.alias", "source"),
         )
-        if not there and PRODUCERS_TOPIC not in await source.list_topics():
+        if refusal is not None and PRODUCERS_TOPIC not in await source.list_topics():
             cause = f"topic {PRODUCERS_TOPIC} of the source may not be created or seen"
     except FatalError as error:
         cause = error.message

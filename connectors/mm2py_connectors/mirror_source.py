@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
-from mm2py.api.connector import Connector
+from mm2py.api.connector import BESIDE, Connector
 from mm2py.api.context import (
     ConnectorContext,
     PartitionRates,
@@ -23,6 +23,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
+from mm2py.errors import RetriableError
 from mm2py.mirror.offset_checks import Positions, check_mirror_offsets
 from mm2py.mirror.producer_ids import (
     LOOP_SUPPRESSION,
@@ -41,7 +42,7 @@ from mm2py_connectors.clients import (
     open_reader,
     open_writer,
 )
-from mm2py_connectors.internal_topics import create_compacted_topic
+from mm2py_connectors.internal_topics import create_compacted_topic, no_offset_syncs
 from mm2py_connectors.loop_suppression import find_suppression
 from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
@@ -61,6 +62,9 @@ TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
 _RATE: Final = "flow.max.bytes.per.second"
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
+
+LONGEST_BESIDE: Final = 256 * 1024
+"""Bytes of partitions in a deal that is kept beside Java's: it is one record, with them all."""
 
 SETTLES_S: Final = 60.0
 """For so long a flow that starts for the first time is dealt anew, as Java would: heartbeats come after it. Later the others keep their task."""
@@ -159,14 +163,29 @@ class MirrorSourceConnector(Connector):
             rates = None
         hands = self._deal.deal(max_tasks, rates)
         rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
-        return self._dealt(hands, self._suppression | rate)
+        return [
+            {**config, **self._late(hand)}
+            for config, hand in zip(
+                self._dealt(hands, self._suppression | rate), hands, strict=True
+            )
+        ]
 
     async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """Deal all partitions from the beginning, as Java's connector does when it starts."""
+        """Deal all partitions from the beginning, as Java's connector does when it starts; beside it is the deal that ours continue with."""
         deal = PartitionDeal()
         if self._context is not None:
             deal.update(self._upkeep.topics.ready())
-        return self._dealt(deal.deal(max_tasks), {})
+        hands, ours = deal.deal(max_tasks), self._deal.deal(max_tasks)
+        length = sum(len(str(partition)) + 1 for partition in deal.partitions)
+        if deal.partitions != self._deal.partitions or length > LONGEST_BESIDE:
+            ours = hands
+        kept = list(map(frozenset, ours)) != list(map(frozenset, hands))
+        return [
+            config
+            | ({BESIDE + ASSIGNED_PARTITIONS: format_partitions(hand)} if kept else {})
+            | {BESIDE + name: text for name, text in self._late(hand).items()}
+            for config, hand in zip(self._dealt(hands, {}), ours, strict=True)
+        ]
 
     @staticmethod
     def java_task_config(
@@ -195,7 +214,7 @@ class MirrorSourceConnector(Connector):
 
     def _dealt(
         self, hands: Sequence[Sequence[TopicPartition]], told: Mapping[str, str]
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> Sequence[dict[str, str]]:
         return [
             {
                 **self._props,
@@ -203,7 +222,6 @@ class MirrorSourceConnector(Connector):
                 "task.class": TASK_CLASS,
                 ASSIGNED_PARTITIONS: format_partitions(partitions),
                 "task.index": str(index),
-                **self._late(partitions),
             }
             for index, partitions in enumerate(hands)
         ]
@@ -292,13 +310,17 @@ class MirrorSourceConnector(Connector):
         side: Side = "source" if at_source else "target"
         opened = await self._upkeep.session(side, f"offset-syncs-{side}-admin")
         try:
-            await create_compacted_topic(
+            topic = self._upkeep.policy.offset_syncs_topic(other)
+            refusal = await create_compacted_topic(
                 opened.admin,
-                self._upkeep.policy.offset_syncs_topic(other),
+                topic,
                 replication_factor=config.offset_syncs_topic_replication_factor,
                 factor_property="offset-syncs.topic.replication.factor",
                 cluster=host,
             )
+            # Whoever may write a topic sees it; whether this one may be written, tasks report.
+            if refusal is not None and topic not in await opened.admin.list_topics():
+                raise RetriableError(no_offset_syncs(topic, refusal, side))
         finally:
             await self._upkeep.end(opened)
 

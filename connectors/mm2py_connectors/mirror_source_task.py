@@ -64,6 +64,7 @@ from mm2py_connectors.clients import (
 )
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.covered_positions import CoveredPositions
+from mm2py_connectors.internal_topics import no_offset_syncs
 from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics, find_suppression
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_ends, parse_partitions
@@ -335,9 +336,8 @@ class MirrorSourceTask(BatchSourceTask):
         if writer is not None:
             if self._syncs is not None:
                 await self._syncs.flush(SYNC_FLUSH_S)
+                self._syncs.close()
             await self._close_writer(writer)
-        if self._syncs is not None:
-            self._syncs.close()
         self._ending = True
         opened, self._reader = self._reader, None
         if opened is not None:
@@ -738,6 +738,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._sync_topic,
             lag_max=config.offset_lag_max,
             clock=self._context.clock,
+            on_refusal=self._note_refusal,
         )
         self._sync_start = asyncio.create_task(self._start_syncs(self._writer, self._syncs))
 
@@ -748,20 +749,20 @@ class MirrorSourceTask(BatchSourceTask):
             try:
                 await writer.session.connect()
                 await writer.writer.start()
-            except RetriableError as error:
-                log.debug("offset-sync writer cannot start yet cause=%s", error)
-                await self._context.clock.sleep(backoff.next_s())
             except Mm2pyError as error:
-                log.warning(
-                    "no offset syncs are written, group offsets cannot be translated topic=%s cause=%s",
-                    self._sync_topic,
-                    error,
-                )
-                syncs.close()
-                return
+                log.debug("offset-sync writer cannot start yet cause=%s", error)
+                if not isinstance(error, RetriableError):
+                    self._note_refusal(error)
+                await self._context.clock.sleep(backoff.next_s())
             else:
+                self._note_refusal(None)
                 syncs.open()
                 return
+
+    def _note_refusal(self, error: Exception | None) -> None:
+        """Report that offset syncs are not written; the copy goes on, as in Java."""
+        text = "" if error is None else no_offset_syncs(self._sync_topic, error, self._sync_side)
+        self._context.report_finding("offset syncs", text)
 
     @staticmethod
     async def _close_writer(writer: WriterSession) -> None:

@@ -386,6 +386,8 @@ class RemoteTopics:
                 f"{error} while describing the configs of {reading} on {self._flow.source_alias}:"
                 " grant DescribeConfigs on it"
             )
+        elif error.code == codes.TOPIC_AUTHORIZATION_FAILED and error.remedy:
+            problem = str(error)
         else:
             problem = f"{error.message} on {self._flow.target_alias}: {self._remedy(error)}"
         self._refusals.note(remote, problem)

@@ -19,8 +19,8 @@ from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.source_offsets import (
     mirror_source_partition,
     source_offset,

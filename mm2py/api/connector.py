@@ -1,13 +1,17 @@
 """The contract of a connector: one entry point, its configuration, its loops and its tasks."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.config.definitions import ConfigModel
+
+BESIDE: Final = "beside:"
+"""Begins properties of ``java_task_configs`` that Java's connector would not make: they are kept where only ours read them, and replace
+those of the name behind it."""
 
 
 class AnyConnector(Protocol):

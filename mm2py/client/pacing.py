@@ -41,6 +41,10 @@ SHOWN_S: Final = 5.0
 """A quota that is kept pauses for moments; only what lasts longer than this is shown."""
 
 
+QUOTAS_EVERY_S: Final = 5.0
+"""Between two looks at the cluster's quotas, while one of them makes a connection wait for longer than that."""
+
+
 def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: str) -> str:
     """Return what is to be shown of brokers that announced a throttle: node id and seconds that are left; empty for short ones.
 

@@ -208,7 +208,8 @@ class FlowChanges:
             config = self._source(request.flow, node)[1]
             self._need_copied(request.flow, config, topic)
             change = patched(
-                self._of_all(node, config, without_topic(request.flow, config, topic)), {}
+                self._of_all(node, config, without_topic(request.flow, config, topic)),
+                self._parts.fleet.file(request.flow),
             )
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))

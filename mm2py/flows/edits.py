@@ -10,15 +10,13 @@ from typing import Final
 from mm2py.config.definitions import parse_config
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.flows.graph import copies
-from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import Presence
-from mm2py.mirror.flow_state import FlowPicture
+from mm2py.mirror.flow_state import Configs, FlowPicture, enabled
 from mm2py.runtime.errors import BadRequestError
 from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.flow_overrides_store import Edit
 from mm2py.types import FlowName
 
-Configs = Mapping[str, Mapping[str, str]]
 Patches = Mapping[str, ConnectorConfig]
 """Connector -> properties; None returns one to what the file has."""
 
@@ -27,22 +25,15 @@ _EXCLUDE: Final = "topics.exclude"
 
 
 def patched(patches: Patches, file: Configs) -> Edit:
-    """Return the edit that changes properties of connectors that there are; None: as in ``file``.
-
-    What it lets copy is a flow from then on, also under a file that does not let the pair run for its heartbeats.
-    """
+    """Return the edit that changes properties of connectors that there are; None: as in ``file``."""
 
     def edit(now: FlowPicture) -> FlowPicture:
-        configs, presence = dict(now.configs), now.presence
         for name, patch in patches.items():
-            if name in configs:
+            if name in now.configs:
                 own = file.get(name, {})
                 given = {key: own.get(key) if it is None else it for key, it in patch.items()}
-                merged = {**configs[name], **given}
-                configs[name] = texts_of(merged)
-                if presence is None and not enabled(now.configs[name]) and enabled(merged):
-                    presence = Presence.ADDED
-        return replace(now, presence=presence, configs=configs)
+                now = now.with_config(name, texts_of({**now.configs[name], **given}), file)
+        return now
 
     return edit
 

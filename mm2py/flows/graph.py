@@ -19,8 +19,8 @@ from mm2py.config.client_properties import with_prefix
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.flows.states import enabled
 from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.mirror.routed_names import SAMPLE, final_name, keeps_names, sample_names

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.mirror.backfills import Job
+from mm2py.mirror.flow_state import enabled
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
@@ -35,11 +35,6 @@ _NO_SOURCE: Final = (
     "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
     " /connectors), or roll the flow back"
 )
-
-
-def enabled(config: Mapping[str, str | None]) -> bool:
-    """Tell whether a source connector with this config copies topics."""
-    return parse_boolean_leniently(config.get("enabled"), absent=True)
 
 
 def engine(config: Mapping[str, str | None]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.config.providers import placeholders
 from mm2py.errors import ProtocolError
 from mm2py.mirror.flow_overrides import (
@@ -32,8 +33,16 @@ from mm2py.types import TopicPartition
 
 FLOW_KEY: Final = "flow"
 
+Configs = Mapping[str, Mapping[str, str]]
+"""Connector -> its config."""
+
 Puts = dict[str, FlowOverrideEntry | None]
 """Key -> what its record becomes; None is a tombstone."""
+
+
+def enabled(config: Mapping[str, str | None]) -> bool:
+    """Tell whether a source connector with this config copies topics."""
+    return parse_boolean_leniently(config.get("enabled"), absent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +53,24 @@ class FlowPicture:
     """
 
     presence: Presence | None
-    configs: Mapping[str, Mapping[str, str]]
+    configs: Configs
     held: frozenset[TopicPartition]
 
-    def with_config(self, name: str, config: Mapping[str, str] | None) -> "FlowPicture":
-        """Return it with another config of one connector, None without the connector."""
-        kept = {other: found for other, found in self.configs.items() if other != name}
-        return replace(self, configs=kept if config is None else {**kept, name: config})
+    def with_config(
+        self, name: str, config: Mapping[str, str] | None, file: Configs
+    ) -> "FlowPicture":
+        """Return it with another config of one connector, None without the connector.
+
+        What it lets copy is a flow from then on, also where ``file`` has its pair run for heartbeats only, or no longer.
+        """
+        configs = {other: texts for other, texts in self.configs.items() if other != name}
+        presence = self.presence
+        if config is not None:
+            configs[name] = config
+            by_file = any(enabled(texts) for texts in file.values())
+            if presence is None and not by_file and enabled(config):
+                presence = Presence.ADDED
+        return replace(self, presence=presence, configs=configs)
 
 
 @final

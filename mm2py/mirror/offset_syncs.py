@@ -6,7 +6,6 @@ request in flight) -> the offset-syncs topic, partition 0 -> ``OffsetSyncStore.a
 """
 
 import asyncio
-import logging
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -20,13 +19,14 @@ from mm2py.protocol.records import NewRecord
 from mm2py.protocol.wire import read_record_string, record_string
 from mm2py.types import TopicPartition
 
-log = logging.getLogger(__name__)
-
 SYNCS_PER_REQUEST: Final = 200
 """At most 56 KB even with the longest topic names, below any reasonable ``max.message.bytes``."""
 
 MIN_SPACING_S: Final = 0.5
 """Java has no such pause: it sends one request per sync, at most ten at a time, and drops syncs in between."""
+
+REFUSED_S: Final = 5.0
+"""How long the next request waits after one that the broker refused."""
 
 EVERY_SYNC: Final = 64
 """Syncs by lag of one partition that are written without being thinned out."""
@@ -184,20 +184,30 @@ class OffsetSyncEmitter:
 
     Syncs are written in order, including those observed before ``open``; only in the middle of long runs some are left
     out while they wait for the previous request. Requests begin at least ``MIN_SPACING_S`` apart, so that a backlog does
-    not turn every batch into a request. A sync that the broker refuses is lost, as in Java: the next one supersedes it.
+    not turn every batch into a request. Of syncs that the broker refuses, the newest of each partition is kept and sent
+    again; Java drops it. ``on_refusal`` gets each refusal, and None once syncs are written again.
     """
 
-    def __init__(self, writer: SyncWriter, topic: str, *, lag_max: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        writer: SyncWriter,
+        topic: str,
+        *,
+        lag_max: int,
+        clock: Clock,
+        on_refusal: Callable[[Exception | None], None],
+    ) -> None:
         self._writer = writer
+        self._on_refusal = on_refusal
         self._to = TopicPartition(topic, 0)
         self._lag_max = lag_max
         self._clock = clock
         self._states: dict[TopicPartition, OffsetSyncState] = {}
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._delayed: dict[TopicPartition, Run] = {}
-        self._in_flight = 0
+        self._in_flight: list[OffsetSync] = []
         self._next_send = -math.inf
-        self._failures = 0
+        self._refused = False
         self._open = False
         self._closed = False
         self._free = asyncio.Event()
@@ -237,15 +247,18 @@ class OffsetSyncEmitter:
         for partition, run in self._delayed.items():
             self._wait(partition, run, range(run.records - 1, run.records), by_lag=True)
         self._delayed.clear()
-        self._send()
+        if not self._refused or self._clock.monotonic() >= self._next_send:
+            self._send()
 
     async def flush(self, timeout_s: float) -> None:
-        """Write everything that waits, for at most ``timeout_s``; nothing before ``open``."""
+        """Write everything that waits, for at most ``timeout_s`` and until a refusal; nothing before ``open``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._open and (self._waiting or self._in_flight):
                     self._send()
                     await self._free.wait()
+                    if self._refused:
+                        return
 
     def close(self) -> None:
         """Drop what waits and ignore what follows."""
@@ -273,7 +286,7 @@ class OffsetSyncEmitter:
             syncs += waiting.take(SYNCS_PER_REQUEST - len(syncs))
             if waiting:
                 self._waiting[partition] = waiting  # after the other partitions
-        self._in_flight = len(syncs)
+        self._in_flight = syncs
         self._free.clear()
         self._next_send = self._clock.monotonic() + MIN_SPACING_S
         now_ms = self._clock.now_ms()
@@ -281,23 +294,26 @@ class OffsetSyncEmitter:
         self._writer.post(self._to, records, self._answered)
 
     def _answered(self, result: int | Exception) -> None:
-        count, self._in_flight = self._in_flight, 0
-        if isinstance(result, Exception):
-            if not self._failures:
-                log.warning(
-                    "offset syncs are refused topic=%s: %s; until it is cured translated group offsets are coarse",
-                    self._to.topic,
-                    result,
-                )
-            self._failures += count
-        elif self._failures:
-            log.info(
-                "offset syncs are written again topic=%s lost=%d", self._to.topic, self._failures
-            )
-            self._failures = 0
+        sent, self._in_flight = self._in_flight, []
         self._free.set()
-        if count == SYNCS_PER_REQUEST:
+        if self._closed:
+            return
+        if isinstance(result, Exception):
+            self._refused = True
+            self._next_send = self._clock.monotonic() + REFUSED_S
+            self._keep_newest(sent)
+            self._on_refusal(result)
+        elif self._refused:
+            self._refused = False
+            self._on_refusal(None)
+        if len(sent) == SYNCS_PER_REQUEST and not self._refused:
             self._send()
+
+    def _keep_newest(self, refused: Sequence[OffsetSync]) -> None:
+        for partition, sync in {it.partition: it for it in refused}.items():
+            if partition not in self._waiting:  # else a newer one
+                run = Run(sync.upstream, 1, sync.downstream)
+                self._wait(partition, run, range(1), by_lag=True)
 
 
 SLOTS: Final = 64

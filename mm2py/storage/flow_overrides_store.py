@@ -24,7 +24,7 @@ from mm2py.mirror.flow_overrides import (
     encode_flow_record,
     flow_record_key,
 )
-from mm2py.mirror.flow_state import FlowPicture, FlowState, Puts, is_placeholder
+from mm2py.mirror.flow_state import Configs, FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
@@ -39,10 +39,6 @@ HISTORY_KEPT: Final = 200
 
 Edit = Callable[[FlowPicture], FlowPicture]
 """What is in force -> what is to be."""
-
-
-Configs = Mapping[str, Mapping[str, str]]
-"""Connector -> its config; empty for a flow that does not exist."""
 
 
 class ChangeGuard(Protocol):
@@ -136,7 +132,7 @@ class FlowOverridesStore:
         self._guard = guard
 
     def effective(self) -> Configs:
-        """Return file and overrides by connector; a flow that is not there has none."""
+        """Return file and overrides by connector; none of a flow that does not exist."""
         return self._configs(self._state.picture())
 
     async def refresh(self, timeout_s: float) -> None:
@@ -168,7 +164,8 @@ class FlowOverridesStore:
                 remedy="create the flow with POST /flows",
             )
         action = "delete" if after is None else "create" if before is None else "change"
-        await self.edit(action, name, lambda now: now.with_config(name, after), actor=actor)
+        file = self._state.file
+        await self.edit(action, name, lambda now: now.with_config(name, after, file), actor=actor)
 
     # ---- what /flows sees and does beyond
 

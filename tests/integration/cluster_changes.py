@@ -191,6 +191,11 @@ def forbid_cluster(region: KafkaAddress, operation: AclOperation) -> None:
     _forbid(ResourceType.BROKER, operation, region, CLUSTER)
 
 
+def permit_cluster(region: KafkaAddress, operation: AclOperation) -> None:
+    """Undo ``forbid_cluster``."""
+    _permit(ResourceType.BROKER, operation, region, CLUSTER)
+
+
 def permit_creating(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_creating``."""
     _permit(ResourceType.TOPIC, AclOperation.CREATE, region, topic)

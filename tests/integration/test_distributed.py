@@ -1,6 +1,7 @@
 """Several workers of a flow: who has what, changes while leaders die, kills, freezes and rolling restarts."""
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, Syn
 from mm2py.types import TaskId, Work
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.setups import Setup
-from tests.integration.several_workers import CALM, Answer, Workers, assert_nothing_lost
-from tests.integration.traffic import Load, assert_equal, committed_positions, wait_for_copy
+from tests.integration.several_workers import CALM, TASKS, Answer, Workers, assert_nothing_lost
+from tests.integration.traffic import Load, assert_equal, committed_positions, read, wait_for_copy
 from tests.kit.kafka.region import Region
 from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
 
@@ -542,3 +543,25 @@ def assert_history(
         w.name: started[w.name] for w in running
     }
     assert {w.name: workers.stops(w) for w in running} == {w.name: stopped[w.name] for w in running}
+
+
+def test_a_leader_that_stops_right_after_the_others_leaves_javas_task_configs(setup: Setup) -> None:
+    """Within one heartbeat its last plan has the others still."""
+    topic, rate = setup.topic("left", PARTITIONS), 3_000_000
+    limit = {"{source}->{target}.flow.max.bytes.per.second": str(rate)}
+    flow = setup.flow(topic, CALM | limit | {"tasks.max": str(TASKS)})
+    name = f"mm2-configs.{flow.source_alias}.internal"
+
+    def published() -> list[str]:
+        keys = {b"task-MirrorSourceConnector-%d" % number for number in range(TASKS)}
+        records = read(flow.target, name)[0].records
+        values = {it.key: it.value for it in records if it.key in keys}
+        configs = [json.loads(value or b"{}")["properties"] for value in values.values()]
+        return [it["flow.max.bytes.per.second"] for it in configs]
+
+    with Workers(flow) as workers:
+        workers.settle("one", "two")
+        assert published() == [str(rate // TASKS)] * TASKS
+        leaders = [it for it in workers.running if it.lines("this worker leads the group")]
+        workers.stop(*(it for it in workers.running if it not in leaders), leaders[-1])
+    assert published() == [str(rate)] * TASKS

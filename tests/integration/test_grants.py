@@ -1,16 +1,21 @@
 """Grants that are missing on our own topics and for exactly once: each is named, and what can run without it does."""
 
+from collections.abc import Callable, Mapping
+from typing import Final
 from urllib.parse import quote
 
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import (
     delete_topic,
+    forbid_cluster,
     forbid_creating,
     forbid_reading,
     forbid_transactions,
     forbid_writing,
+    permit_cluster,
     permit_creating,
     permit_reading,
     permit_transactions,
@@ -20,6 +25,7 @@ from tests.integration.cluster_changes import (
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import path_of
 from tests.integration.mirror_process import (
+    PROMPT,
     Flow,
     Mirror,
     command_here,
@@ -29,6 +35,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
+from tests.integration.test_night import Teller
 from tests.integration.traffic import Sent, copied, ends, write
 from tests.kit.kafka.region import Region
 
@@ -215,3 +222,51 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
             assert command_here("flow", "list", environ={"MM2PY_URL": url}).exit_code == 0
     finally:
         permit_creating(guarded, "*")
+
+
+@pytest.mark.parametrize("right", ["Create", "Write", "IdempotentWrite"])
+def test_offset_syncs_that_may_not_be_written_are_named_until_they_may(
+    setup: Setup, guarded: Region, right: str
+) -> None:
+    topic = setup.topic("granted", 1, on=guarded)
+    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    flow = setup.flow(topic, PROMPT, source=guarded)
+    name = f"mm2-offset-syncs.{flow.target_alias}.internal"
+    if right != "Create":
+        setup.create_topic(guarded, name, 1, config=COMPACT)
+    take, give = TAKEN_OR_GIVEN[right]
+    take(guarded, name)
+    try:
+        with running(flow.file, ready=False) as mirror:
+            until(lambda: copied(flow, topic) == 10, 90, "the copy without syncs", alive=mirror)
+            teller = Teller(mirror, flow)
+            resource = "--cluster" if right == "IdempotentWrite" else f"--topic {name}"
+            server = f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add"
+            teller.wait(
+                (name, server, f"--operation {right} {resource}", "offset-syncs.topic.location=target"),
+                "FlowNotWell",
+            )  # fmt: skip
+            assert name in errors(mirror, flow)
+            give(guarded, name)
+            until(lambda: not errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)
+            until(lambda: sum(ends(guarded, name).values()), 90, "a sync", alive=mirror)
+    finally:
+        give(guarded, name)
+
+
+def _no_producer(region: Region, _topic: str) -> None:
+    """A principal without Write on any topic gets no producer id."""
+    forbid_writing(region, "*")
+    forbid_cluster(region, AclOperation.IDEMPOTENT_WRITE)
+
+
+def _a_producer(region: Region, _topic: str) -> None:
+    permit_cluster(region, AclOperation.IDEMPOTENT_WRITE)
+    permit_writing(region, "*")
+
+
+TAKEN_OR_GIVEN: Final[Mapping[str, tuple[Callable[[Region, str], None], ...]]] = {
+    "Create": (forbid_creating, permit_creating),
+    "Write": (forbid_writing, permit_writing),
+    "IdempotentWrite": (_no_producer, _a_producer),
+}

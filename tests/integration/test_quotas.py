@@ -105,20 +105,25 @@ def test_a_byte_rate_is_kept_without_an_error(
 
 
 @pytest.mark.parametrize(
-    "properties",
-    [{}, {"{target}.exactly.once.source.support": "enabled"}],
-    ids=["plain", "exactly once"],
+    ("kind", "properties"),
+    [
+        ("producer", {}),
+        ("producer", {"{target}.exactly.once.source.support": "enabled"}),
+        ("consumer", {"{source}.consumer.client.id": "quota"}),
+    ],
+    ids=["plain", "exactly once", "source"],
 )
 def test_a_quota_that_was_lifted_is_not_waited_for(
-    setup: Setup, two_regions: Regions, properties: dict[str, str]
+    setup: Setup, two_regions: Regions, kind: str, properties: dict[str, str]
 ) -> None:
     """The broker reads nothing of a muted connection until the time that it announced, here many minutes, is over."""
     source, target = two_regions
     topic = setup.topic("lifted", 2, on=source)
     flow = setup.flow(topic, properties, source=source, target=target)
-    client_id = LIMITS["producer"].format(source=flow.source_alias, target=flow.target_alias)
+    client_id = LIMITS[kind].format(source=flow.source_alias, target=flow.target_alias)
     records = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(RECORDS)]
-    set_quota(target, "producer", client_id, TINY_RATE)
+    limited = target if kind == "producer" else source
+    set_quota(limited, kind, client_id, TINY_RATE)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         path = public_url(mirror) + path_of(flow).removeprefix("/")
@@ -127,7 +132,7 @@ def test_a_quota_that_was_lifted_is_not_waited_for(
             return str(ask(path)[1]["notes"])
 
         write(source, topic, records, linger_ms=5)
-        shown = r"holds back what is written; time left: broker 1: (\d+) s"
+        shown = r"holds back what is (?:written|read); time left: broker 1: (\d+) s"
         until(lambda: re.search(shown, notes()), 90, notes, alive=mirror)
         left = [int(it) for it in re.findall(shown, notes())]
         until(
@@ -137,7 +142,7 @@ def test_a_quota_that_was_lifted_is_not_waited_for(
             alive=mirror,
         )
         assert left[0] > LONG_S
-        set_quota(target, "producer", client_id, 0)
+        set_quota(limited, kind, client_id, 0)
         said = mirror.wait_for_log("a quota was changed, the connection is opened anew")
         assert float(said.rpartition("remaining_s=")[2].split()[0]) > LONG_S
         assert_equal(*wait_for_copy(mirror, flow, topic))

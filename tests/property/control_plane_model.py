@@ -546,7 +546,10 @@ class Play:
             if what == "put":
                 least = 2 if world.exactly_once else 0
                 words = " ".join(self.random.sample("0123", self.random.randrange(least, 5)))
-                config = CONFIG | {"work": words, "java": words[::-1], "change": str(number)}
+                keeps = self.random.choice(({}, {"keeps": "yes"}))
+                config = (
+                    CONFIG | keeps | {"work": words, "java": words[::-1], "change": str(number)}
+                )
                 await herder.put_config(name, config, actor="t")
                 if number > world.acknowledged.get(name, (0, ""))[0]:
                     world.acknowledged[name] = number, worker.name

@@ -178,7 +178,9 @@ def test_first_syncs_gaps_and_rewinds_are_all_written_whenever_the_writer_opens(
     steps: list[Step], lag_max: int, opened_after: int
 ) -> None:
     store, clock, java = Store(), FakeClock(), JavaRule(lag_max)
-    emitter = OffsetSyncEmitter(store, "syncs", lag_max=lag_max, clock=clock)
+    emitter = OffsetSyncEmitter(
+        store, "syncs", lag_max=lag_max, clock=clock, on_refusal=lambda _: None
+    )
     tp = TopicPartition("t", 0)
     wanted: list[tuple[int, int]] = []
     runs = runs_of(steps)

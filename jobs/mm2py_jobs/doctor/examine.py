@@ -19,8 +19,8 @@ from mm2py.config.clients import ConnectionSettings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.graph import file_cycle
-from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.two_clusters import IDS_OF_IMAGES
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS

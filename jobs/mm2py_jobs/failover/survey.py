@@ -15,10 +15,10 @@ from mm2py.client.connect.admin import Admin
 from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.flow_offsets import FlowOffsets
-from mm2py.flows.states import enabled
 from mm2py.flows.view_models import GroupView
 from mm2py.mirror.failovers import FailoverKind, OpenTransaction, Tail, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.mirror.flow_state import enabled
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry

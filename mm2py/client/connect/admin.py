@@ -6,6 +6,7 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ from mm2py.protocol.topics import (
 )
 from mm2py.protocol.topics import ListedOffset as OffsetAnswer
 from mm2py.types import EARLIEST, MAX_TIMESTAMP, TopicPartition
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 
@@ -90,6 +93,22 @@ class ListedOffset:
     timestamp: int = -1
     leader_epoch: int = -1
     error: ServerError | None = None
+
+
+async def quotas_now(
+    cluster: Cluster, before: frozenset[object] | None
+) -> frozenset[object] | None:
+    """Return the cluster's quotas, to compare; ``before`` while it does not answer, None where they may not be read."""
+    try:
+        quotas = await Admin(cluster).client_quotas()
+    except RetriableError:
+        return before
+    except Mm2pyError as error:
+        log.debug("quotas may not be read, the announced time is waited for cause=%s", error)
+        return None
+    return frozenset(
+        (tuple(sorted(it.entity.items())), tuple(sorted(it.values.items()))) for it in quotas
+    )
 
 
 @final
@@ -181,7 +200,8 @@ class Admin:
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
         return {**refused} | {
-            topic.name: _error(topic.error_code, topic.error_message, topic.name)
+            topic.name: self.cluster.denied(topic.error_code, "Create", topic.name)
+            or _error(topic.error_code, topic.error_message, topic.name)
             for topic in created
         }
 

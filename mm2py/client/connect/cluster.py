@@ -71,19 +71,6 @@ def _no_code(_: object) -> int:
     return 0
 
 
-def _no_producer_id(result: object, address: str) -> ServerError | None:
-    """Return the error of a response without a producer id, which no caller can use."""
-    if not isinstance(result, ProducerIdResult) or not result.error_code:
-        return None
-    error = server_error(result.error_code, f"InitProducerId to {address}")
-    if error.code == CLUSTER_AUTHORIZATION_FAILED:
-        error.remedy = (
-            "grant the mirror's user the operation IdempotentWrite on the Cluster resource of the "
-            "target, or Write on its topics (kafka-acls --add --operation IdempotentWrite --cluster)"
-        )
-    return error
-
-
 class _Refresh:
     """A pending metadata refresh: callers add their topics and wait for it."""
 
@@ -584,6 +571,18 @@ class Cluster:
                 f"{name} to {self} did not succeed within {limit_ms} ms: {cause}"
             ) from problem
 
+    def _no_producer_id(self, result: object, address: str) -> ServerError | None:
+        """Return the error of a response without a producer id, which no caller can use."""
+        if not isinstance(result, ProducerIdResult) or not result.error_code:
+            return None
+        error = server_error(result.error_code, f"InitProducerId to {address}")
+        if error.code == CLUSTER_AUTHORIZATION_FAILED:
+            error.remedy = (
+                f"grant IdempotentWrite on the Cluster resource of {self.alias}, or Write on the topic:"
+                f" {self.granting('IdempotentWrite', '--cluster')}"
+            )
+        return error
+
     async def _once(
         self,
         connect: Callable[[], Awaitable[BrokerConnection]],
@@ -593,7 +592,7 @@ class Cluster:
         connection = await connect()
         result = await connection.call(call)
         if code_of is _no_code:
-            refusal = _no_producer_id(result, connection.address)
+            refusal = self._no_producer_id(result, connection.address)
             if refusal is not None:
                 raise refusal
         code = code_of(result)

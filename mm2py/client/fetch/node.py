@@ -6,11 +6,14 @@ within the budget, and neither the broker's quota nor our own byte rate forbids 
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from math import inf
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
+from mm2py.client.connect.admin import quotas_now
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.cursor import Cursor, Lookup
@@ -20,7 +23,7 @@ from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
 from mm2py.client.fetch.session import FetchSession, Plan, shares
 from mm2py.client.fetch.stripes import PlainLease, Stripes
-from mm2py.client.pacing import ByteRate, LongPoll, Throttle
+from mm2py.client.pacing import QUOTAS_EVERY_S, ByteRate, LongPoll, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError
@@ -33,6 +36,8 @@ from mm2py.protocol.fetch import (
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
+
+log = logging.getLogger(__name__)
 
 TOPIC_ID_VERSION: Final = 13
 DIVERGING_VERSION: Final = 12
@@ -91,6 +96,8 @@ class FetchNode:
         self._isolation = isolation_of(settings)
         self._session = FetchSession(enabled=False, by_name=True)
         self._connection: BrokerConnection | None = None
+        self._quotas: frozenset[object] | None = None
+        """Those of the last look, while a throttle is long."""
         self._full: dict[Cursor, None] = {}
         self._asked_bytes = self._oversized_bytes = 0
         self._long_poll = LongPoll(clock)
@@ -220,8 +227,33 @@ class FetchNode:
                 room = min(room, self._rate.room_bytes())
             if pause_s <= 0:
                 return room
+            if self.throttle.remaining_s() > QUOTAS_EVERY_S:
+                await self._look_at_quotas()
+                pause_s = min(pause_s, QUOTAS_EVERY_S)
+            else:
+                self._quotas = None
             await self._clock.sleep(pause_s)
         return 0
+
+    async def _look_at_quotas(self) -> None:
+        """Open the connection anew when a quota was changed: the broker reads a muted one only after the time that it announced."""
+        before = self._quotas
+        with suppress(TimeoutError):  # no answer: the announced time is waited for
+            async with asyncio.timeout(QUOTAS_EVERY_S):
+                self._quotas = await quotas_now(self._cluster, before)
+        if None in (before, self._quotas) or self._quotas == before:
+            return
+        log.info(
+            "a quota was changed, the connection is opened anew node=%d remaining_s=%.0f",
+            self.node_id,
+            self.throttle.remaining_s(),
+        )
+        self.throttle.lift()
+        reason = "a quota of the cluster was changed"
+        if self._connection is not None:
+            self._connection.reset(reason)
+        self._stripes.reset(reason)
+        self._quotas = None
 
     async def _look_up(self, connection: BrokerConnection) -> None:
         """Do the lookups of all partitions that need one, with one request of each kind."""

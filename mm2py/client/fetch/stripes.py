@@ -19,7 +19,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
-from mm2py.client.pacing import ByteRate, Throttle
+from mm2py.client.pacing import QUOTAS_EVERY_S, ByteRate, Throttle
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -147,9 +147,10 @@ class _Reading:
 class _Channel:
     """One connection and its requests in flight."""
 
-    __slots__ = ("backoff", "not_before", "purpose", "under_way")
+    __slots__ = ("backoff", "connection", "not_before", "purpose", "under_way")
 
     def __init__(self, number: int) -> None:
+        self.connection: BrokerConnection | None = None
         self.purpose = f"fetch-{number}"
         self.under_way = 0
         self.backoff = Backoff(_REST_MS, _LONGEST_REST_MS)
@@ -206,6 +207,13 @@ class Stripes:
                 self._drop(stripe)
             reading.stripes.clear()
 
+    def reset(self, reason: str) -> None:
+        """Open the connections anew, with what is asked for over them."""
+        for channel in self._channels:
+            if channel.connection is not None:
+                channel.connection.reset(reason)
+                channel.connection = None
+
     def owed_since(self) -> float | None:
         """Return when the oldest request in flight was sent."""
         return next(iter(self._asked)).asked_at if self._asked else None
@@ -240,7 +248,8 @@ class Stripes:
     # -- what is asked ----------------------------------------------------------------------------
 
     async def _rest(self, pause_s: float) -> None:
-        await self._clock.sleep(pause_s)
+        # A throttle is over sooner when the quota is changed.
+        await self._clock.sleep(min(pause_s, QUOTAS_EVERY_S))
         self._resting = False
         self.wake()
 
@@ -287,6 +296,7 @@ class Stripes:
     async def _read(self, reading: _Reading, stripe: _Stripe, channel: _Channel) -> None:
         try:
             connection = await self._cluster.connection(self._node_id, channel.purpose)
+            channel.connection = connection
             if self._waits_for(reading, stripe):
                 await self._exchange(connection, reading, stripe)
             channel.backoff.reset()

@@ -10,15 +10,15 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.admin import quotas_now
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.pacing import Throttle
+from mm2py.client.pacing import QUOTAS_EVERY_S, Throttle
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.kernel import native
 from mm2py.protocol.produce import (
@@ -69,9 +69,6 @@ REST_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.05
 MOST_PAUSE_S: Final = 8.0
 """Pauses between the first and between later pings to a broker that seems distant."""
-
-QUOTAS_EVERY_S: Final = 5.0
-"""Between two looks at the cluster's quotas, while one of them makes this connection wait for longer than that."""
 
 QUIET_FAILURES: Final = 3
 """Failed attempts to connect before the stall is reported: brokers restart."""
@@ -340,7 +337,7 @@ class ProduceNode:
         before: frozenset[object] | None = None
         while (left_s := self._throttle.remaining_s()) > 0:
             self._owner.throttled()
-            quotas = await self._quotas(before)
+            quotas = await quotas_now(self._cluster, before)
             if None not in (before, quotas) and quotas != before:
                 log.info(
                     "a quota was changed, the connection is opened anew node=%d remaining_s=%.0f",
@@ -357,19 +354,6 @@ class ProduceNode:
             before = quotas
             await self._clock.sleep(min(QUOTAS_EVERY_S, left_s))
         self._owner.throttled()
-
-    async def _quotas(self, before: frozenset[object] | None) -> frozenset[object] | None:
-        """Return the cluster's quotas; ``before`` while it does not answer, None where they may not be read."""
-        try:
-            quotas = await Admin(self._cluster).client_quotas()
-        except RetriableError:
-            return before
-        except Mm2pyError as error:
-            log.debug("quotas may not be read, the announced time is waited for cause=%s", error)
-            return None
-        return frozenset(
-            (tuple(sorted(it.entity.items())), tuple(sorted(it.values.items()))) for it in quotas
-        )
 
     def _unmuted(self) -> None:
         self._muted = None

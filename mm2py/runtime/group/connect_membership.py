@@ -183,6 +183,11 @@ class ConnectMembership:
         group = await self._member.coordinator.describe()
         return not group.members and group.state in _FREE
 
+    async def is_alone(self) -> bool:
+        group = await self._member.coordinator.describe()
+        ours = None if self._last is None else self._last.member_id
+        return [member.member_id for member in group.members] == [ours]
+
     async def until_ours(self) -> None:
         await self.leave()
         reported_at = self._clock.monotonic()

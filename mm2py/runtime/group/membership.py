@@ -80,6 +80,10 @@ class WorkerMembership(Protocol):
         """Return whether the group has no member, not even this worker; raises as a call to it does."""
         ...
 
+    async def is_alone(self) -> bool:
+        """Return whether this worker is the group's only member now; raises as a call to it does."""
+        ...
+
     async def until_ours(self) -> None:
         """Leave, and wait until the group has no foreign member; logs them every 10 s."""
         ...
@@ -158,6 +162,9 @@ class SoloMembership:
         )
 
     async def is_empty(self) -> bool:
+        return True
+
+    async def is_alone(self) -> bool:
         return True
 
     async def until_ours(self) -> None:

@@ -318,15 +318,26 @@ class TaskPublication:
 
     @property
     def may_hand_over(self) -> bool:
-        """Whether this worker is the last of its group, and may write its config topic."""
+        """Whether this worker may write the config topic of its group, if it is its last one."""
         membership, privileged = self._parts.membership, self._parts.config.privileged
         return (
             self._forms.are_two
             and membership.permit.valid
             and membership.is_leader
-            and len(membership.member_urls()) == 1
             and (privileged is None or privileged.claimed)
         )
+
+    async def is_last(self) -> bool:
+        """Return whether no other worker is in the group: the last plan may have one that left within the heartbeat since."""
+        membership = self._parts.membership
+        if not self.may_hand_over or len(membership.member_urls()) == 1:
+            return self.may_hand_over
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                return await membership.is_alone()
+        except (Mm2pyError, TimeoutError) as error:
+            log.info("whether other workers run is not known cause=%s", cause_text(error))
+            return False
 
     async def hand_over(self, dealt: Mapping[str, tuple[ConnectorConfig, TaskConfigs]]) -> None:
         """Leave the task configs that Java's connectors would make at their start, when no task runs in this group any more.
@@ -347,7 +358,8 @@ class TaskPublication:
             records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
             told = beside if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-            is_there = stored == plain and tuple(snapshot.beside.get(name, ())) == told
+            in_force = [{**of_java, **ours} for of_java, ours in zip(records, beside, strict=True)]
+            is_there = stored == in_force and tuple(snapshot.beside.get(name, ())) == told
             if is_there and name not in snapshot.unfinished:
                 continue
             try:

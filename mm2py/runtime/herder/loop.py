@@ -234,7 +234,7 @@ class HerderLoop:
         self._drop_signal()
         self._resign()
         await self._stop_work(self._work.running)
-        if dealt is not None:
+        if dealt is not None and await self._publication.is_last():
             with self._queue.stage("leaving task configs as Java would make them"):
                 await self._publication.hand_over(dealt)
 

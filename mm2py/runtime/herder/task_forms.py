@@ -11,21 +11,19 @@ Invariants (tests of the same names):
 2. What a task runs with does not depend on the form in which its config is published.
 3. Only the last worker of a group, after its tasks have stopped and while its permit is valid, publishes Java's form.
 4. Whatever cuts that off, the deal in force is the former one or the new one, each whole.
+5. The deal of that worker is kept beside Java's form: the next worker of ours continues with it, a Java worker with its own.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, cast, final
+from typing import cast, final
 
+from mm2py.api.connector import BESIDE
 from mm2py.errors import ConfigError
-from mm2py.mirror.start_positions import LATE_PARTITIONS
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.config_state import ConnectorConfig, texts_of
 
 ClusterIds = tuple[str, str]
 """Kafka's ids of source and target."""
-
-_BESIDE: Final = (LATE_PARTITIONS,)
-"""What no task can find by itself: kept beside the commit where configs have Java's form."""
 
 _Plain = Callable[[ConnectorConfig, ConnectorConfig], Mapping[str, str]]
 _InForce = Callable[[Mapping[str, str], Mapping[str, str], int, ClusterIds], Mapping[str, str]]
@@ -83,7 +81,8 @@ class TaskForms:
 
 
 def parted(plain: ConnectorConfig) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what Java publishes of a plain config, and what is kept beside it."""
+    """Return what Java publishes of a plain config, and what is kept beside it: what no task can find by itself, and our deal."""
     texts = texts_of(plain)
-    beside = {name: texts.pop(name) for name in _BESIDE if name in texts}
+    names = [name for name in texts if name.startswith(BESIDE)]
+    beside = {name.removeprefix(BESIDE): texts.pop(name) for name in names}
     return texts, beside

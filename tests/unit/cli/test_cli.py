@@ -71,7 +71,10 @@ def test_a_failure_is_one_line_unless_debug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The only way to a machine without disk space; nothing of ours is replaced.
-    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=1 << 20))
+    def full(_folder: object) -> SimpleNamespace:
+        return SimpleNamespace(free=1 << 20)
+
+    monkeypatch.setattr("shutil.disk_usage", full)
     demo = typer.Typer()
     demo.command()(demo_command)
     result = CliRunner().invoke(demo, ["--seconds", "1"])

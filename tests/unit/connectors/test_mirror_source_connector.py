@@ -15,6 +15,7 @@ from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
+from mm2py_connectors import mirror_source
 from mm2py_connectors.mirror_source import SETTLES_S, MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.topic_upkeep import MEASURE_S
@@ -28,10 +29,21 @@ IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.Identit
 SYNCS = NewTopic("mm2-offset-syncs.B.internal", 1, 1, {"cleanup.policy": "compact"})
 
 
+class LoadedContext(FakeConnectorContext):
+    """Knows how much comes by each partition, where the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: dict[TopicPartition, float] = {}
+
+    def partition_rates(self) -> dict[TopicPartition, float]:
+        return self.rates
+
+
 class Bench:
     def __init__(self, region: Region, config: dict[str, str] | None = None) -> None:
         self.region = region
-        self.context = FakeConnectorContext()
+        self.context = LoadedContext()
         self.connector = MirrorSourceConnector(
             CONFIG | (config or {}),
             admins=region.open_admin,
@@ -162,6 +174,35 @@ async def test_what_java_would_deal_is_known_though_partitions_kept_their_tasks(
         assert wanted == ["t5-0,t1-0", "t5-1,t1-1"]
         dealt = await bench.connector.java_task_configs(2)
         assert [it["task.assigned.partitions"] for it in dealt] == wanted
+
+
+@pytest.mark.parametrize("most", [mirror_source.LONGEST_BESIDE, 9])
+async def test_a_deal_by_load_is_kept_beside_javas_and_is_the_next_workers(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The flow begins in the middle: partitions are known, and of those found later each knows that it is late."""
+    monkeypatch.setattr(mirror_source, "LONGEST_BESIDE", most)
+    latest = {"source.consumer.auto.offset.reset": "latest"}
+    bench = Bench(Region({"t1": 3}), latest)
+    async with running(bench):
+        bench.region.source.topics["t1"] = 4
+        await bench.context.clock.advance(5)
+        bench.context.rates = {TopicPartition("t1", n): 900.0 if n % 2 else 1.0 for n in range(4)}
+        ours = bench.dealt(2)
+        assert ours == ["t1-3,t1-0", "t1-1,t1-2"]
+        dealt = await bench.connector.java_task_configs(2)
+    java = ["t1-0,t1-2", "t1-1,t1-3"]
+    assert [it["task.assigned.partitions"] for it in dealt] == java
+    kept = [it.get("beside:task.assigned.partitions") for it in dealt]
+    assert kept == (ours if most > 9 else [None, None])
+    late = [it.get("beside:task.late.partitions") for it in dealt]
+    assert late == (["t1-3", None] if most > 9 else [None, "t1-3"])
+    again = Bench(bench.region, latest)
+    again.context.published = [
+        {**it, **{name.removeprefix("beside:"): text for name, text in it.items()}} for it in dealt
+    ]
+    async with running(again):
+        assert again.dealt(2) == (ours if most > 9 else java)
 
 
 async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_its_start() -> None:
@@ -443,9 +484,26 @@ async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
 
 @pytest.mark.parametrize("code", [29, 31, 35, 36])
 async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist(code: int) -> None:
-    bench = Bench(Region({"t": 1}))
+    bench = Bench(Region({"t": 1, SYNCS.name: 1}))
     bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
     async with running(bench):
+        assert bench.connector.problems() == {}
+
+
+@pytest.mark.parametrize("code", [29, 31])
+async def test_an_offset_syncs_topic_that_can_be_neither_seen_nor_created_is_named(
+    code: int,
+) -> None:
+    bench = Bench(Region({"t": 1}))
+    refusal = bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
+    refusal.remedy = "grant Create"
+    async with running(bench):
+        assert bench.dealt() == ["t-0"]
+        (problem,) = bench.connector.problems().values()
+        assert problem.startswith(f"topic {SYNCS.name} of the source cannot be written")
+        assert problem.endswith("grant Create; or set offset-syncs.topic.location=target")
+        del bench.region.source.refuse[SYNCS.name]
+        await bench.context.clock.advance(31)
         assert bench.connector.problems() == {}
 
 

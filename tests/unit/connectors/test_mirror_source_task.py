@@ -454,9 +454,7 @@ async def test_without_offset_syncs_no_writer_is_opened() -> None:
     assert bench.region.writers == []
 
 
-async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same_and_named() -> None:
     bench = Bench()
     await bench.task.start()
     # The writer starts in the background: the refusal is in place before it runs.
@@ -468,9 +466,15 @@ async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
         await bench.task.commit()
         await bench.context.clock.advance(10)
         assert bench.syncs() == []
+        text, _, harms = bench.context.findings["offset syncs"]
+        assert "grant Write; or set offset-syncs.topic.location=target" in text
+        assert harms
+        bench.region.writers[0].start_error = None
+        await bench.context.clock.advance(11)
+        assert bench.syncs() == [(0, 0)]
+        assert bench.context.findings == {}
     finally:
         await bench.task.stop()
-    assert "no offset syncs are written" in caplog.text
 
 
 async def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:

@@ -21,6 +21,7 @@ from mm2py.mirror.offset_checks import (
 from mm2py.mirror.offset_syncs import (
     EVERY_SYNC,
     MIN_SPACING_S,
+    REFUSED_S,
     SLOTS,
     OffsetSync,
     OffsetSyncEmitter,
@@ -257,6 +258,7 @@ class Writer:
         self.posts: list[list[OffsetSync]] = []
         self.open: list[Callable[[int | Exception], None]] = []
         self.partitions: set[TopicPartition] = set()
+        self.refusals: list[Exception | None] = []
 
     def post(
         self,
@@ -281,7 +283,11 @@ def emitter(
     writer: Writer, clock: EagerClock | None = None, lag_max: int = 100
 ) -> OffsetSyncEmitter:
     queue = OffsetSyncEmitter(
-        writer, "mm2-offset-syncs.B.internal", lag_max=lag_max, clock=clock or EagerClock()
+        writer,
+        "mm2-offset-syncs.B.internal",
+        lag_max=lag_max,
+        clock=clock or EagerClock(),
+        on_refusal=writer.refusals.append,
     )
     queue.open()
     return queue
@@ -359,7 +365,9 @@ def test_while_a_request_is_under_way_syncs_wait_and_the_middle_of_long_runs_is_
 
 def test_a_request_has_a_bound_and_the_next_one_follows_at_once() -> None:
     writer, clock = Writer(), EagerClock()
-    queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=clock)
+    queue = OffsetSyncEmitter(
+        writer, "syncs", lag_max=100, clock=clock, on_refusal=writer.refusals.append
+    )
     partitions = [TopicPartition("t", number) for number in range(450)]
     for partition in partitions:
         queue.observe(partition, [Run(0, 1, 0)])
@@ -402,16 +410,30 @@ async def test_a_flush_writes_what_waits_and_ends_at_its_time() -> None:
     assert [sync.partition for post in writer.posts for sync in post] == [T0, T1]
 
 
-def test_refused_syncs_are_logged_once_until_they_work(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    writer, clock = Writer(), EagerClock()
+async def test_of_refused_syncs_the_newest_of_each_partition_are_written_once_it_is_possible() -> (
+    None
+):
+    writer, clock, denied = Writer(), EagerClock(), OSError("denied")
     queue = emitter(writer, clock, lag_max=0)
-    for offset in range(5):
-        clock.seconds += 1
-        queue.observe(T0, [Run(offset, 1, offset)])
-        writer.answer(OSError("full") if offset < 4 else 7)
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "lost=4" in caplog.records[1].getMessage()
+    queue.observe(T0, [Run(0, 3, 10)])
+    queue.observe(T1, [Run(0, 1, 20)])
+    writer.answer(denied)
+    queue.promote_delayed()
+    assert len(writer.posts) == 1, "not at once"
+    clock.seconds += REFUSED_S
+    queue.observe(T1, [Run(1, 1, 21)])
+    await queue.flush(0.01)
+    writer.answer(denied)
+    await queue.flush(10)
+    writer.answer(denied)
+    clock.seconds += REFUSED_S
+    queue.promote_delayed()
+    assert sorted(writer.posts[-1]) == [OffsetSync(T0, 2, 12), OffsetSync(T1, 1, 21)]
+    writer.answer()
+    clock.seconds += REFUSED_S
+    queue.promote_delayed()
+    assert writer.refusals == [denied, denied, denied, None]
+    assert len(writer.posts) == 4
 
 
 def test_a_closed_queue_writes_nothing() -> None:

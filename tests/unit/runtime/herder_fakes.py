@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from math import inf
 from typing import ClassVar, cast
 
-from mm2py.api.connector import ConnectorFactory
+from mm2py.api.connector import BESIDE, ConnectorFactory
 from mm2py.api.context import ConnectorContext, PublishedTasks
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
@@ -77,7 +77,10 @@ class TestConnector(FakeConnector):
     async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         await asyncio.sleep(0)
         words = self.config["java"].split() if "java" in self.config else ()
-        return [{"p": word, LATE_PARTITIONS: "t-0"} for word in words] or self.configs
+        kept = [{BESIDE + "p": it["p"]} if self.config.get("keeps") else {} for it in self.configs]
+        late = {BESIDE + LATE_PARTITIONS: "t-0"}
+        dealt = [{"p": word} | late | ours for word, ours in zip(words, kept, strict=False)]
+        return dealt or self.configs
 
     @staticmethod
     def java_task_config(
@@ -278,6 +281,9 @@ class FakeMembership:
 
     async def is_empty(self) -> bool:
         return not self.group.members
+
+    async def is_alone(self) -> bool:
+        return [*self.group.members] == [self.name]
 
     async def until_ours(self) -> None:
         self.group.drop(self.name)

@@ -125,6 +125,18 @@ async def test_only_the_leader_knows_who_owns_what(stage: Stage) -> None:
     assert other.membership.owner_url("source") is None
 
 
+async def test_a_worker_is_alone_as_soon_as_the_others_left_whatever_the_last_plan_says(
+    stage: Stage,
+) -> None:
+    await stage.start("a", "b")
+    leader = stage.leader()
+    (other,) = (name for name, worker in stage.workers.items() if worker is not leader)
+    assert not await leader.membership.is_alone()
+    await stage.leaves(other)
+    assert len(leader.membership.member_urls()) == 2
+    assert await leader.membership.is_alone()
+
+
 async def test_a_request_and_nothing_else_makes_a_round(stage: Stage) -> None:
     await stage.start("a")
     await stage.clock.advance(60.0)

@@ -409,7 +409,7 @@ async def test_a_dry_run_refuses_the_same_circle() -> None:
     await worker.put(AB, "loop")
 
     def edit(now: FlowPicture) -> FlowPicture:
-        return now.with_config(NAME, texts(topics="loop", **SAME))
+        return now.with_config(NAME, texts(topics="loop", **SAME), FILE)
 
     with pytest.raises(BadRequestError, match="in a circle"):
         worker.nodes[BA].overrides.preview(edit)

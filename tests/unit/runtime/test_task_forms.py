@@ -10,7 +10,7 @@ from mm2py.config.class_names import (
     MIRROR_HEARTBEAT_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
-from mm2py.errors import RequestTimedOutError
+from mm2py.errors import RequestTimedOutError, RetriableError
 from mm2py.mirror.start_positions import LATE_PARTITIONS
 from mm2py.runtime.herder import leader_duties
 from mm2py.runtime.herder.herder import Herder
@@ -94,9 +94,9 @@ def test_what_a_task_runs_with_does_not_depend_on_the_form_in_which_it_is_publis
 # ---- the end of a group
 
 
-async def started(cluster: Cluster) -> Node:
+async def started(cluster: Cluster, **more: str) -> Node:
     node = cluster.node().start()
-    await node.put(work="0 1", java="1 0")
+    await node.put(work="0 1", java="1 0", **more)
     await node.runs("c-0", "c-1")
     return node
 
@@ -137,6 +137,28 @@ async def test_the_last_worker_leaves_javas_deal_and_the_next_one_keeps_it(
     await second.stop()
     assert recorded(cluster) == JAVAS
     assert commits(cluster) == written + told, "what is there already is not written again"
+
+
+@pytest.mark.parametrize("support", ["disabled", "enabled"])
+async def test_the_next_worker_continues_with_the_deal_of_the_last_one_and_java_with_its_own(
+    cluster: Cluster, support: str
+) -> None:
+    first = await started(cluster, keeps="yes")
+    await first.stop()
+    cluster.nodes.clear()
+    for number in (2, 3):
+        assert recorded(cluster) == JAVAS
+        written = commits(cluster)
+        node = cluster.node(f"n{number}", exactly_once_source_support=support).start()
+        await node.runs("c-0", "c-1")
+        told = support == "disabled"
+        await until(lambda node=node, told=told: ("told" in str(published(node))) is told)
+        await cluster.clock.settle()
+        starts = [event for event in node.host.events if not event.startswith("keep")]
+        assert sorted(starts) == ["start c-0 0", "start c-1 1"], "each once, with our deal"
+        await node.stop()
+        cluster.nodes.clear()
+        assert commits(cluster) == written + 2 * told, "what is there already is not written again"
 
 
 async def test_a_task_of_javas_form_runs_with_what_it_is_told_later(cluster: Cluster) -> None:
@@ -200,6 +222,27 @@ async def test_all_that_the_last_worker_writes_has_one_deadline(
     node.config.put_tasks = put_tasks  # type: ignore[method-assign, assignment]
     await cluster.stop()
     assert (asked, recorded(cluster)) == (["c"], before)
+
+
+@pytest.mark.parametrize("answer", ["alone", "not alone", "refused", "no answer"])
+async def test_a_worker_that_left_since_the_last_plan_is_no_other_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr(leader_duties, "HAND_OVER_S", 0.02)
+    node = await started(cluster)
+    before = recorded(cluster)
+
+    async def is_alone() -> bool:
+        if answer == "refused":
+            raise RetriableError("the coordinator is unreachable")
+        if answer == "no answer":
+            await asyncio.Event().wait()
+        return answer == "alone"
+
+    monkeypatch.setattr(node.membership, "member_urls", lambda: ("http://n1/", "http://n2/"))
+    monkeypatch.setattr(node.membership, "is_alone", is_alone)
+    await node.stop()
+    assert recorded(cluster) == (JAVAS if answer == "alone" else before)
 
 
 @pytest.mark.parametrize("spoiled", ["another worker", "permit", "refused", "changed"])

@@ -380,7 +380,7 @@ OWN = {"consumer.override.max.poll.records": "x", "producer.override.linger.ms":
 def test_what_a_sink_is_refused_is_an_error_at_its_key(
     config: Mapping[str, str | None], expected: Mapping[str, str]
 ) -> None:
-    given = {key: text for key, text in (FILES | config).items() if text is not None}
+    given = {key: text for key, text in {**FILES, **config}.items() if text is not None}
     found = errors(infos(given))
     assert found.keys() == expected.keys()
     assert all(text in found[key][0] for key, text in expected.items())

@@ -18,6 +18,7 @@ from mm2py.errors import (
     RetriableError,
 )
 from mm2py.mirror.backfills import Job, JobState, LeaseState, Notice, Wanted, Wish, encode_backfill
+from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
@@ -42,13 +43,17 @@ FILE = {
 
 
 def on(
-    topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None
+    topic: MemoryTopic,
+    file: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    by_file: bool = True,
 ) -> FlowOverridesStore:
     return FlowOverridesStore(
         MemoryTable(topic),
         FILE if file is None else file,
         clock=FakeClock(),
         names_a_secret=lambda key: "pw" in key,
+        by_file=by_file,
     )
 
 
@@ -77,6 +82,34 @@ async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> No
         assert again.effective()[SOURCE] == {"topics": "orders.*", "rate": "5"}
         assert again.overrides(SOURCE)["topics"].revision.by == "anna"
         await again.stop()
+
+
+@pytest.mark.parametrize(
+    ("switches", "put", "presence"),
+    [
+        (("false", "false"), "true", Presence.ADDED),
+        (("false", "false"), None, Presence.ADDED),  # Java's default, as in a config of POST /connectors
+        (("false", "false"), "false", None),
+        (("true", "false"), "true", None),  # a flow of the file ends with it
+    ],
+)  # fmt: skip
+async def test_what_lets_a_pair_copy_that_the_file_has_for_heartbeats_only_is_a_flow(
+    switches: tuple[str, str], put: str | None, presence: Presence | None
+) -> None:
+    """So it exists after a restart too, where the file does not run the pair any more."""
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    file = {
+        name: {"name": name, "enabled": it}
+        for name, it in zip((SOURCE, BEAT), switches, strict=True)
+    }
+    store = on(topic, file)
+    await store.start()
+    await change(store, topics="x", enabled=put)
+    await store.stop()
+    again = on(topic, file, by_file=False)
+    await again.start()
+    assert (again.presence, again.present) == (presence, presence is Presence.ADDED)
+    await again.stop()
 
 
 async def test_a_secret_is_refused_and_nothing_is_written() -> None:
