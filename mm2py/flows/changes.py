@@ -18,7 +18,6 @@ from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
     FlowWork,
     assigned_tasks,
-    enabled,
     read_flow,
     state_name,
     unfinished_job,
@@ -27,7 +26,7 @@ from mm2py.flows.view_models import ChangeResult, TopicsChange
 from mm2py.flows.views import change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_overrides import state_key
-from mm2py.mirror.flow_state import FlowPicture
+from mm2py.mirror.flow_state import FlowPicture, enabled
 from mm2py.observability.logging import HIDDEN
 from mm2py.runtime.errors import (
     AlreadyExistsError,

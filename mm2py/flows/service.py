@@ -26,7 +26,6 @@ from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import (
     ConnectorWork,
     assigned_now,
-    enabled,
     read_flow,
     unfinished_job,
 )
@@ -58,6 +57,7 @@ from mm2py.flows.views import (
 )
 from mm2py.mirror.backfills import JobKind
 from mm2py.mirror.flow_overrides import OverrideEntry
+from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot

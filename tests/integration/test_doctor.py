@@ -84,7 +84,11 @@ def narrow(setup: Setup) -> Flow:
     """A copy that takes less, keeps less, is compacted and has more partitions."""
     topic = setup.topic("narrow", 1)
     flow = setup.flow(topic)
-    config = {"max.message.bytes": "5000", "retention.ms": "1000", "cleanup.policy": "compact,delete"}
+    config = {
+        "max.message.bytes": "5000",
+        "retention.ms": "1000",
+        "cleanup.policy": "compact,delete",
+    }
     setup.create_topic(setup.b, flow.remote(topic), 3, config=config)
     return flow
 

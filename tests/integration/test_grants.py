@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 import pytest
-from confluent_kafka.admin import AclOperation
+from confluent_kafka.admin._acl import AclOperation
 
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import (

@@ -132,7 +132,9 @@ async def test_a_worker_is_alone_as_soon_as_the_others_left_whatever_the_last_pl
     leader = stage.leader()
     (other,) = (name for name, worker in stage.workers.items() if worker is not leader)
     assert not await leader.membership.is_alone()
-    await stage.leaves(other)
+    stage.tasks[other].cancel()
+    await stage.clock.settle()
+    await stage.workers[other].membership.leave()
     assert len(leader.membership.member_urls()) == 2
     assert await leader.membership.is_alone()
 

@@ -94,9 +94,9 @@ def test_what_a_task_runs_with_does_not_depend_on_the_form_in_which_it_is_publis
 # ---- the end of a group
 
 
-async def started(cluster: Cluster, **more: str) -> Node:
+async def started(cluster: Cluster) -> Node:
     node = cluster.node().start()
-    await node.put(work="0 1", java="1 0", **more)
+    await node.put(work="0 1", java="1 0")
     await node.runs("c-0", "c-1")
     return node
 
@@ -143,7 +143,9 @@ async def test_the_last_worker_leaves_javas_deal_and_the_next_one_keeps_it(
 async def test_the_next_worker_continues_with_the_deal_of_the_last_one_and_java_with_its_own(
     cluster: Cluster, support: str
 ) -> None:
-    first = await started(cluster, keeps="yes")
+    first = cluster.node().start()
+    await first.put(work="0 1", java="1 0", keeps="yes")
+    await first.runs("c-0", "c-1")
     await first.stop()
     cluster.nodes.clear()
     for number in (2, 3):
@@ -152,7 +154,11 @@ async def test_the_next_worker_continues_with_the_deal_of_the_last_one_and_java_
         node = cluster.node(f"n{number}", exactly_once_source_support=support).start()
         await node.runs("c-0", "c-1")
         told = support == "disabled"
-        await until(lambda node=node, told=told: ("told" in str(published(node))) is told)
+
+        def is_published(node: Node = node, told: str = str(told)) -> bool:
+            return str("told" in str(published(node))) == told
+
+        await until(is_published)
         await cluster.clock.settle()
         starts = [event for event in node.host.events if not event.startswith("keep")]
         assert sorted(starts) == ["start c-0 0", "start c-1 1"], "each once, with our deal"
