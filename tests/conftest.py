@@ -14,7 +14,7 @@ from tests.property.effort import is_fuzz, load_profile, seed_of
 hermetic.begin()
 load_profile()
 
-pytest_plugins = ["tests.kit.lane", "tests.kit.regions"]
+pytest_plugins = ["tests.kit.browser", "tests.kit.lane", "tests.kit.regions"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
