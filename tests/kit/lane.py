@@ -118,7 +118,11 @@ class Lane:
                 chosen.append(item)
         if left_out:
             self._config.hook.pytest_deselected(items=left_out)
-        chosen.sort(key=lambda it: -known.get(_file(it.nodeid), guesses[_file(it.nodeid)]))
+        weights = {it: known.get(it, guess) for it, guess in guesses.items()}
+        if self._has_one_spark:
+            together = {it: seconds for it, seconds in weights.items() if it.startswith(_SPARK)}
+            weights |= dict.fromkeys(together, sum(together.values()))
+        chosen.sort(key=lambda it: -weights[_file(it.nodeid)])
         items[:] = chosen
 
     @pytest.hookimpl(optionalhook=True)
@@ -126,8 +130,12 @@ class Lane:
         self, config: pytest.Config, log: Producer
     ) -> LoadFileScheduling | None:
         """Where the files that need Spark are few, one process gets them all; the fault tests have more than one can do."""
-        marks: str = config.getoption("markexpr") or ""
-        return None if marks.startswith(FAULTS) else _OneSpark(config, log)
+        return _OneSpark(config, log) if self._has_one_spark else None
+
+    @property
+    def _has_one_spark(self) -> bool:
+        marks: str = self._config.getoption("markexpr") or ""
+        return not marks.startswith(FAULTS)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
