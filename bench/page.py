@@ -21,7 +21,7 @@ from bench.clusters import Clusters
 from bench.measure import ProcessTree
 from bench.mm2py_worker import public_url, start_mm2py
 from bench.topics import Topics
-from tests.kit.browser import Browser, chromium
+from tests.kit.browser import Browser, Chromium, chromium
 from tests.kit.kafka.reaper import REAPER
 
 TARGET: Final = "hub"
@@ -166,11 +166,12 @@ async def _open(url: str, tree: ProcessTree) -> float | None:
         return None
     closed, opened = [await asyncio.to_thread(_share, tree, OPEN_S)], list[float]()
     for _ in range(TURNS):
-        async with Browser(path) as browser:
-            await browser.open(url)
-            await browser.until("document.querySelector('main table')")
-            opened.append(await asyncio.to_thread(_share, tree, OPEN_S))
-            assert await browser.evaluate("!document.hidden")
+        with Chromium(path) as process:
+            async with Browser(process) as browser:
+                await browser.open(url)
+                await browser.until("document.querySelector('main table')")
+                opened.append(await asyncio.to_thread(_share, tree, OPEN_S))
+                assert await browser.evaluate("!document.hidden")
         closed.append(await asyncio.to_thread(_share, tree, OPEN_S))
     shown = " / ".join(f"{it:.3f}" for it in (*closed, *opened))
     sys.stdout.write(f"  cores of the worker without a page, then with one: {shown}\n")

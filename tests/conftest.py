@@ -19,7 +19,7 @@ load_profile()
 # Its runner makes the tree of all commands for each line that it runs, which takes longer than the line.
 pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(get_command))
 
-pytest_plugins = ["tests.kit.lane", "tests.kit.regions"]
+pytest_plugins = ["tests.kit.browser", "tests.kit.lane", "tests.kit.regions"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

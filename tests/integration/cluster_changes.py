@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol, cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -43,8 +43,14 @@ class _Admin(Protocol):
 
 def _admin(region: KafkaAddress) -> _Admin:
     """Keep it in a variable: it is closed, whatever is under way, when nothing refers to it."""
-    client = AdminClient({"bootstrap.servers": region.bootstrap_servers, "log_level": 0})
-    return cast("_Admin", client)
+    return _admin_at(region.bootstrap_servers)
+
+
+@lru_cache(maxsize=4)
+def _admin_at(servers: str) -> _Admin:
+    # A broker that was killed comes back.
+    settings = {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 500, "log_level": 0}
+    return cast("_Admin", AdminClient(settings))
 
 
 def _results(answers: Answers) -> list[object]:

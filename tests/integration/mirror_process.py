@@ -55,6 +55,9 @@ SHORT_SESSION_S: Final = 4.0
 PROMPT: Final = {"{target}.offset.flush.interval.ms": "200"}
 """Of a flow whose test waits for stored positions: those of few records wait for five intervals."""
 
+FEW_PARTITIONS: Final = {"offset.storage.partitions": "2", "status.storage.partitions": "1"}
+"""Of a flow's stores: Java's 30 are half of what a flow's start costs its target, and stay there with those of all tests before."""
+
 T = TypeVar("T")
 
 SINGLE_REPLICA: Final = (
@@ -155,6 +158,7 @@ def write_flow(
         "heartbeats.replication.enabled": "false",
         # A stop in order waits for the end of a poll.
         "consumer.poll.timeout.ms": "100",
+        **FEW_PARTITIONS,
         **dict.fromkeys(SINGLE_REPLICA, "1"),
     }
     for name, value in (properties or {}).items():

@@ -1,4 +1,4 @@
-"""What tests of the page share: a browser, flows over fakes that are well, and a listener in front of them."""
+"""What tests of the page share: flows over fakes that are well, and a listener in front of them."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -43,13 +43,6 @@ DENIED: Final = (
     "the target B refuses user mm: WRITE on topic A.t (TOPIC_AUTHORIZATION_FAILED); kafka-acls.sh"
     " --bootstrap-server b:9092 --add --allow-principal User:mm --operation Write --topic A.t"
 )
-
-
-@pytest.fixture
-def browser() -> Browser:
-    path = chromium()
-    assert path is not None
-    return Browser(path)
 
 
 @pytest.fixture
@@ -189,6 +182,11 @@ def gated(parts: RestParts) -> ASGIApp:
     credentials = Credentials({"ann": "pw", "bob": "pw"}, {}, read_only=["bob"])
     gate = gate_for(RestSettings.of_worker({"rest.insecure": "true"}), credentials)
     return public_app(replace(parts, gate=gate))
+
+
+async def ask_now(browser: Browser) -> None:
+    """Let the page ask for new numbers at once, as when it is seen again."""
+    await browser.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 async def press(browser: Browser, text: str, inside: str = "main") -> None:

@@ -18,7 +18,6 @@ from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.errors import ConnectionFailedError, RetriableServerError
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
-from mm2py.protocol.messages import delete_records
 from mm2py.protocol.record_batch import HEADER_BYTES, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.protocol.topics import NewTopic
@@ -240,21 +239,6 @@ async def test_every_record_of_every_partition_is_read_once(setup: Setup, codec:
         assert [record.value for _, record in await read_by(reader)] == [b"new"]
 
 
-async def test_transaction_markers_at_the_end_do_not_hold_the_reader(setup: Setup) -> None:
-    topic = setup.topic("log", 1)
-    producer = Producer({"bootstrap.servers": setup.a.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(60)
-    for value in (b"a", b"b"):
-        producer.begin_transaction()
-        producer.produce(topic, value, b"k")
-        producer.commit_transaction(60)
-    await asyncio.to_thread(wait_for_markers, setup.a, topic)
-
-    async with log_reader(setup.a.bootstrap_servers, topic) as (_, reader):
-        assert [(r.offset, r.value) for _, r in await read_by(reader)] == [(0, b"a"), (2, b"b")]
-        assert await read_by(reader) == []
-
-
 async def test_records_of_aborted_transactions_are_not_handed_on(setup: Setup) -> None:
     topic = setup.topic("log", 1)
     client = Producer({"bootstrap.servers": setup.a.bootstrap_servers, "transactional.id": topic})
@@ -272,26 +256,6 @@ async def test_records_of_aborted_transactions_are_not_handed_on(setup: Setup) -
     async with log_reader(setup.a.bootstrap_servers, topic) as (_, reader):
         assert [record.value for _, record in await read_by(reader)] == [b"1", b"3"]
         assert await read_by(reader) == []
-
-
-async def test_deleted_records_are_passed_over(setup: Setup) -> None:
-    topic = setup.topic("log", 1)
-    producer = Producer({"bootstrap.servers": setup.a.bootstrap_servers})
-
-    def produce(*values: bytes) -> None:
-        for value in values:
-            producer.produce(topic, value)
-        producer.flush()
-
-    produce(b"a")
-    tp = TopicPartition(topic, 0)
-
-    async with log_reader(setup.a.bootstrap_servers, topic) as (cluster, reader):
-        assert [r.value for _, r in await read_by(reader)] == [b"a"]
-        produce(b"b", b"c", b"d")
-        (deleted,) = await cluster.call_leader(tp, delete_records({tp: 3}))
-        assert deleted.low_watermark == 3
-        assert [(r.offset, r.value) for _, r in await read_by(reader)] == [(3, b"d")]
 
 
 @pytest.mark.faults

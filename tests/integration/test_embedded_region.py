@@ -49,12 +49,6 @@ def consume(servers: str, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
-def test_the_shared_pair_serves_two_separate_clusters(setup: Setup) -> None:
-    topic = setup.topic("apart")
-    topics_b = AdminClient({"bootstrap.servers": setup.b.bootstrap_servers}).list_topics(timeout=90)
-    assert topic not in topics_b.topics
-
-
 @pytest.mark.faults
 def test_old_records_survive_a_restart_and_a_kill_on_the_same_ports(
     new_region: NewRegion, create_topic: CreateTopic
@@ -170,6 +164,7 @@ def test_java_programs_compile_and_run_against_the_jars_without_a_jdk(tmp_path: 
     assert "SLF4J" not in done.stderr
 
 
+@pytest.mark.faults
 @pytest.mark.java
 def test_a_running_program_is_waited_for_and_stopped(setup: Setup) -> None:
     command = java_command(
@@ -187,23 +182,3 @@ def test_a_running_program_is_waited_for_and_stopped(setup: Setup) -> None:
     ):
         process.wait_until(lambda: False, timeout_s=90)
     assert "SLF4J" not in "".join(ended.value.__notes__)
-
-
-@pytest.mark.java
-def test_the_real_mirror_maker_starts_from_the_jars(setup: Setup) -> None:
-    properties = setup.folder / "mm2.properties"
-    properties.write_text(
-        f"clusters=a,b\na.bootstrap.servers={setup.a.bootstrap_servers}\n"
-        f"b.bootstrap.servers={setup.b.bootstrap_servers}\n"
-        "a->b.enabled=false\nb->a.enabled=false\nreplication.factor=1\n"
-        "a->b.emit.heartbeats.enabled=false\nb->a.emit.heartbeats.enabled=false\n",
-        encoding="utf-8",
-    )
-    command = java_command(
-        "org.apache.kafka.connect.mirror.MirrorMaker",
-        str(properties),
-        jvm_args=["-Dlog4j2.level=INFO"],
-    )
-    with JavaProcess(command, setup.folder / "log") as process:
-        process.wait_until(lambda: "Kafka MirrorMaker" in process.output(10_000), timeout_s=90)
-        assert process.stop() in {0, 128 + signal.SIGTERM, -signal.SIGTERM}

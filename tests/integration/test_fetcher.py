@@ -23,50 +23,10 @@ from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-PATIENT = ConsumerSettings(
-    connection=ConnectionSettings(bootstrap_servers=()), fetch_max_wait_ms=3_600_000
-)
 COMMITTED = ConsumerSettings(
     connection=ConnectionSettings(bootstrap_servers=()), isolation_level="read_committed"
 )
 Name = Callable[[str], str]
-
-
-async def test_records_deleted_under_a_paused_partition_are_one_gap_with_its_exact_range(
-    setup: Setup,
-) -> None:
-    tp = TopicPartition(setup.topic("cut"), 0)
-    await produce(setup.a, tp, range(10))
-    async with reading(setup.a) as found:
-        await found.fetcher.assign({tp: 0})
-        await found.until(lambda: found.fetcher.position(tp) == 10)
-        await found.hold([tp])
-        await produce(setup.a, tp, range(10, 50))
-        await asyncio.to_thread(delete_records, setup.a, tp.topic, 0, 37)
-        found.fetcher.resume([tp])
-        await found.until(lambda: found.fetcher.position(tp) == 50)
-        assert found.gaps == [(10, 36, "retention")]
-        assert found.offsets[tp] == [*range(10), *range(37, 50)]
-
-
-async def test_a_released_partition_does_not_wait_for_the_long_poll_of_an_idle_one(
-    setup: Setup,
-) -> None:
-    """By order: the idle partition's poll would end after an hour."""
-
-    topic = setup.topic("held", 2)
-    held, idle = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    async with reading(setup.a, PATIENT) as found:
-        await found.fetcher.assign({held: 0, idle: 0})
-        for turn in range(1, 4):
-            await produce(setup.a, held, range(10))
-            await found.until(lambda: len(found.values.get(held, ())) == 10 * turn)  # noqa: B023
-            found.fetcher.pause([held])
-            # Ends the poll that was under way with both; the next one is of the idle one alone.
-            await produce(setup.a, idle, range(1))
-            await found.until(lambda: len(found.values.get(idle, ())) == turn)  # noqa: B023
-            found.fetcher.resume([held])
-        assert found.offsets[held] == list(range(30))
 
 
 async def test_twenty_random_cuts_are_twenty_gaps_with_their_exact_ranges(setup: Setup) -> None:
@@ -155,22 +115,6 @@ async def test_aborted_data_and_markers_leave_no_lag_and_no_gap(setup: Setup) ->
         await produce(setup.a, tp, range(3))
         await found.until(lambda: found.fetcher.position(tp) == 21)
         assert found.gaps == []
-
-
-async def test_an_open_transaction_holds_back_only_its_own_partition(setup: Setup) -> None:
-    topic = setup.unique("open")
-    held, free = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    setup.create_topic(setup.a, topic, 2)
-    producer = await asyncio.to_thread(transact, setup.a, held, setup.unique("txn"), ["open"])
-    await produce(setup.a, held, range(7))
-    await produce(setup.a, free, range(7))
-    async with reading(setup.a, COMMITTED) as found:
-        await found.fetcher.assign({held: 0, free: 0})
-        await found.until(lambda: found.fetcher.position(free) == 7)
-        assert found.fetcher.position(held) == 0
-        await asyncio.to_thread(producer.abort_transaction, 20.0)
-        await found.until(lambda: found.fetcher.position(held) == 13)
-        assert found.values[held] == [str(n) for n in range(7)]
 
 
 def transact(region: KafkaAddress, tp: TopicPartition, name: str, ends: list[str]) -> Producer:

@@ -66,6 +66,7 @@ def ours_of_pattern(pattern: str, names: list[str]) -> Answer:
         return str(error)
 
 
+@pytest.mark.faults
 def test_the_recorded_answers_are_what_this_jvm_says(classes: Path) -> None:
     questions = [about_properties(path.read_bytes()) for path in FILES]
     questions += [about_pattern(pattern, NAMES) for pattern in PATTERNS]
@@ -364,6 +365,7 @@ def test_files_mean_what_they_mean_to_the_jvm(classes: Path, tmp_path: Path) -> 
     assert sum(answer != "-" for answer in answers) == 5
 
 
+@pytest.mark.faults
 def test_the_truth_that_unit_tests_compare_with_is_what_java_says(classes: Path) -> None:
     done = run_java(
         "org.apache.kafka.connect.runtime.ConnectDefinitions", classpath=[classes], timeout_s=120
@@ -372,6 +374,7 @@ def test_the_truth_that_unit_tests_compare_with_is_what_java_says(classes: Path)
     assert json.loads(done.check()) == json.loads(written)
 
 
+@pytest.mark.faults
 def test_the_truth_that_converters_are_compared_with_is_what_java_says(classes: Path) -> None:
     done = run_java("Conversions", classpath=[classes], timeout_s=120)
     written = (ROOT / "data" / "conversions.json").read_text()

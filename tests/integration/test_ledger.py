@@ -2,9 +2,8 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 import pytest
 
@@ -24,24 +23,15 @@ from tests.integration.mirror_process import PROMPT, Flow, Mirror, running, unti
 from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM, Workers
 from tests.integration.traffic import Sent, committed_positions, ends, read, write
-from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-Unique = Callable[[str], str]
-
 
 @pytest.fixture(params=["compacted", pytest.param("transactional", marks=pytest.mark.faults)])
-def scene(
-    request: pytest.FixtureRequest,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> Scene:
-    return build_scene(request.param, tmp_path, region_a, region_b, unique("race"), create_topic)
+def scene(request: pytest.FixtureRequest, setup: Setup) -> Scene:
+    where = setup.folder, setup.a, setup.b
+    return build_scene(request.param, *where, setup.unique("race"), setup.create_topic)
 
 
 @pytest.mark.faults
@@ -183,6 +173,7 @@ def _counts(flow: Flow) -> list[int]:
     return [counts[partition] for partition in range(max(counts, default=-1) + 1)]
 
 
+@pytest.mark.faults
 def test_a_partition_whose_number_comes_back_is_copied_once_by_this_worker_and_the_next(
     setup: Setup,
 ) -> None:

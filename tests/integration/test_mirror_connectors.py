@@ -23,7 +23,7 @@ from tests.integration.mirror_bench import (
 )
 from tests.integration.setups import Setup
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic, NewRegion, Pair
+from tests.kit.regions import Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -200,31 +200,30 @@ def acl(topic: str, operation: AclOperation, permission: AclPermission) -> Acl:
 
 
 async def test_acls_of_copied_topics_become_read_rights_on_the_copies(
-    new_region: NewRegion, create_topic: CreateTopic
+    setup: Setup, regions: Pair
 ) -> None:
-    rules = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    source, target = new_region("a", properties=rules), new_region("b", properties=rules)
-    create_topic(source, "t", 1)
+    source, target = regions
+    topic, other_topic = setup.topic("ruled"), setup.topic("other")
     allow, deny = AclPermission.ALLOW, AclPermission.DENY
     given = [
-        acl("t", AclOperation.ALL, allow),
-        acl("t", AclOperation.WRITE, allow),
-        acl("t", AclOperation.DELETE, deny),
-        acl("other", AclOperation.READ, allow),
+        acl(topic, AclOperation.ALL, allow),
+        acl(topic, AclOperation.WRITE, allow),
+        acl(topic, AclOperation.DELETE, deny),
+        acl(other_topic, AclOperation.READ, allow),
     ]
-    wanted = {acl("A.t", AclOperation.READ, allow), acl("A.t", AclOperation.DELETE, deny)}
+    copy = f"A.{topic}"
+    wanted = {acl(copy, AclOperation.READ, allow), acl(copy, AclOperation.DELETE, deny)}
 
-    connector = MirrorSourceConnector(config_of((source, target), "t"))
+    connector = MirrorSourceConnector(config_of(regions, topic))
     async with admin_of(source) as admin, admin_of(target) as other:
         assert await admin.create_acls(given) == [None] * 4
         try:
             await connector.start(Context())
 
             async def copied() -> bool:
-                return {*(await other.describe_topic_acls() or ())} == wanted
+                rules = await other.describe_topic_acls() or ()
+                names = {topic, other_topic, copy, f"A.{other_topic}"}
+                return {it for it in rules if it.resource_name in names} == wanted
 
             await until(copied)
             assert connector.problems() == {}

@@ -322,7 +322,9 @@ def checked(files: Files, *words: str) -> tuple[int, list[list[str]]]:
     return ended.exit_code, [line.split() for line in (ended.stdout or ended.stderr).splitlines()]
 
 
-def test_the_checker_shows_positions_lag_and_owners(files: Files, topic: str) -> None:
+def test_the_checker_shows_positions_lag_and_owners_and_refuses_an_unknown_group(
+    files: Files, topic: str
+) -> None:
     write(files.source, topic, (Sent(number % 2, b"%d" % number, b"k") for number in range(100)))
     with start(files, "--whitelist", topic, *COMMITS) as mirror:
         until(lambda: committed(files, topic) == {0: 50, 1: 50}, 90, "the commit", alive=mirror)
@@ -338,9 +340,6 @@ def test_the_checker_shows_positions_lag_and_owners(files: Files, topic: str) ->
     write(files.source, topic, [Sent(1, b"more", b"k")])
     _, (_, *rows) = checked(files, "--group", files.group, "--topic", topic)
     assert rows[1] == [files.group, topic, "1", "50", "51", "1", "none"]
-
-
-def test_the_checker_refuses_an_unknown_group(files: Files) -> None:
     code, (line, *_) = checked(files, "--group", "nobody-has-this")
     assert code == 1
     assert "there is no consumer group nobody-has-this" in " ".join(line)
@@ -469,6 +468,7 @@ def java_rows(files: Files) -> set[tuple[str, ...]]:
     }
 
 
+@pytest.mark.faults
 @pytest.mark.java
 def test_the_checker_agrees_with_the_java_group_tool(files: Files, plain_topic: str) -> None:
     write(files.source, plain_topic, numbered(100))

@@ -84,7 +84,8 @@ def flow(setup: Setup, topic: str) -> Flow:
     return a_flow(setup.folder, setup.a, setup.b, topic)
 
 
-def test_every_kind_of_record_is_copied_once_and_the_group_stands_at_the_end(
+@pytest.mark.java
+def test_every_kind_of_record_is_copied_once_and_kafkas_own_tool_sees_the_group_at_the_end(
     flow: Flow, topic: str
 ) -> None:
     write(flow.source, topic, every_kind(3_000))
@@ -93,6 +94,19 @@ def test_every_kind_of_record_is_copied_once_and_the_group_stands_at_the_end(
         wait_committed(mirror, flow, topic)
         rest = Rest(rest_of(mirror).url + f"{flow.source_alias}/{flow.target_alias}/")
         rest.wait_states("MirrorSinkConnector", *["RUNNING"] * (1 + TASKS))
+
+        def described() -> list[list[str]] | None:
+            told = run_java(
+                GROUP_TOOL, "--bootstrap-server", flow.source.bootstrap_servers,
+                "--describe", "--group", group_of(flow),
+            )  # fmt: skip
+            found = [line.split() for line in told.stdout.splitlines() if topic in line]
+            # A member that joins last gets its part when the others have copied everything.
+            return found if len({row[6] for row in found}) == TASKS else None
+
+        rows = until(described, 120, f"{TASKS} members", alive=mirror)
+        assert len(rows) == PARTITIONS
+        assert {row[5] for row in rows} == {"0"}, "lag"
         assert mirror.stop() == 0
         assert mirror.complaints() == []
 
@@ -181,27 +195,7 @@ def test_a_killed_worker_is_continued_by_the_next(flow: Flow, topic: str) -> Non
         assert_resumed(truth, copy, rewinds=2)
 
 
-@pytest.mark.java
-def test_the_group_is_seen_by_kafkas_own_tool(flow: Flow, topic: str) -> None:
-    write(flow.source, topic, every_kind(600))
-    with running(flow.file, ready=False) as mirror:
-        wait_for_copy(mirror, flow, topic)
-        wait_committed(mirror, flow, topic)
-
-        def described() -> list[list[str]] | None:
-            told = run_java(
-                GROUP_TOOL, "--bootstrap-server", flow.source.bootstrap_servers,
-                "--describe", "--group", group_of(flow),
-            )  # fmt: skip
-            found = [line.split() for line in told.stdout.splitlines() if topic in line]
-            # A member that joins last gets its part when the others have copied everything.
-            return found if len({row[6] for row in found}) == TASKS else None
-
-        rows = until(described, 120, f"{TASKS} members", alive=mirror)
-    assert len(rows) == PARTITIONS
-    assert {row[5] for row in rows} == {"0"}, "lag"
-
-
+@pytest.mark.faults
 def test_transforms_change_real_records(setup: Setup, topic: str) -> None:
     own = {
         "transforms": "drop,mark",

@@ -16,8 +16,7 @@ from tests.integration.mirror_process import (
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, ends, write
-from tests.kit.kafka.region import ForeignRegion, KafkaAddress
-from tests.kit.regions import NewRegion
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -64,9 +63,9 @@ def test_a_flow_whose_source_is_its_target_is_refused_with_both_addresses_and_th
 
 
 def test_a_cloned_cluster_is_told_apart_after_the_remedy_that_the_refusal_names(
-    setup: Setup, new_region: NewRegion
+    setup: Setup, own_regions: tuple[Region, Region]
 ) -> None:
-    original, clone = new_region("original"), new_region("clone")
+    original, clone = own_regions
     topic = setup.topic("orders", on=original)
     write(original, topic, [Sent(0, b"%d" % n) for n in range(10)])
     original.stop()
@@ -143,14 +142,14 @@ def with_text(region: KafkaAddress, text: str) -> set[str]:
 )
 def test_a_chain_that_leads_back_ends_and_is_named(
     setup: Setup,
-    new_region: NewRegion,
+    own_regions: tuple[Region, Region],
     one: tuple[str, str],
     two: tuple[str, str],
     there: set[str],
     here: set[str],
 ) -> None:
     """Neither file shows a circle: each site names the other cluster as it likes (KAFKA-9914)."""
-    a, b = new_region("left"), new_region("right")
+    a, b = own_regions
     mark = setup.unique("chain")
     first, second = f"{mark}-first", f"{mark}-second"
     setup.create_topic(a, first, 1)
@@ -178,15 +177,15 @@ def test_a_chain_that_leads_back_ends_and_is_named(
 
 
 def test_two_sites_that_call_each_other_remote_and_keep_names_copy_each_record_once(
-    setup: Setup, new_region: NewRegion
+    setup: Setup, own_regions: tuple[Region, Region]
 ) -> None:
-    a, b = new_region("left"), new_region("right")
+    a, b = own_regions
     topic = setup.unique("same")
     for region, value in ((a, b"1"), (b, b"2")):
         setup.create_topic(region, topic, 1)
         write(region, topic, [Sent(0, value)])
     names = {"replication_policy_class": IDENTITY}
-    pair = ("remote", "local")
+    pair = ("far", "near")  # the stored state of the two above is on these clusters, too
     to_b, to_a = site(setup, pair, a, b, topic, **names), site(setup, pair, b, a, topic, **names)
     with running(to_b.file, name="right") as right, running(to_a.file, name="left") as left:
         until(

@@ -33,6 +33,7 @@ from tests.integration.page_stage import (
     PLANNED,
     SHOTS,
     Jobs,
+    ask_now,
     assert_quiet,
     confirm,
     enter,
@@ -53,7 +54,7 @@ from tests.unit.rest.rest_fakes import flow
 
 pytestmark = MARKS
 
-browser, rig = page_stage.browser, page_stage.rig
+rig = page_stage.rig
 
 
 @pytest.fixture
@@ -147,9 +148,11 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
         await browser.open(f"{url}ui/")
         for break_it, cause, remedy, ready in scenes:
             heal(rig, AB)
+            await ask_now(browser)
             await browser.until(GOOD)
             assert "1 of 1 ready. By their own numbers" in await browser.text()
             break_it(rig)
+            await ask_now(browser)
             await browser.until(f"!{GOOD}")
             text = await browser.text()
             assert cause in text
@@ -212,10 +215,12 @@ async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
         await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
         copying = partition("u", 0, 0)
         rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), copying))
+        await ask_now(browser)
         await browser.until_text("copies, without what is paused: t")
         await browser.until_text("Nothing is wrong, but topics are paused: A->B.")
         beats = partition("heartbeats", 0, 0)
         rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), beats))
+        await ask_now(browser)
         await browser.until_text("all its topics are paused: it copies nothing")
         for place, seen in (("", "Nothing is copied"), ("flows/A-%3EB/topics", "2 of 2 topics")):
             await browser.open(f"{url}ui/#/{place}")

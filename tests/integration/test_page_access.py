@@ -33,7 +33,7 @@ from tests.unit.rest.job_fakes import PLAN, with_backfill
 
 pytestmark = MARKS
 
-browser, rig = page_stage.browser, page_stage.rig
+rig = page_stage.rig
 
 RULES: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa")
 PLACES: Final = [
@@ -102,7 +102,14 @@ async def test_axe_finds_what_is_wrong_in_a_page(browser: Browser, axe: str, job
         assert [name for name, _ in await violations(browser, axe)] == ["image-alt"]
 
 
-@pytest.mark.parametrize(("width", "height", "dark"), LOOKS)
+# Each size and each theme once; what they do together, with the faults.
+@pytest.mark.parametrize(
+    ("width", "height", "dark"),
+    [
+        pytest.param(*look, marks=[pytest.mark.faults] if crossed else [])
+        for look, crossed in zip(LOOKS, (False, True, True, False), strict=True)
+    ],
+)
 async def test_no_place_of_the_page_has_a_finding_of_wcag_aa(
     browser: Browser, axe: str, jobs: Jobs, width: int, height: int, *, dark: bool
 ) -> None:

@@ -49,7 +49,7 @@ from tests.unit.rest.rest_fakes import FakeHerder
 
 pytestmark = MARKS
 
-browser, rig = page_stage.browser, page_stage.rig
+rig = page_stage.rig
 
 ACTIONS: Final = "document.querySelectorAll('button.action:not(.asks)').length"
 

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.integration import page_stage
 from tests.integration.cluster_changes import (
     delete_topic,
     forbid_writing,
@@ -48,8 +47,6 @@ from tests.kit.browser import Browser
 from tests.kit.regions import NewRegion
 
 pytestmark = [*MARKS, pytest.mark.faults, pytest.mark.integration]
-
-browser = page_stage.browser
 
 
 @final

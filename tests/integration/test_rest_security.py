@@ -274,26 +274,22 @@ BROUGHT_IN: Final = {
 }
 
 
-@pytest.mark.parametrize("key", BROUGHT_IN)
-def test_no_request_brings_in_code_files_addresses_or_providers(guarded: Guarded, key: str) -> None:
-    before, change = guarded.state(), {key: BROUGHT_IN[key]}
-    config = guarded.config()
-    asked: tuple[tuple[str, str, object], ...] = (
-        ("PUT", f"{guarded.connector}/config", config | change),
-        ("PATCH", f"{guarded.connector}/config", change),
-        ("PATCH", guarded.flow, {"config": change}),
-        ("PATCH", f"{guarded.flow}?dry_run=true", {"config": change}),
-        (
-            "POST",
-            f"{guarded.pair}/connectors",
-            {"name": "own", "config": config | {"name": "own"} | change},
-        ),
-        ("POST", "/flows?dry_run=true", guarded.way_back | {"config": change}),
-    )
-    for method, path, body in asked:
-        answer = ask(guarded.http, method, path, ANN, body=body)
-        assert answer.status == 400, (method, path, answer.text)
-        assert "root:" not in answer.text
+def test_no_request_brings_in_code_files_addresses_or_providers(guarded: Guarded) -> None:
+    before, config = guarded.state(), guarded.config()
+    for change in ({key: value} for key, value in BROUGHT_IN.items()):
+        added = {"name": "own", "config": config | {"name": "own"} | change}
+        asked: tuple[tuple[str, str, object], ...] = (
+            ("PUT", f"{guarded.connector}/config", config | change),
+            ("PATCH", f"{guarded.connector}/config", change),
+            ("PATCH", guarded.flow, {"config": change}),
+            ("PATCH", f"{guarded.flow}?dry_run=true", {"config": change}),
+            ("POST", f"{guarded.pair}/connectors", added),
+            ("POST", "/flows?dry_run=true", guarded.way_back | {"config": change}),
+        )
+        for method, path, body in asked:
+            answer = ask(guarded.http, method, path, ANN, body=body)
+            assert answer.status == 400, (change, method, path, answer.text)
+            assert "root:" not in answer.text
     assert guarded.state() == before
     guarded.worker.check_running()
 

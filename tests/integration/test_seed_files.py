@@ -52,6 +52,7 @@ def test_both_guides_are_one_file_but_for_security(setup: Setup) -> None:
     assert plain == secured
 
 
+@pytest.mark.faults
 def test_the_guide_copies_its_one_topic_with_three_replicas(
     setup: Setup, primary: Region, region_three: Region
 ) -> None:
@@ -70,6 +71,7 @@ def test_the_guide_copies_its_one_topic_with_three_replicas(
         assert not mirror.lines("ERROR")
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("name", "source", "target", "both_ways"),
     [
@@ -119,6 +121,7 @@ def test_the_migration_guide_copies_every_topic(
     assert not loops
 
 
+@pytest.mark.faults
 def test_a_consumer_group_moves_to_the_secondary_and_continues_where_it_left(
     setup: Setup, primary: Region, region_three: Region
 ) -> None:

@@ -1,4 +1,4 @@
-"""Where copies begin: ``start.positions``, the end of a log, and ``mm2py rerun``, on real brokers."""
+"""Where copies begin: ``start.positions``, the end of a log, records of others, and ``mm2py rerun``, on real brokers."""
 
 import json
 from typing import Final
@@ -9,7 +9,8 @@ from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import topics_of
 from tests.integration.mirror_process import PROMPT, Mirror, command_here, running, until
 from tests.integration.setups import Setup
-from tests.integration.traffic import Record, Sent, committed_positions, read, write
+from tests.integration.test_group_commands import records
+from tests.integration.traffic import Record, Sent, committed_positions, ends, read, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -188,3 +189,22 @@ def test_what_arrives_while_no_task_runs_is_copied_and_so_is_a_topic_made_meanwh
         expected = {idle: [b"between"] * 3, empty: [b"between"] * 3, late: [b"new"] * 4}
         for topic, values in expected.items():
             until(lambda: copies(topic) == values, 90, topic, alive=mirror)  # noqa: B023 - called here
+
+
+def test_records_of_others_where_the_copy_should_be_are_not_compared(setup: Setup) -> None:
+    topic = setup.topic("orders")
+    flow = setup.flow(topic, {"{source}->{target}.start.positions": "latest"})
+    copy = flow.remote(topic)
+    setup.create_topic(setup.b, copy)
+    write(setup.a, topic, records(0, 1_000))
+    write(setup.b, copy, records(5_000, 1_000))
+    with running(flow.file) as worker:
+        write(setup.a, topic, records(1_000, 5))
+        until(lambda: ends(setup.b, copy)[0] == 1_005, 90, "the new records", alive=worker)
+    asked = ("verify", flow.file, "--flow", flow.name, "--tier", "0", "-o", "json")
+    found = command_here(*asked)
+    report = json.loads(found.stdout)
+    assert (found.exit_code, report["equal"]) == (3, False), found.stdout
+    assert "source offsets 0 to 1000 were copied by another program" in report["not_compared"][0]
+    limited = command_here(*asked, "--from", "map")
+    assert (limited.exit_code, json.loads(limited.stdout)["equal"]) == (0, True), limited.stdout

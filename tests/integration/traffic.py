@@ -38,6 +38,15 @@ MESSAGE_TIMEOUT_MS: Final = 300_000
 LINGER_MS: Final = 50
 """A batch per record would keep the machine busy with requests, whatever the test is about."""
 
+_ASKING: Final = dict[tuple[str, bool], Consumer]()
+"""By address and isolation: what asks for ends. Tests look until there is something, and a client for each look was most of its cost."""
+
+_OF_GROUP: Final = dict[tuple[str, str], Consumer]()
+"""Likewise, by address and group: the last one that was asked for."""
+
+_POSITIONS: Final = dict[tuple[str, str], tuple[dict[int, int], dict[tuple[str, int], int]]]()
+"""By address and log of positions: to which ends it was read, and what it said."""
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -85,6 +94,7 @@ def reader(region: KafkaAddress, *, committed: bool = False) -> Consumer:
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "fetch.wait.max.ms": WAIT_MS,
+            "reconnect.backoff.max.ms": 500,  # a broker that was killed comes back
             "log_level": 0,
         }
     )
@@ -98,7 +108,8 @@ def partitions_of(consumer: Consumer, topic: str) -> list[int]:
 
 def ends(region: KafkaAddress, topic: str, *, committed: bool = False) -> dict[int, int]:
     """Return the log end by partition, or the last stable offset; empty while the topic does not exist or has no leaders."""
-    consumer = reader(region, committed=committed)
+    asked = region.bootstrap_servers, committed
+    consumer = _ASKING.get(asked) or _ASKING.setdefault(asked, reader(region, committed=committed))
     try:
         return {
             partition: consumer.get_watermark_offsets(
@@ -107,9 +118,9 @@ def ends(region: KafkaAddress, topic: str, *, committed: bool = False) -> dict[i
             for partition in partitions_of(consumer, topic)
         }
     except KafkaException:
+        # What it knows of the cluster may be of another time.
+        _ASKING.pop(asked, None)
         return {}
-    finally:
-        consumer.close()
 
 
 def wait_for_markers(region: KafkaAddress, topic: str) -> None:
@@ -168,14 +179,26 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 def committed_positions(flow: Flow, topic: str) -> dict[int, int]:
     """Return the last committed source offset by partition, from Connect's offset topic."""
-    newest: dict[int, int] = {}
+    log = flow.target.bootstrap_servers, flow.offsets_topic
+    at = ends(flow.target, flow.offsets_topic)
+    read_to, newest = _POSITIONS.get(log, ({}, {}))
+    if not at or at != read_to:
+        newest = _positions(flow)
+        _POSITIONS[log] = at, newest
+    return {number: offset for (name, number), offset in newest.items() if name == topic}
+
+
+def _positions(flow: Flow) -> dict[tuple[str, int], int]:
+    newest: dict[tuple[str, int], int] = {}
     for log in read(flow.target, flow.offsets_topic).values():
         for record in log.records:
             if record.key is None or record.value is None:
                 continue
             _, partition = json.loads(record.key)
-            if partition.get("topic") == topic:
-                newest[partition["partition"]] = json.loads(record.value)["offset"]
+            if "topic" in partition:
+                newest[partition["topic"], partition["partition"]] = json.loads(record.value)[
+                    "offset"
+                ]
     return newest
 
 
@@ -279,12 +302,9 @@ def assert_resumed(truth: Logs, copy: Logs, rewinds: int) -> int:
 
 def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """Commit offsets for a group without members."""
-    client = _without_members(region, group)
-    try:
-        wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
+    wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
+    with _without_members(region, group) as client:
         client.commit(offsets=wanted, asynchronous=False)
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -301,18 +321,28 @@ def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
 
 def committed(region: KafkaAddress, group: str, topic: str) -> dict[int, int]:
     """Return what a group has committed, asked as any lag tool does; -1001 for nothing."""
-    client = _without_members(region, group)
-    try:
-        wanted = [TopicPartition(topic, number) for number in ends(region, topic)]
+    wanted = [TopicPartition(topic, number) for number in ends(region, topic)]
+    with _without_members(region, group) as client:
         return {it.partition: it.offset for it in client.committed(wanted, timeout=90)}
-    finally:
-        client.close()
 
 
-def _without_members(region: KafkaAddress, group: str) -> Consumer:
-    return Consumer(
-        {"bootstrap.servers": region.bootstrap_servers, "group.id": group, "log_level": 0}
-    )
+@contextmanager
+def _without_members(region: KafkaAddress, group: str) -> Generator[Consumer]:
+    """Lend a client of a group, that of the last look where it was of the same one."""
+    asked = region.bootstrap_servers, group
+    client = _OF_GROUP.get(asked)
+    if client is None:
+        client = Consumer(
+            {"bootstrap.servers": asked[0], "group.id": group, "log_level": 0}
+            | {"reconnect.backoff.max.ms": 500}
+        )
+        _OF_GROUP.clear()
+        _OF_GROUP[asked] = client
+    try:
+        yield client
+    except KafkaException:
+        _OF_GROUP.clear()
+        raise
 
 
 def producer(region: KafkaAddress, **settings: str | float | bool) -> Producer:

@@ -1,11 +1,12 @@
 """A headless Chromium, driven by the DevTools protocol over two pipes: no driver, no library, no port.
 
-Flow: ``Browser`` (context manager) -> ``open(url)`` -> ``until`` a JavaScript expression is true -> ``screenshot``. It
+Flow: ``Chromium`` -> ``Browser``, a tab (context managers) -> ``open(url)`` -> ``until`` a JavaScript expression is true -> ``screenshot``. It
 records console messages, exceptions and the URL of each request, so that a test can claim there were none elsewhere.
 """
 
 import asyncio
 import base64
+import itertools
 import json
 import os
 import shutil
@@ -13,11 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
+
+import pytest
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 FLAGS: Final = (
@@ -47,7 +51,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 """Chromium reads descriptor 3 and writes 4."""
 
-_LONGEST_MESSAGE: Final = 64 << 20
+_CHUNK: Final = 1 << 16
 
 
 def chromium() -> str | None:
@@ -56,27 +60,17 @@ def chromium() -> str | None:
 
 
 @final
-class Browser:
-    """One Chromium with one tab and a profile of its own."""
+class Chromium:
+    """A process whose browsers are used one after the other; as a context manager it ends with the block."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._number = 0
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._session = ""
-        self._time_passed, self._requested = asyncio.Event(), asyncio.Event()
-        self.errors: list[str] = []
-        """Console messages of level error, exceptions, violations of the content security policy."""
-        self.requests: list[str] = []
-
-    async def __aenter__(self) -> Self:
         self._profile = Path(tempfile.mkdtemp(prefix="mm2py-browser-"))
         inside, self._to = os.pipe()
         self._from, outside = os.pipe()
-        arguments = [self._path, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+        arguments = [path, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _START, str(inside), str(outside), *arguments),
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(inside), str(outside), *arguments],
                 pass_fds=(inside, outside),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -87,15 +81,68 @@ class Browser:
         finally:
             os.close(inside)
             os.close(outside)
+        self._heard: Callable[[dict[str, Any]], object] = lambda _: None
+        self._numbers = itertools.count(1)
+        self._thread = threading.Thread(target=self._read, name="chromium", daemon=True)
+        self._thread.start()
+
+    def tell(self, heard: Callable[[dict[str, Any]], object]) -> None:
+        """Hand each message that comes to its reader, in the thread of the pipe."""
+        self._heard = heard
+
+    def write(self, message: dict[str, object]) -> None:
+        """Send one message."""
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+
+    def next_number(self) -> int:
+        """Return the number of a message: none is used twice, as a late answer may be to a browser before."""
+        return next(self._numbers)
+
+    def _read(self) -> None:
+        begun = bytearray()
+        with os.fdopen(self._from, "rb", buffering=0) as stream:
+            while chunk := stream.read(_CHUNK):
+                begun += chunk
+                if 0 in chunk:
+                    *messages, begun = begun.split(b"\0")
+                    for message in messages:
+                        self._heard(json.loads(message))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._to)  # it ends with its pipe
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(ENDS_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._thread.join(ENDS_S)
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+
+@final
+class Browser:
+    """One tab, with cookies, passwords and a cache of its own."""
+
+    def __init__(self, chromium: Chromium) -> None:
+        self._chromium = chromium
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._session = ""
+        self._time_passed, self._requested = asyncio.Event(), asyncio.Event()
+        self.errors: list[str] = []
+        """Console messages of level error, exceptions, violations of the content security policy."""
+        self.requests: list[str] = []
+
+    async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_LONGEST_MESSAGE)
-        self._transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._from, "rb")
-        )
-        self._reading = asyncio.create_task(self._read(reader))
+        self._chromium.tell(lambda message: loop.call_soon_threadsafe(self._take, message))
+        self._context = (await self.send("Target.createBrowserContext"))["browserContextId"]
         try:
-            targets = await self.send("Target.getTargets")
-            page = next(it for it in targets["targetInfos"] if it["type"] == "page")
+            page = await self.send(
+                "Target.createTarget", url="about:blank", browserContextId=self._context
+            )
             attached = await self.send(
                 "Target.attachToTarget", targetId=page["targetId"], flatten=True
             )
@@ -113,16 +160,11 @@ class Browser:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._reading.cancel()
-        self._transport.close()
-        os.close(self._to)  # it ends with its pipe
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ENDS_S):
-                await self._process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
-        shutil.rmtree(self._profile, ignore_errors=True)
+        self._session = ""
+        try:
+            await self.send("Target.disposeBrowserContext", browserContextId=self._context)
+        finally:
+            self._chromium.tell(lambda _: None)
 
     async def send(self, method: str, **params: object) -> dict[str, Any]:
         """Ask the browser.
@@ -130,26 +172,24 @@ class Browser:
         Raises:
             AssertionError: it refuses, or does not answer in time.
         """
-        self._number += 1
-        message: dict[str, object] = {"id": self._number, "method": method, "params": params}
+        number = self._chromium.next_number()
+        message: dict[str, object] = {"id": number, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
-        await asyncio.to_thread(os.write, self._to, json.dumps(message).encode() + b"\0")
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        await asyncio.to_thread(self._chromium.write, message)
         async with asyncio.timeout(DEADLINE_S):
             found = await answer
         assert "error" not in found, f"{method}: {found['error']}"
         result: dict[str, Any] = found["result"]
         return result
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            message = json.loads((await reader.readuntil(b"\0"))[:-1])
-            if "id" in message:
-                waiting = self._answers.pop(message["id"], None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
-                continue
+    def _take(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            waiting = self._answers.pop(message["id"], None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message)
+        elif message.get("sessionId") == self._session:
             self._note(message["method"], message.get("params", {}))
 
     def _note(self, event: str, params: Mapping[str, Any]) -> None:
@@ -242,3 +282,17 @@ class Browser:
         path.parent.mkdir(parents=True, exist_ok=True)
         answer = await self.send("Page.captureScreenshot", captureBeyondViewport=whole)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
+
+
+@pytest.fixture(scope="session")
+def chromium_process() -> Iterator[Chromium]:
+    """What the browsers of a session are tabs of: a start of its own takes as long as a test."""
+    path = chromium()
+    assert path is not None
+    with Chromium(path) as process:
+        yield process
+
+
+@pytest.fixture
+def browser(chromium_process: Chromium) -> Browser:
+    return Browser(chromium_process)

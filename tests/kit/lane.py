@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final, Protocol, cast, final
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.kit.hermetic import SESSION
 
@@ -31,6 +33,7 @@ _SECONDS: Final = "file-seconds.json"
 _LIMIT_S: Final = 900.0
 """Of a repeat, for a test whose own time limit does not end it."""
 AGAIN_S: Final = 60.0
+_SPARK: Final = "tests/spark/"
 _TAIL_LINES: Final = 30
 
 
@@ -53,6 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "quarantine(cause, date): runs after the others, decides nothing"
     )
     config.pluginmanager.register(Lane(config), "mm2py-lane")
+
+
+@final
+class _OneSpark(LoadFileScheduling):
+    """A file is for one process, and so is Spark: each process with a session has a JVM and Python workers of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
 
 
 @final
@@ -107,8 +118,24 @@ class Lane:
                 chosen.append(item)
         if left_out:
             self._config.hook.pytest_deselected(items=left_out)
-        chosen.sort(key=lambda it: -known.get(_file(it.nodeid), guesses[_file(it.nodeid)]))
+        weights = {it: known.get(it, guess) for it, guess in guesses.items()}
+        if self._has_one_spark:
+            together = {it: seconds for it, seconds in weights.items() if it.startswith(_SPARK)}
+            weights |= dict.fromkeys(together, sum(together.values()))
+        chosen.sort(key=lambda it: -weights[_file(it.nodeid)])
         items[:] = chosen
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(
+        self, config: pytest.Config, log: Producer
+    ) -> LoadFileScheduling | None:
+        """Where the files that need Spark are few, one process gets them all; the fault tests have more than one can do."""
+        return _OneSpark(config, log) if self._has_one_spark else None
+
+    @property
+    def _has_one_spark(self) -> bool:
+        marks: str = self._config.getoption("markexpr") or ""
+        return not marks.startswith(FAULTS)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:

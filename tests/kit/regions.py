@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import lru_cache
 from typing import Final, Protocol, cast
 
 import pytest
@@ -133,6 +134,14 @@ def unique() -> Callable[[str], str]:
     return lambda prefix: f"{prefix}-{secrets.token_hex(4)}"
 
 
+@lru_cache(maxsize=4)
+def _admin(servers: str) -> AdminClient:
+    # A broker that was killed comes back; without one there is nothing to tell of it.
+    return AdminClient(
+        {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 500, "log_level": 0}
+    )
+
+
 @pytest.fixture(scope="session")
 def create_topic() -> CreateTopic:
     def create(
@@ -143,7 +152,7 @@ def create_topic() -> CreateTopic:
         replicas: int = 1,
         config: dict[str, str] | None = None,
     ) -> None:
-        admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
+        admin = _admin(region.bootstrap_servers)
         new = NewTopic(topic, partitions, replicas, config=config or {})
         # confluent-kafka's annotation leaves the future's result open.
         answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

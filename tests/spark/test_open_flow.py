@@ -1,15 +1,19 @@
-"""The flow of bulk commands: which one a file has, and what happens where its target does not answer."""
+"""The flow of bulk commands: which one a file has, and what happens where its target does not answer, or the driver of a job is gone."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import RetriableError, UsageError
+from mm2py.mirror.backfills import Job, JobKind, JobState, Lease, LeaseState
 from mm2py_jobs.open_flow import flow_plan, flow_sides, reads_committed
-from mm2py_workers.flow_target import SOURCE
-from tests.integration.mirror_process import write_file
+from mm2py_workers.flow_target import SOURCE, FlowTarget
+from tests.integration.mirror_process import Flow, command_here, write_file
+from tests.integration.setups import Setup
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
 LINES = {
     "clusters": "A, B",
@@ -71,3 +75,41 @@ def test_what_a_flow_copies_of_transactions_is_what_its_consumer_says_where_it_s
     plan = flow_plan(file, "A->B")
     assert reads_committed(plan, plan.connectors[SOURCE]) == committed
     assert flow_sides(file, "A->B", None, needs_target=False).read_committed == committed
+
+
+def left_stream(flow: Flow, topic: str, partitions: int) -> None:
+    """Write what a stream leaves that was killed before its lanes had stored a position."""
+    job = Job(id="s", state=JobState.FAILED, run=1, lanes=1, kind=JobKind.STREAM)
+    reserved = LeaseState.RESERVED
+    leases = [
+        Lease(topic=topic, partition=it, job="s", run=1, state=reserved, start=0, end=0, position=0)
+        for it in range(partitions)
+    ]
+
+    async def write() -> None:
+        plan = flow_plan(flow.file, flow.name)
+        target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
+        try:
+            await target.open()
+            await target.jobs.post([job, *leases])
+        finally:
+            await target.close()
+
+    asyncio.run(write())
+
+
+@pytest.mark.parametrize("reset", ["latest", pytest.param("earliest", marks=pytest.mark.faults)])
+def test_an_ended_stream_names_partitions_that_would_begin_at_the_ends_of_their_logs(
+    setup: Setup, reset: str
+) -> None:
+    topic = setup.topic("orders", 2, config={})
+    more = {"{source}->{target}.flow.engine": "spark", "{source}.consumer.auto.offset.reset": reset}
+    flow = setup.flow(topic, more)
+    left_stream(flow, topic, 2)
+    command = ("job", "stream", "cancel", flow.file, "--flow", flow.name)
+    ended = command_here(*command)
+    assert ended.exit_code == 0, ended.output
+    named = f"2 partitions have no stored position ({topic}-0, {topic}-1)" in ended.stderr
+    assert named is (reset == "latest"), ended.stderr
+    again = command_here(*command)
+    assert (again.exit_code, "no stream" in again.stderr) == (3, True), again.output

@@ -5,7 +5,6 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.integration import page_stage
 from tests.integration.mirror_process import Flow, Mirror, command_here, running
 from tests.integration.page_stage import MARKS, SHOTS, assert_quiet
 from tests.integration.rest_asking import public_url
@@ -16,8 +15,6 @@ from tests.spark.backfill_process import END_WITHIN_S
 from tests.spark.test_stream import ON_SPARK, stream_of
 
 pytestmark = [*MARKS, pytest.mark.spark, pytest.mark.integration]
-
-browser = page_stage.browser
 
 
 def jobs_of(mirror: Mirror, flow: Flow) -> str:
@@ -40,6 +37,7 @@ async def ran(code: int, *words: object) -> None:
     assert ended.exit_code == code, ended.output
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("lanes_session")
 async def test_verify_archive_and_rerun_are_seen_as_they_run_and_with_their_result(
     browser: Browser, setup: Setup

@@ -1,5 +1,10 @@
-"""Jobs that lack a right: what it keeps them from is named, none calls it done, and it is made up for once the right is there."""
+"""Jobs beside others: rights that are taken, heartbeats that are written, another writer of the target.
 
+A right that a job lacks is named, none calls it done, and it is made up for once the right is there. ``heartbeats``, which the
+default ``.*`` chooses, grow by a record each second while they are read. Records of another writer are there once, as ours.
+"""
+
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,17 +29,40 @@ from tests.integration.cluster_changes import (
     permit_reading,
     permit_writing,
 )
-from tests.integration.mirror_process import Flow, until
+from tests.integration.mirror_process import Flow, Mirror, running, until
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, assert_equal, copied, read, write
+from tests.integration.test_failover import wait_for_heartbeats, with_heartbeats
+from tests.integration.traffic import (
+    Load,
+    Logs,
+    Sent,
+    assert_equal,
+    copied,
+    ends,
+    read,
+    wait_for_copy,
+    wait_for_progress,
+    write,
+)
 from tests.kit.kafka.region import KafkaAddress, Region
-from tests.spark.backfill_process import Ended, command, here, leases_of
+from tests.spark.backfill_process import (
+    BackfillProcess,
+    Ended,
+    command,
+    here,
+    leases_of,
+    taken_over,
+    thaw,
+)
+from tests.spark.test_archive import old_records
+from tests.spark.test_backfill import SLOW_FLOW
+from tests.spark.test_stream import BEGUN, ON_SPARK, stream_of
 
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.spark,
     pytest.mark.integration,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.usefixtures("lanes_session"),
 ]
 
@@ -160,3 +188,112 @@ def permit_once_named(flow: Flow, region: KafkaAddress, copy: str) -> None:
     named = f"may not Write topic {copy}"
     until(lambda: any(named in it.cause for it in leases_of(flow)), 90, named)
     permit_writing(region, copy)
+
+
+HEARTBEATS = "heartbeats"
+
+
+def assert_heartbeats_once(flow: Flow) -> None:
+    """What was copied of them is what the source has, from its first one on, in order and once."""
+    truth, copies = read(flow.source, HEARTBEATS), read(flow.target, flow.remote(HEARTBEATS))
+    for partition, copy in copies.items():
+        assert copy.records == truth[partition].records[: len(copy.records)]
+    assert any(copy.records for copy in copies.values())
+
+
+def wait_for_copied_heartbeat(flow: Flow, mirror: Mirror) -> None:
+    wait_for_heartbeats(flow.source, mirror)
+    # Not until the copy has all of them: there is another one each second.
+    remote = flow.remote(HEARTBEATS)
+    until(lambda: any(ends(flow.target, remote).values()), 90, "a heartbeat's copy", alive=mirror)
+
+
+def test_a_backfill_a_verify_and_an_archive_of_all_topics_end_while_heartbeats_are_written(
+    setup: Setup,
+) -> None:
+    topic = setup.topic("orders", 2, config={"retention.ms": "-1"})
+    flow = setup.flow(topic, {**with_heartbeats(topic), **SLOW_FLOW})
+    with running(flow.file) as mirror:
+        wait_for_copied_heartbeat(flow, mirror)
+        write(setup.a, topic, [Sent(n % 2, b"%d" % n + bytes(500)) for n in range(4_000)])
+        filled = command(flow, "run", *LOCAL)
+        assert filled.code == 0, filled.err
+        assert filled.report["state"] == "DONE"
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        wait_for_copied_heartbeat(flow, mirror)
+        verified = here(flow, ("verify",), *LOCAL)
+        assert verified.code == 0, (verified.out, verified.err)
+        assert {row["topic"] for row in verified.rows("partitions")} == {topic, HEARTBEATS}
+        kept = here(flow, ("archive",), "--to", str(setup.folder / "archive"), *LOCAL)
+        assert kept.code == 0, kept.err
+        wait_for_copied_heartbeat(flow, mirror)
+    assert_heartbeats_once(flow)
+
+
+def test_a_stream_copies_heartbeats_and_the_flow_is_in_order(setup: Setup) -> None:
+    topic = setup.topic("orders", 2, config={})
+    flow = setup.flow(topic, {**with_heartbeats(topic), **ON_SPARK})
+    with Mirror(flow.file) as mirror, stream_of(flow, "--term", "8") as stream:
+        stream.wait_for_log(BEGUN, 300)
+        wait_for_heartbeats(setup.a, mirror)
+        write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(2_000)])
+        wait_for_progress(stream, flow, topic, 1_000, before=0)
+        wait_for_copied_heartbeat(flow, mirror)
+        write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(2_000)])
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert stream.stop() == 0, stream.tail()
+        until(lambda: stream.wait(60) == 0, 60, "its end")
+    assert_heartbeats_once(flow)
+
+
+IDENTITY = {
+    "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+    "{source}.consumer.isolation.level": "read_committed",
+}
+FOREIGN = b"foreign"
+RECORDS = 20_000
+
+
+def values(logs: Logs, *, foreign: bool) -> dict[int, list[bytes | None]]:
+    """Return the values of a topic by partition, the other program's or ours."""
+    return {
+        partition: [it.value for it in log.records if (FOREIGN in (it.value or b"")) is foreign]
+        for partition, log in logs.items()
+    }
+
+
+def test_another_writer_of_the_target_neither_loses_nor_doubles_a_record_under_kill_and_zombie(
+    setup: Setup,
+) -> None:
+    topic = setup.topic_on_both("shared", 2, config={"retention.ms": "-1"})
+    write(setup.a, topic, [*old_records(RECORDS, 0), *old_records(RECORDS, 1)], batch_size=500)
+    flow = setup.flow(topic, IDENTITY)
+
+    other = Load(setup.b, topic, 2, rate=100, value_bytes=40, mark=FOREIGN)
+
+    def ours() -> int:
+        return sum(ends(setup.b, topic).values()) - other.acked
+
+    def moved() -> None:
+        before = ours()
+        until(lambda: ours() > before + 500, 240, "progress of the lanes")
+
+    with BackfillProcess(flow, "--rate-limit", "60000") as running:
+        running.wait_copying()
+        # Not before: a target that is not empty is refused.
+        with other:
+            moved()
+            killed = running.signal_worker(signal.SIGKILL)
+            assert killed
+            taken_over(flow, killed)
+            moved()
+            zombie = running.orphan()
+            taken_over(flow, zombie)
+            moved()
+            thaw(zombie)
+            running.kill()
+            ended = command(flow, "run", "--master", "local[2]")
+            assert ended.code == 0, ended.err
+    truth, copy = read(setup.a, topic), read(setup.b, topic)
+    assert values(copy, foreign=False) == values(truth, foreign=False)
+    assert sum(len(it) for it in values(copy, foreign=True).values()) == other.acked

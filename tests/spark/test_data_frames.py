@@ -1,15 +1,27 @@
-"""``format("mm2py")`` on real brokers, compared with what confluent-kafka reads; ranges are fixed on the driver."""
+"""``format("mm2py")`` on real brokers, read and written, compared with confluent-kafka; ranges are fixed on the driver."""
 
 import json
+from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple, cast
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from mm2py.errors import ConfigError, PartitionError
+from mm2py.errors import ConfigError, FatalError, PartitionError
 from mm2py.types import TopicPartition
 from mm2py_jobs.spark import Mm2pyDataSource
+from mm2py_jobs.spark.data_sink import WriteOptions, write_rows
 from mm2py_jobs.spark.data_source import Mm2pyStreamReader, ask_cluster, read_range
 from mm2py_jobs.spark.read_options import Range, ReadOptions
 from mm2py_jobs.spark.record_columns import RecordColumns
@@ -18,6 +30,7 @@ from tests.integration.cluster_changes import delete_records
 from tests.integration.setups import Setup
 from tests.integration.traffic import YEAR_MS, Logs, Sent, read, write
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -305,3 +318,138 @@ def test_offsets_that_are_not_in_the_log_are_refused_with_its_numbers(setup: Set
     options = {"topics": topic, "endingOffsets": json.dumps({topic: {"0": 11}})}
     with pytest.raises(PartitionError, match=f"{topic}-0: endingOffsets 11 .* which has 0 to 10"):
         ranges(options, setup.a)
+
+
+SERVERS: Final = "kafka.bootstrap.servers"
+SCHEMA: Final = "key string, value binary, topic string, partition int, headers array<struct<key: string, value: binary>>"
+
+
+TYPES: Final[dict[str, DataType]] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "array<int>": ArrayType(IntegerType()),
+}
+
+
+def columns(text: str) -> StructType:
+    fields = (it.split(" ") for it in text.split(", "))
+    return StructType([StructField(name, TYPES[kind]) for name, kind in fields])
+
+
+def values(logs: Logs) -> list[bytes | None]:
+    return sorted((it.value for log in logs.values() for it in log.records), key=lambda it: it or b"")  # fmt: skip
+
+
+def test_a_frame_arrives_with_keys_headers_topics_and_partitions(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    one, two = setup.topic("one", 3), setup.topic("two", 2)
+    spark = lanes_session.spark
+    spark.dataSource.register(Mm2pyDataSource)
+    rows = [
+        (
+            None if n % 5 == 0 else f"k{n}",
+            None if n % 7 == 0 else b"v%d" % n,
+            one,
+            n % 3,
+            [("h", b"%d" % n), ("n", None)],
+        )
+        for n in range(600)
+    ]
+    frame = spark.createDataFrame(rows, SCHEMA).repartition(4)
+    frame.write.format("mm2py").option(SERVERS, setup.a.bootstrap_servers).mode("append").save()
+    found = read(setup.a, one)
+    for partition, log in found.items():
+        assert {(it.key, it.value, it.headers) for it in log.records} == {
+            (None if key is None else key.encode(), value, tuple(headers))
+            for key, value, _, at, headers in rows
+            if at == partition
+        }
+        assert len(log.records) == 200
+    # A column topic is ignored where the option is given, and the key chooses the partition as in Java.
+    plain = frame.select("key", "value", "topic").where("key is not null and value is not null")
+    options = {SERVERS: setup.a.bootstrap_servers, "topic": two}
+    plain.write.format("mm2py").options(**options).mode("append").save()
+    keyed = [(key.encode(), value) for key, value, *_ in rows if key is not None and value]
+    truth = setup.topic("truth", 2)
+    producer = Producer({"bootstrap.servers": setup.a.bootstrap_servers, "partitioner": "murmur2_random"})  # fmt: skip
+    for key, value in keyed:
+        producer.produce(truth, value, key)
+    producer.flush()
+    assert {n: values({n: log}) for n, log in read(setup.a, two).items()} == {
+        n: values({n: log}) for n, log in read(setup.a, truth).items()
+    }
+
+
+def test_a_stream_from_topic_to_topic_continues_from_its_checkpoint(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    source, target = setup.topic("from", 2), setup.topic("to", 2)
+    spark = lanes_session.spark
+    spark.dataSource.register(Mm2pyDataSource)
+
+    def run_once() -> None:
+        query = (
+            spark.readStream.format("mm2py")
+            .option(SERVERS, setup.a.bootstrap_servers)
+            .options(subscribe=source, startingOffsets="earliest", includeHeaders="true")
+            .load()
+            .select("key", "value", "headers")
+            .writeStream.format("mm2py")
+            .option(SERVERS, setup.b.bootstrap_servers)
+            .options(topic=target, checkpointLocation=str(setup.folder / "state"))
+            .queryName(f"copy of {source}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    target = setup.topic("to", 2, on=setup.b)
+    for turn in range(2):
+        write(setup.a, source, [Sent(n % 2, b"%d %d" % (turn, n)) for n in range(100)])
+        run_once()
+    assert values(read(setup.b, target)) == values(read(setup.a, source))
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "cause"),
+    [
+        ("key binary", {"topic": "t"}, "no column 'value'"),
+        ("value int", {"topic": "t"}, "column 'value' is int, not string or binary"),
+        ("value binary, partition string", {"topic": "t"}, "'partition' is string, not integer"),
+        ("value binary, headers array<int>", {"topic": "t"}, "'headers' is array<int>"),
+        ("value binary", {}, "neither a column nor an option names the topic"),
+        ("value binary", {"topic": "t", "topics": "t"}, "option 'topics' is not known"),
+        ("value binary", {"topic": "t", "kafka.key.serializer": "x"}, "is not supported"),
+        ("value binary", {"topic": "t", SERVERS: ""}, '"kafka.bootstrap.servers" is missing'),
+        ("value binary", {"topic": "t", "kafka.acks": "some"}, "acks"),
+    ],
+)
+def test_a_wrong_option_or_column_is_named(
+    schema: str, options: dict[str, str], cause: str
+) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        WriteOptions({SERVERS: "a:1"} | options, columns(schema))
+
+
+def one_batch(*values: bytes, topic: str | None = None) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"value": values, "topic": [topic] * len(values)})
+
+
+def test_what_the_target_does_not_take_ends_the_task_with_its_row(setup: Setup) -> None:
+    topic = setup.topic("small", config={"max.message.bytes": "2000"})
+    servers, schema = setup.a.bootstrap_servers, columns("value binary, topic string")
+    options = WriteOptions({SERVERS: servers}, schema)
+    with pytest.raises(FatalError, match=f"row 1 of this task was not taken by topic {topic}: MSG"):
+        write_rows(options, one_batch(b"v", b"x" * 5000, b"w", topic=topic))
+    with pytest.raises(FatalError, match="row 0 has no topic"):
+        write_rows(options, one_batch(b"v"))
+    wrong = WriteOptions({SERVERS: servers, "kafka.delivery.timeout.ms": "1500", "topic": topic}, columns("value binary, partition int"))  # fmt: skip
+    with pytest.raises(FatalError, match=f"{topic}: .*Unknown partition"):
+        write_rows(wrong, iter([pa.RecordBatch.from_pydict({"value": [b"v"], "partition": [7]})]))
+    with pytest.raises(FatalError, match="row 0 has the partition -1"):
+        write_rows(wrong, iter([pa.RecordBatch.from_pydict({"value": [b"v"], "partition": [-1]})]))
+    away = {SERVERS: f"127.0.0.1:{free_ports(1)[0]}", "kafka.delivery.timeout.ms": "1500"}
+    with pytest.raises(FatalError, match=r"taken nothing for 1\.5 s .*, 1 records wait"):
+        write_rows(WriteOptions(away, schema), one_batch(b"v", topic=topic))
