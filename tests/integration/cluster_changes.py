@@ -49,7 +49,11 @@ def _admin(region: KafkaAddress) -> _Admin:
 @lru_cache(maxsize=4)
 def _admin_at(servers: str) -> _Admin:
     # A broker that was killed comes back.
-    settings = {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 500, "log_level": 0}
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": servers,
+        "reconnect.backoff.max.ms": 500,
+        "log_level": 0,
+    }
     return cast("_Admin", AdminClient(settings))
 
 

@@ -355,10 +355,11 @@ class TaskPublication:
             ):
                 continue
             plain = [self._completed(made_of, it) for it in configs]
-            records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
-            told = beside if any(beside) else ()
+            parts = list(map(parted, plain))
+            records, beside = [it for it, _ in parts], [it for _, it in parts]
+            told = tuple(beside) if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-            in_force = [{**of_java, **ours} for of_java, ours in zip(records, beside, strict=True)]
+            in_force = [{**of_java, **ours} for of_java, ours in parts]
             is_there = stored == in_force and tuple(snapshot.beside.get(name, ())) == told
             if is_there and name not in snapshot.unfinished:
                 continue
