@@ -12,6 +12,9 @@ on them, its tasks on paper -> ``Play`` makes changes and faults by a seed, ends
 5. With exactly-once support never two producers of a partition that are not fenced, whatever became of their process.
 
 6. A task runs with what ours are told besides, whichever form its config was published in.
+7. No task starts with what another file says than the one that its worker and the leader of its round have (``FilePlay``),
+   but where the leader's connector has published nothing for ``LONGEST_WAIT_S``, or its file cannot be written. Where their
+   files differ, the leader's counts.
 
 Workers of this world cannot ask each other anything: there is no HTTP between them.
 """
@@ -31,6 +34,7 @@ from mm2py.protocol.groups import GroupProtocol, JoinResult
 from mm2py.protocol.records import Record
 from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.group.connect_membership import ConnectMembership
+from mm2py.runtime.herder.assigned_work import LONGEST_WAIT_S
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
@@ -118,6 +122,9 @@ class Log:
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         answer: asyncio.Future[int] = self._topic.loop.create_future()
         answer.add_done_callback(_retrieve)
+        if self._worker.world.denies and entries[0][0].startswith(b"connector-"):
+            answer.set_exception(RetriableError("connector configs cannot be written"))
+            return answer
         self._send(answer, entries, self._worker.permit.term)
         return answer
 
@@ -207,6 +214,7 @@ class PaperHost(ObedientHost):
     async def start_task(self, spec: TaskSpec) -> None:
         if not spec.config.get("told", "").endswith("('cluster A', 'cluster B')"):
             self._worker.world.broken.append(f"6: {spec.id} is told nothing: {spec.config}")
+        self._worker.world.starts(self._worker, spec)
         self.terms[spec.id] = self._worker.permit.term
         if not self._worker.exactly_once:
             await super().start_task(spec)
@@ -273,14 +281,16 @@ class Worker:
     """One process: a herder, its membership, its stores and its paper host."""
 
     def __init__(self, world: "World", name: str) -> None:
-        self.world, self.name = world, name
+        self.world, self.name, self.file = world, name, world.file
         self.permit = Permit(world.clock)
+        self.url = f"http://{name}/"
         self.frozen = False
         self.line = Line(world.group, name)
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
         support = "enabled" if world.exactly_once else "disabled"
-        node = Node(world.cluster, name, None, resolve=None, exactly_once_source_support=support)
+        derived = {each: of_file(self.file) for each in CONNECTORS} if self.file else None
+        node = Node(world.cluster, name, derived, resolve=None, exactly_once_source_support=support)
         self.exactly_once = world.exactly_once
         self.permit.watch(world.look)
         config = ConfigBackingStore(Log(world.configs, self))
@@ -295,7 +305,7 @@ class Worker:
         self.membership = ConnectMembership(
             member,
             config,
-            url=f"http://{name}/",
+            url=self.url,
             connect_protocol="sessioned",
             max_delay_ms=DELAY_MS,
             clock=world.clock,
@@ -329,7 +339,7 @@ class Worker:
         if self.frozen:
             return set()
         return {
-            f"{task.connector} {spec.config['p']}"
+            f"{task.connector} {(spec.config['p'] or '').rpartition('.')[2]}"
             for task, spec in self.host.running.items()
             if not spec.paused
             and self.permit.allows(self.host.terms[task])
@@ -361,6 +371,12 @@ class Worker:
         return self._hosts[-1]
 
 
+def of_file(file: str) -> Mapping[str, str]:
+    """Return what a file says of each connector; its tasks copy the same partitions, each file's under its own names."""
+    words = [f"{file}.{n}" for n in range(3)]
+    return CONFIG | {"work": " ".join(words), "java": " ".join(reversed(words))}
+
+
 class World:
     """Group and topics, and the workers on them."""
 
@@ -381,6 +397,12 @@ class World:
         self.submitted = 0
         self.acknowledged: dict[str, tuple[int, str]] = {}
         """Per connector: the newest acknowledged change and the worker that made it."""
+        self.file = ""
+        """Which file workers are started with; without one there are no configs but those of requests."""
+        self.denies = self.has_denied = False
+        """Whether no connector config can be written, and whether it was so before."""
+        self.written: dict[str, tuple[str, float]] = {}
+        """Per connector: the file of its config in force, and since when."""
 
     def join(self) -> Worker:
         worker = Worker(self, f"n{len(self.all) + 1}")
@@ -409,6 +431,18 @@ class World:
                 if owner != worker.name:
                     self.broken.append(f"1: {partition} is written by {owner} and {worker.name}")
 
+    def starts(self, worker: Worker, spec: TaskSpec) -> None:
+        """Invariant 7."""
+        leader = next(w for w in self.all if w.url == worker.membership.leader_url)
+        file = (spec.config["p"] or "").rpartition(".")[0]
+        if file == worker.file or leader.file != worker.file or self.has_denied:
+            return
+        stored, since = self.written[spec.id.connector]
+        if stored != worker.file or self.loop.time() - since < LONGEST_WAIT_S:
+            self.broken.append(
+                f"7: {spec.id} of file {file} starts on {worker.name}, {worker.file}"
+            )
+
     def fold(self) -> ConfigSnapshot:
         """Return what the config topic says in the end."""
         fold = ConfigFold()
@@ -422,6 +456,8 @@ class World:
         change = decode_config_record(record.key, record.value)
         if not isinstance(change, ConnectorPut) or change.config is None:
             return
+        words = (change.config.get("work") or "").split()
+        self.written[change.name] = words[0].rpartition(".")[0] if words else "", self.loop.time()
         number = int(change.config.get("change") or 0)
         newest, by = self.acknowledged.get(change.name, (0, writer))
         # A change whose caller still waits may be made later, by the leader of then.
@@ -460,16 +496,19 @@ class Play:
             await asyncio.sleep(1)
             self._next_fault()
             self.loop.on_step = self._step
-            for _ in range(self.random.randrange(3, 9)):
-                await asyncio.sleep(self.random.choice((0, 0.01, 0.5, 3, 8)))
-                if self.world.exactly_once:  # partitions go from task to task, beside zombies
-                    self._ask(self.random.choice(("put", *CHANGES)), CONNECTORS[0])
-                else:
-                    self._ask(self.random.choice(CHANGES), self.random.choice(CONNECTORS))
+            await self._changes()
             await asyncio.sleep(self.random.choice((0, 1, 10)))
             self.loop.on_step = lambda: None
             self._heal()
             await self._settles()
+
+    async def _changes(self) -> None:
+        for _ in range(self.random.randrange(3, 9)):
+            await asyncio.sleep(self.random.choice((0, 0.01, 0.5, 3, 8)))
+            if self.world.exactly_once:  # partitions go from task to task, beside zombies
+                self._ask(self.random.choice(("put", *CHANGES)), CONNECTORS[0])
+            else:
+                self._ask(self.random.choice(CHANGES), self.random.choice(CONNECTORS))
 
     def _step(self) -> None:
         if self.faults_left and self.loop.steps >= self._fault_at:
@@ -498,9 +537,7 @@ class Play:
             if not world.workers:
                 world.join()
         elif kind == "leave":
-            worker.herder.stop()
-            left = partial(self._left, worker)
-            worker.life.add_done_callback(left, context=copy_context())
+            self._leave(worker)
         elif kind == "freeze":
             worker.frozen = True
             self.loop.freeze(worker.name)
@@ -513,6 +550,11 @@ class Play:
         else:
             worker.line.refuses = True
             self.loop.call_later(lasts_s, setattr, worker.line, "refuses", False)
+
+    def _leave(self, worker: Worker) -> None:
+        worker.herder.stop()
+        left = partial(self._left, worker)
+        worker.life.add_done_callback(left, context=copy_context())
 
     def _left(self, worker: Worker, _life: "asyncio.Task[None]") -> None:
         self.world.workers.pop(worker.name, None)
@@ -647,3 +689,49 @@ class Play:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(tasks, timeout=60))
         loop.close()
+
+
+class FilePlay(Play):
+    """Workers are started again with another file, at once or one after the other, and nothing is asked for."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.world.exactly_once = False  # a fenced task starts again as it was, whoever leads
+        self.world.file = "1"
+        self.world.group.gather_s = self.random.choice((0, 3))
+        self.faults_left = self.random.randrange(4)
+        self.denies = self.random.random() < 0.2
+
+    async def _changes(self) -> None:
+        for _ in range(self.random.randrange(1, 4)):
+            await asyncio.sleep(self.random.choice((0.01, 3, 10)))
+            self.world.file = str(int(self.world.file) + 1)
+            self.world.denies = self.world.has_denied = self.denies
+            leaving = list(self.world.workers.values())
+            if self.random.random() < 0.5:
+                await self._again(leaving)
+            else:
+                for worker in leaving:
+                    await self._again([worker])
+                    await asyncio.sleep(self.random.choice((0, 0.5, 4)))
+
+    async def _again(self, workers: Sequence[Worker]) -> None:
+        """Stop workers, and start as many and perhaps one more; one that hangs is waited for no longer than a while."""
+        for worker in workers:
+            self._leave(worker)
+        await asyncio.wait([worker.life for worker in workers], timeout=8)
+        for _ in range(self.random.choice((len(workers), len(workers) + 1))):
+            if len(self.world.workers) < 4:
+                self.world.join()
+            await asyncio.sleep(self.random.choice((0, 0, 0.5)))
+
+    async def _settles(self) -> None:
+        """Invariants 3 and 4: with what is stored, and with the leader's file as soon as that can be written."""
+        await super()._settles()
+        self.world.denies = False
+        await super()._settles()
+
+    def _all_run(self) -> bool:
+        files = {worker.file for worker in self.world.workers.values() if worker.leads}
+        stored = {file for file, _ in self.world.written.values()}
+        return (self.world.denies or files == stored) and super()._all_run()

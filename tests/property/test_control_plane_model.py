@@ -13,7 +13,7 @@ from mm2py.errors import Mm2pyError
 from mm2py.testing.waiting import until
 from mm2py.types import TargetState, TaskId
 from tests.kit.fakes.group_coordinator import MemoryGroup
-from tests.property.control_plane_model import Play
+from tests.property.control_plane_model import FilePlay, Play
 from tests.property.effort import examples
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, Stage
 
@@ -23,6 +23,13 @@ from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, Stage
 @given(st.integers(0, 2**32))
 def test_the_invariants_of_the_control_plane_hold_in_every_play(seed: int) -> None:
     Play(seed).run()
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_task_starts_with_what_a_former_file_said_in_any_play(seed: int) -> None:
+    FilePlay(seed).run()
 
 
 NAMES = ("a", "b", "c")

@@ -42,7 +42,7 @@ from mm2py.runtime.group.assignor import (
     assign_eager,
     configured_work,
 )
-from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round, Unwritten
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
@@ -124,7 +124,7 @@ class ConnectMembership:
     def request_rejoin(self) -> None:
         self._requested.set()
 
-    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+    async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         if owned and self._member.over:
             raise MembershipLostError(self._lost(self._member.over))
         outside = bool(self._member.over)
@@ -133,7 +133,7 @@ class ConnectMembership:
         try:
             if outside:
                 await self._look_from_outside()
-            done = await self._round(owned, config_offset)
+            done = await self._round(owned, config_offset, unwritten)
         except MembershipEndedError as error:
             raise MembershipLostError(self._lost(error.message)) from error
         except (InconsistentProtocolError, ProtocolError) as error:
@@ -225,14 +225,14 @@ class ConnectMembership:
         if _foreign(group):
             raise self._foreign_members(group)
 
-    async def _round(self, owned: Work, config_offset: int) -> Round:
+    async def _round(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         while True:
             joined = await self._member.join(self._offers(owned, config_offset))
             if not is_ours(joined.protocol):
                 raise self._foreign_members(await self._described())
             plan: Mapping[str, bytes] = {}
             if joined.leads:
-                plan = await self._leader.plan(joined)
+                plan = await self._leader.plan(joined, unwritten)
             else:
                 self._leader.forget()
             data = await self._member.sync(joined, plan)
@@ -360,7 +360,7 @@ class RoundLeader:
         self._urls: Mapping[str, str] = {}
         self._owners: Mapping[str, Work] = {}
 
-    async def plan(self, joined: Joined) -> Mapping[str, bytes]:
+    async def plan(self, joined: Joined, unwritten: Unwritten) -> Mapping[str, bytes]:
         """Return the assignments for SyncGroup; call ``completed`` once it succeeded.
 
         Raises:
@@ -383,6 +383,12 @@ class RoundLeader:
                 "task configs were committed while the members joined, the round assigns nothing and"
                 " another one follows commit_offset=%d",
                 snapshot.commit_offset,
+            )
+            needed, snapshot = snapshot.offset, None
+        elif len(views) > 1 and unwritten(snapshot):
+            # A follower would start tasks of the former file before it has read what this worker writes.
+            log.info(
+                "configs differ from this worker's file, the round assigns nothing and another one follows"
             )
             needed, snapshot = snapshot.offset, None
         if snapshot is None:

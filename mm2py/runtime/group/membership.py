@@ -5,6 +5,7 @@ due or the membership is over. It starts and stops no work itself. ``SoloMembers
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -12,7 +13,11 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.errors import RetriableError
 from mm2py.runtime.group.assignor import configured_work
 from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
+
+Unwritten = Callable[[ConfigSnapshot], bool]
+"""Whether this worker, if it leads a round planned on a snapshot, has to write what its file says before any task starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +25,7 @@ class Round:
     """Outcome of one rebalance for this worker.
 
     ``assigned`` is only what is new, with the eager protocol everything (the caller stopped all before).
-    ``failed``: the leader could not reach the config offset; refresh and rejoin.
+    ``failed``: nothing may start, as not all have read the same configs or the leader has some to write; refresh and rejoin.
     """
 
     member_id: str
@@ -66,8 +71,10 @@ class WorkerMembership(Protocol):
         """Whether no other worker can ever join: requests wait for rounds, and nothing is signed."""
         ...
 
-    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+    async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         """Take part in one round; heartbeats continue meanwhile.
+
+        ``unwritten`` is asked where this worker plans the round for others too: it then assigns nothing.
 
         Raises:
             MembershipLostError: the membership is over, and ``owned`` may have another owner.
@@ -142,7 +149,7 @@ class SoloMembership:
         self._requested = asyncio.Event()
         self._joined = False
 
-    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+    async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         """Give out what is configured and not owned yet, take away what is not configured any more."""
         self._requested.clear()
         configured = configured_work(self._store.snapshot(), lambda _: True)

@@ -1,8 +1,8 @@
 """What the leader of a group does besides assigning work: everything that is written to the config topic on its own account.
 
 Flow: a round -> ``LeaderDuties.enter`` -> states of deleted work become tombstones; a new leader first writes the configs
-that differ from file and overrides, so that no connector starts with an older one. Session keys and later changes run in
-the queue. A failed write fails no flow: the stored configs stay in force, and ``problems`` names the cause.
+that differ from file and overrides, so that no connector starts with an older one, and ``unwritten`` keeps the group's tasks
+from that too. Session keys and later changes run in the queue. A failed write fails no flow: the stored configs stay in force, and ``problems`` names the cause.
 Connector -> ``TaskPublication.publish`` -> compared with what is stored -> commit record -> every worker.
 """
 
@@ -68,6 +68,21 @@ class LeaderDuties:
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
             await self._carry_out("derived configs", self._write_derived)
+
+    def unwritten(self, snapshot: ConfigSnapshot) -> bool:
+        """Return whether tasks are stored that file and overrides changed, and this worker has not tried to write that.
+
+        It tries once before work is dealt (``enter``): where it may not write, the group works with what is stored.
+        """
+        overrides = self._parts.overrides
+        if self._leads or overrides is None:
+            return False
+        derived = overrides.effective()
+        return any(
+            _is_former_copier(name, derived) or dict(derived.get(name, stored)) != dict(stored)
+            for name, stored in snapshot.connectors.items()
+            if snapshot.tasks(name)
+        )
 
     def _may_write(self) -> bool:
         privileged = self._parts.config.privileged
@@ -166,9 +181,8 @@ class LeaderDuties:
     async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
         """Remove the former copying connector after a change of ``copy.connector``: both would copy every record."""
         config = self._parts.config
-        for name in COPIERS:
-            exists = name in config.snapshot().connectors
-            if not exists or name in derived or not derived.keys() & COPIERS:
+        for name in COPIERS & config.snapshot().connectors.keys():
+            if not _is_former_copier(name, derived):
                 continue
             with self._queue.stage(f"removing connector {name} from the config topic"):
                 await config.remove_connector(name)
@@ -228,6 +242,10 @@ class LeaderDuties:
         if str(self._failed.get(what)) != str(error):
             log.error("%s cannot be written, what is stored stays cause=%s", what, error)
         self._failed[what] = error
+
+
+def _is_former_copier(name: str, derived: Mapping[str, object]) -> bool:
+    return name in COPIERS - derived.keys() and bool(derived.keys() & COPIERS)
 
 
 def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:

@@ -349,7 +349,7 @@ class HerderLoop:
         self.changes.rebalance_expected = False
         with self._queue.stage("ensuring membership in the cluster"):
             outcome = await self._parts.membership.rejoin(
-                self._owned, self._parts.config.snapshot().offset
+                self._owned, self._parts.config.snapshot().offset, self.duties.unwritten
             )
         return await self._settle(outcome)
 
@@ -365,7 +365,11 @@ class HerderLoop:
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
             await self._read_config()
         if outcome.failed:
-            raise RetriableError("not every member of the group had read the same configs")
+            # What a new leader writes now has been read by every member that the next round gives work to.
+            await self.duties.enter(outcome, config.snapshot())
+            raise RetriableError(
+                "not every member of the group had read the same configs, or its leader had to write others"
+            )
         # A partition may move from one of our tasks to another.
         await self._stop_stale()
         snapshot = config.snapshot()

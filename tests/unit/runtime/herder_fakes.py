@@ -25,7 +25,7 @@ from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
 from mm2py.runtime.group.connect_membership import ConnectMembership, missed_commit
-from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round, Unwritten
 from mm2py.runtime.herder.api import HerderNode, HerderParts, OffsetEntry
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
@@ -221,6 +221,7 @@ class FakeGroup:
         views = {name: view for name, (view, _) in self.joining.items()}
         needed = max(view.config_offset for view in views.values())
         failed = snapshot.offset < needed or missed_commit(snapshot, views)
+        failed = failed or (len(views) > 1 and leader.unwritten(snapshot))
         plan = assign(
             self._state,
             views,
@@ -265,9 +266,11 @@ class FakeMembership:
         self.solo = False
         self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
         self._round: Round | None = None
+        self.unwritten: Unwritten = lambda _: False
         self.permit = Permit(group.clock)
 
-    async def rejoin(self, owned: Work, config_offset: int) -> Round:
+    async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
+        self.unwritten = unwritten
         if self.rejoin_errors:
             error = self.rejoin_errors.pop(0)
             if isinstance(error, MembershipLostError):

@@ -92,7 +92,9 @@ class Worker:
 
     async def round(self) -> Round:
         """One round, and what follows from it."""
-        done = await self.membership.rejoin(self.owned, self.store.snapshot().offset)
+        done = await self.membership.rejoin(
+            self.owned, self.store.snapshot().offset, lambda _: False
+        )
         self.owned = (self.owned - done.revoked) | done.assigned
         self.rounds.append(done)
         return done

@@ -209,6 +209,63 @@ async def test_a_task_restarted_before_its_connector_published_runs_again(cluste
     await until(lambda: node.host.events == ["stop c-0", "start c-0 0"])
 
 
+KEPT = ("A-0", "A-1")
+SOURCE, SINK = "MirrorSourceConnector", "MirrorSinkConnector"
+
+
+async def _followed(cluster: Cluster, was: str, now: str) -> tuple[Node, Node, Node]:
+    """Let a leader share its work with a worker on another file, which leads after it, and with one on the same."""
+    file = {"A": CONFIG, was: CONFIG}
+    changed = {"A": CONFIG, now: CONFIG | {"work": "5"}}
+    first, leader, follower = (
+        cluster.node(f"n{n}", effective=it).start() for n, it in enumerate((file, changed, file))
+    )
+    await cluster.clock.advance(10)
+    await cluster.settled(*KEPT, f"{was}-0", f"{was}-1")
+    assert TaskId(was, 0) in first.host.running
+    return first, leader, follower
+
+
+@pytest.mark.parametrize(("was", "now"), [("c", "c"), (SOURCE, SINK)])
+async def test_a_new_leader_with_another_file_lets_nothing_start_as_before_and_the_rest_run_on(
+    cluster: Cluster, was: str, now: str
+) -> None:
+    first, *others = await _followed(cluster, was, now)
+    begun = [len(node.host.events) for node in others]
+    running = {str(task) for node in others for task in node.host.running}
+    await first.stop()
+    del cluster.nodes[first.name]
+    await cluster.clock.advance(10)
+    await cluster.settled(*KEPT, f"{now}-0")
+    since = [
+        it.split() for node, at in zip(others, begun, strict=True) for it in node.host.events[at:]
+    ]
+    started = [it[1:] for it in since if it[0] == "start" and it[1] not in KEPT]
+    assert started == [[f"{now}-0", "5"]]
+    assert not [it[1] for it in since if it[0] == "stop" and it[1] in running.intersection(KEPT)]
+
+
+async def test_a_new_leader_that_cannot_write_its_file_lets_the_group_work_as_before_and_says_so(
+    cluster: Cluster,
+) -> None:
+    first, leader, _ = await _followed(cluster, "c", "c")
+    put, away = leader.config.put_connector, RetriableError("the config topic is away")
+
+    async def refused(*_: object) -> None:
+        raise away
+
+    leader.config.put_connector = refused  # type: ignore[method-assign, assignment]
+    await first.stop()
+    del cluster.nodes[first.name]
+    await cluster.clock.advance(10)
+    await cluster.settled(*KEPT, "c-0", "c-1")
+    assert any("the config topic is away" in line for line in leader.herder.problems())
+    leader.config.put_connector = put  # type: ignore[method-assign]
+    await cluster.clock.advance(5)
+    await cluster.settled(*KEPT, "c-0")
+    assert not leader.herder.problems()
+
+
 async def test_tasks_that_were_changed_while_paused_continue_changed(cluster: Cluster) -> None:
     before = await cluster.on_file()
     await before.herder.pause("c", actor="t")
@@ -292,7 +349,7 @@ async def test_one_round_gives_what_is_configured_and_takes_the_rest(cluster: Cl
     membership = SoloMembership(cluster.node("n1").config, url=URL)
     assert (membership.is_leader, membership.generation) == (False, -1)
     gone = Work(frozenset({"gone"}), frozenset({TaskId("gone", 0)}))
-    done = await membership.rejoin(gone, 3)
+    done = await membership.rejoin(gone, 3, lambda _: False)
     assert (done.assigned, done.revoked, done.config_offset) == (Work(), gone, 3)
     assert (membership.is_leader, membership.generation) == (True, 0)
     assert membership.member_urls() == (membership.owner_url("c"),) == (URL,)
