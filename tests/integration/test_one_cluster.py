@@ -11,6 +11,7 @@ from tests.integration.mirror_process import (
     Mirror,
     running,
     until,
+    until_equal,
     write_file,
 )
 from tests.integration.rest_asking import ask, public_url
@@ -82,7 +83,7 @@ def test_a_cloned_cluster_is_told_apart_after_the_remedy_that_the_refusal_names(
     clone.stop()
     clone.take_new_id()
     clone.start()
-    assert sum(ends(clone, topic).values()) == 10, "its own data stay"
+    until_equal(lambda: sum(ends(clone, topic).values()), 10, "its own data stay")
     with running(flow.file) as worker:
         until(
             lambda: (

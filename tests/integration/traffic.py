@@ -109,7 +109,8 @@ def partitions_of(consumer: Consumer, topic: str) -> list[int]:
 def ends(region: KafkaAddress, topic: str, *, committed: bool = False) -> dict[int, int]:
     """Return the log end by partition, or the last stable offset; empty while the topic does not exist or has no leaders."""
     asked = region.bootstrap_servers, committed
-    consumer = _ASKING.get(asked) or _ASKING.setdefault(asked, reader(region, committed=committed))
+    kept = _ASKING.get(asked)
+    consumer = kept or _ASKING.setdefault(asked, reader(region, committed=committed))
     try:
         return {
             partition: consumer.get_watermark_offsets(
@@ -119,8 +120,8 @@ def ends(region: KafkaAddress, topic: str, *, committed: bool = False) -> dict[i
         }
     except KafkaException:
         # What it knows of the cluster may be of another time.
-        _ASKING.pop(asked, None)
-        return {}
+        del _ASKING[asked]
+        return {} if kept is None else ends(region, topic, committed=committed)
 
 
 def wait_for_markers(region: KafkaAddress, topic: str) -> None:
