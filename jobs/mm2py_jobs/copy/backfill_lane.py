@@ -66,6 +66,9 @@ class BackfillLane:
     lane: int = -1
     partitions: Sequence[tuple[str, int]] = ()
     term: Term | None = None
+    rate: int = 0
+    """Bytes per second of all lanes together, 0: no limit."""
+    lanes: int = 1
     log_level: str = "WARNING"
 
     @property
@@ -85,16 +88,15 @@ _LANES: Final = TypeAdapter(BackfillLane)
 def dealt_lanes(
     common: BackfillLane, lanes: Sequence[Sequence[TopicPartition]], *, rate_limit: int = 0
 ) -> list[dict[str, object]]:
-    """Return the lanes of a run as JSON; each has an equal share of the limit in bytes per second, 0: that of the flow."""
+    """Return the lanes of a run as JSON; they share the limit in bytes per second, 0: that of the flow."""
     options = parse_config(MirrorSourceConfig, common.connector)
-    limit = rate_limit or options.flow_max_bytes_per_second
-    share = FlowRate.parts(limit, len(lanes))
     return [
         asdict(
             replace(
                 common,
                 lane=number,
-                task={**common.task, **share},
+                rate=rate_limit or options.flow_max_bytes_per_second,
+                lanes=len(lanes),
                 partitions=[(it.topic, it.partition) for it in lane],
             )
         )
@@ -164,6 +166,7 @@ class _TaskCopy:
     def __init__(self, spec: BackfillLane, permit: Permit, clock: Clock) -> None:
         flow = spec.flow
         self._spec, self._permit = spec, permit
+        self.sharing = spec.lanes if spec.rate else 0
         given = parse_config(WorkerConfig, spec.worker)
         parts = FlowParts.of(
             flow,
@@ -197,13 +200,14 @@ class _TaskCopy:
             self._connector["offsets.identical"] = Identical.PREFER.value
         self._config = committed_reads(spec.task) if given.exactly_once else spec.task
 
-    async def start(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Copy these up to their ends."""
+    async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
+        """Copy these up to their ends, with one of so many parts of the rate."""
         await self._parts.tables.cluster.connect()
         self._ledger.start()
         for partition in ends:
             self._failed.pop(partition, None)
-        config = {**self._config, ASSIGNED_PARTITIONS: format_partitions(list(ends))}
+        rate = FlowRate.parts(self._spec.rate, sharing)
+        config = {**self._config, **rate, ASSIGNED_PARTITIONS: format_partitions(list(ends))}
         if self._spec.term is None:
             # Where nothing is stored the history is what is wanted.
             config["source.consumer.auto.offset.reset"] = "earliest"

@@ -11,6 +11,7 @@ Invariants, tests of the same names:
 4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term is over: by time, by bytes, or
    because the partitions are dealt anew.
 5. A partition that fails is released only when its task has stopped: at the position of its last acknowledged record.
+6. Lanes that share a rate together never read more than it, and what lanes that have ended leave of it goes to the others.
 """
 
 import logging
@@ -38,6 +39,8 @@ TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
 
 PAUSE_S: Final = 1.0
+WIDEN_S: Final = 60.0
+"""A task is started again for a larger part of the rate after so long, or when the part has doubled."""
 LEAST_PART: Final = 1 / 3
 
 
@@ -58,8 +61,16 @@ class CopyProgress:
 class LaneCopy(Protocol):
     """The data plane of a lane: one source task and its stores."""
 
-    async def start(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Copy these partitions up to their ends, from their stored positions on; a task that runs is replaced."""
+    @property
+    def sharing(self) -> int:
+        """How many lanes of the run share its rate, 0 where it has none."""
+        ...
+
+    async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
+        """Copy these partitions up to their ends, from their stored positions on; a task that runs is replaced.
+
+        ``sharing``: how many lanes have a part of the run's rate.
+        """
         ...
 
     async def pause(self, *, paused: bool) -> None:
@@ -188,6 +199,7 @@ class LaneRun:
         given_up: LeaseState = LeaseState.RELEASED,
         term: Term | None = None,
     ) -> None:
+        self._sharing, self._shared_s = copy.sharing, 0.0
         self._given_up = given_up if term is None else LeaseState.RESERVED
         self._partitions = tuple(partitions)
         self._term = term
@@ -272,7 +284,8 @@ class LaneRun:
 
     async def _start(self) -> None:
         self._starts += 1
-        await self._copy.start({tp: lease.end for tp, lease in self._left.items()})
+        self._sharing, self._shared_s = self._sharing_now(), self._clock.monotonic()
+        await self._copy.start({tp: it.end for tp, it in self._left.items()}, self._sharing)
         if self._paused:
             await self._copy.pause(paused=True)
 
@@ -300,9 +313,29 @@ class LaneRun:
             await self._lease.renew(changed + ended or list(left.values())[:1])
             self._ended += ended
             self._left = left
-        if failed and self._left:
+        if self._left and (failed or await self._has_stopped_to_widen()):
             await self._copy_left()
         await self._mend()
+
+    async def _has_stopped_to_widen(self) -> bool:
+        """Stop the task where its part of the rate has become larger: one that is long alone would have a lane's part to its end (6)."""
+        if not self._copy.sharing or self._term is not None or self._paused:
+            return False
+        sharing = self._sharing_now()
+        waited = self._clock.monotonic() - self._shared_s >= WIDEN_S
+        if sharing * 2 > self._sharing and not (waited and sharing < self._sharing):
+            return False
+        log.info("lane takes a larger part of the rate lanes=%d before=%d", sharing, self._sharing)
+        await self._copy.stop(SETTLE_S)
+        return True
+
+    def _sharing_now(self) -> int:
+        """Return how many lanes have something left; one that has claimed nothing yet has."""
+        left: dict[int, bool] = {}
+        for it in self._topic.leases.values() if self._copy.sharing else ():
+            if it.run == self._run and it.lane >= 0:
+                left[it.lane] = left.get(it.lane, False) or it.state.keeps_live_out
+        return max(1, self._copy.sharing - sum(not has for has in left.values()))
 
     def _failed(self) -> dict[TopicPartition, str]:
         """Return partitions that cannot be copied further, with the cause."""
@@ -319,7 +352,7 @@ class LaneRun:
         return failed
 
     async def _copy_left(self) -> None:
-        """Copy the others of a task that was stopped for a partition; counts as no start of a task that failed."""
+        """Copy what is left of a task that was stopped for a partition, or for its rate; counts as no start of a task that failed."""
         self._starts -= 1
         await self._start()
 

@@ -24,7 +24,14 @@ from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
-from mm2py_jobs.copy.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
+from mm2py_jobs.copy.lanes import (
+    TASK_STARTS,
+    WIDEN_S,
+    CopyProgress,
+    LaneResult,
+    LaneRun,
+    Term,
+)
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
 from mm2py_jobs.copy.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
 from tests.unit.spark.driver_fakes import FAILOVER, ONE, THREE, TWO, JobStage, TopicWriter, lease_of
@@ -306,8 +313,10 @@ class Leases:
 
 
 class Copy:
-    def __init__(self) -> None:
+    def __init__(self, sharing: int) -> None:
+        self.sharing = sharing
         self.starts: list[Mapping[TopicPartition, int]] = []
+        self.shared: list[int] = []
         self.at: dict[TopicPartition, CopyProgress] = {}
         self.paused: list[bool] = []
         self.stopped: list[float] = []
@@ -315,8 +324,9 @@ class Copy:
         """What a stop acknowledges and stores."""
         self.state = Status(State.RUNNING)
 
-    async def start(self, ends: Mapping[TopicPartition, int]) -> None:
+    async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
         self.starts.append(dict(ends))
+        self.shared.append(sharing)
         self.state = Status(State.RUNNING)
 
     async def pause(self, *, paused: bool) -> None:
@@ -341,11 +351,19 @@ class Topic:
 
 
 class LaneStage:
-    def __init__(self, *partitions: TopicPartition, term: Term | None = None) -> None:
+    def __init__(
+        self, *partitions: TopicPartition, term: Term | None = None, sharing: int = 0
+    ) -> None:
         self.clock, self.topic = FakeClock(), Topic()
-        self.leases, self.copy = Leases(*partitions), Copy()
+        self.leases, self.copy = Leases(*partitions), Copy(sharing)
         run = LaneRun(
-            partitions, self.leases, self.copy, self.topic, run=1, clock=self.clock, term=term
+            partitions,
+            self.leases,
+            self.copy,
+            self.topic,
+            run=1,
+            clock=self.clock,
+            term=term,
         )
         self.task: asyncio.Task[LaneResult] = asyncio.create_task(run.run())
 
@@ -485,6 +503,51 @@ async def test_a_task_that_fails_again_and_again_fails_the_lane() -> None:
     with pytest.raises(FatalError, match="failed 5 times, the last cause: no way"):
         await stage.task
     assert stage.copy.stopped
+
+
+async def test_what_lanes_that_ended_leave_of_the_rate_goes_to_the_others() -> None:
+    stage = LaneStage(ONE, sharing=4)
+    await stage.pass_s(1)
+    others = [TopicPartition("u", number) for number in range(3)]
+
+    def lanes(*states: LeaseState, run: int = 1) -> None:
+        """The states of lanes 1 and up; lane 0 is this one."""
+        found = {
+            tp: replace(lease_of(tp, state), run=run, lane=number)
+            for number, (tp, state) in enumerate(zip(others, states, strict=False), 1)
+        }
+        stage.topic.leases = {ONE: replace(lease_of(ONE, LeaseState.COPYING), lane=0), **found}
+
+    lanes(LeaseState.HANDED_OVER, LeaseState.HANDED_OVER, LeaseState.RELEASED, run=0)
+    await stage.pass_s(WIDEN_S + 1)
+    assert stage.copy.shared == [4], "a former run's say nothing, nor do lanes that wait"
+    lanes(LeaseState.COPYING, LeaseState.HANDED_OVER)
+    await stage.pass_s(1)
+    assert stage.copy.shared == [4, 3], "a minute is over since the start"
+    lanes(LeaseState.RESERVED, LeaseState.HANDED_OVER, LeaseState.COPYING)
+    await stage.pass_s(2 * WIDEN_S)
+    assert stage.copy.shared == [4, 3]
+    lanes(LeaseState.RELEASED, LeaseState.HANDED_OVER, LeaseState.HANDED_OVER)
+    await stage.pass_s(1)
+    assert stage.copy.shared == [4, 3, 1]
+    assert stage.copy.starts == [{ONE: 10}] * 3
+    assert len(stage.copy.stopped) == 2
+    stage.task.cancel()
+
+
+@pytest.mark.parametrize("why", ["no rate", "term", "paused"])
+async def test_a_lane_that_has_no_more_to_gain_is_not_started_again(why: str) -> None:
+    term = Term(turn=0, seconds=600, until_ms=FakeClock().now_ms() + 600_000)
+    stage = LaneStage(
+        ONE, term=term if why == "term" else None, sharing=0 if why == "no rate" else 2
+    )
+    if why == "paused":
+        stage.topic.wanted = Wanted.PAUSE
+    await stage.pass_s(1)
+    stage.topic.leases = {TWO: replace(lease_of(TWO, LeaseState.HANDED_OVER), lane=1)}
+    await stage.pass_s(2 * WIDEN_S)
+    assert len(stage.copy.starts) == 1
+    stage.task.cancel()
 
 
 def test_a_lane_that_starts_late_copies_for_a_part_of_its_term() -> None:
