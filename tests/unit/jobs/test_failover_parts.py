@@ -29,6 +29,7 @@ from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principa
 from mm2py_jobs.failover.survey import stays_behind
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_workers.answers import Row
+from mm2py_workers.flow_target import SOURCE
 from tests.unit.rest.job_fakes import PLAN
 
 T = TypeVar("T")
@@ -227,6 +228,11 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not now.is_stopped
     assert not now.copies
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
+    stopped = {"name": SOURCE, "state": "STOPPED"}
+    assert flow_now({"state": "STOPPED", "connectors": [stopped]}).is_stopped
+    # A checkpoint connector without groups has no tasks, and would move the next group that comes.
+    beside = {"name": "MirrorCheckpointConnector", "state": "RUNNING"}
+    assert not flow_now({"state": "STOPPED", "connectors": [stopped, beside]}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
     assert held.errors == ("t-0: user mm may not Write topic A.t",)
@@ -234,6 +240,39 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not waiting.is_stopped
     assert not waiting.copies
     assert flow_now({"state": "DEGRADED", "enabled": True}).copies
+
+
+class BesideApi:
+    """Of a flow whose source connector rests beside one that is worse off; keeps what is posted."""
+
+    def __init__(self, state: str, source: str) -> None:
+        self.posted: list[str] = []
+        connectors = [{"name": SOURCE, "state": source}, {"name": "MirrorCheckpointConnector"}]
+        self._row: Row = {"flow": "A->B", "state": state, "connectors": connectors}
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        assert path == "/flows"
+        return [self._row]
+
+    async def post(self, path: str, body: object = None) -> None:
+        assert body is None
+        self.posted.append(path)
+
+
+@pytest.mark.parametrize("source", ["PAUSED", "STOPPED"])
+@pytest.mark.parametrize("state", ["FAILED", "RESTARTING", "UNASSIGNED", "DEGRADED", "RUNNING"])
+async def test_a_flow_whose_source_connector_rests_copies_nothing_whatever_state_others_give_it(
+    state: str, source: str
+) -> None:
+    api = BesideApi(state, source)
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    now = await RestFlows(api).now(flow)
+    assert now is not None
+    assert not now.copies
+    tail = Tail(topic="pay", partition=0, start=3, end=9)
+    assert stays_behind(tail, now, {}, waits=False)
+    await RestFlows(api).start(flow, {})
+    assert api.posted == ["/flows/A-%3EB/resume"]
 
 
 @pytest.mark.parametrize("command", ["failover", "failback"])
