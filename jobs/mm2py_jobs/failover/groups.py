@@ -25,7 +25,7 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
-from mm2py.mirror.failovers import GroupMove
+from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
@@ -34,6 +34,7 @@ from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKN
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
+from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import is_stopped_on_record
 
@@ -246,7 +247,8 @@ class _Maps:
         self._lost: Collection[TopicPartition] = ()
         self._lost_back: Collection[TopicPartition] = ()
         """Partitions with a stored position and no map, of the flow and of the flow back."""
-        self._back_is_stopped = False
+        self._has_left = False
+        """Whether clients left the target, by a failover of the flow back that stopped it."""
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
@@ -264,9 +266,10 @@ class _Maps:
             }
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
-            self._back_is_stopped = await is_stopped_on_record(
-                source, clusters.back, clusters.clock
-            )
+            if await is_stopped_on_record(source, clusters.back, clusters.clock):
+                store = await clusters.seen_source_store()
+                left = None if store is None else store.failover
+                self._has_left = has_left(left, await clusters.known_back())
         there = self._ids[clusters.name.target]
         logs = [
             copy
@@ -321,13 +324,13 @@ class _Maps:
         if index is None and copy in self._lost_back:
             return -1
         if index is not None and self._is_former(index, copy, tp, back=True):
-            if not self._back_is_stopped:
+            if not self._has_left:
                 return -1
             # It was written whole when the flow back stopped: the topics of now have no copies of that flow.
             index, own = None, None
         covered = NOTHING_COPIED if index is None else index.covered
-        if self._back_is_stopped and there != NOTHING_COPIED:
-            # Clients had left the target, and all of their records were copied: only copies follow.
+        if self._has_left and there != NOTHING_COPIED:
+            # All records of the clients that left the target were copied: only copies follow.
             covered = NOTHING_COPIED
         there = beside_own_records(there, own, covered)
         if there != NOTHING_COPIED:
@@ -375,6 +378,22 @@ class _Maps:
             checkpoint.upstream, checkpoint.downstream
         )
         return -1 if is_wrong else checkpoint.downstream
+
+
+def has_left(left: Failover | None, known: Known) -> bool:
+    """Whether a flow back that is stopped has copied all that clients wrote to the target, and none write there now.
+
+    Only the failover that moved them proves that. One that a user stopped, or resumed since and stopped again, has left records behind that groups
+    have not read.
+
+    Args:
+        left: the newest failover of the flow back.
+        known: how far the flow back has copied.
+    """
+    if left is None or not left.step.is_switched:
+        return False
+    ends = {it.tp: it.offset for it in left.ends} | {it.tp: it.end for it in left.tail}
+    return all(known.resume(tp) <= end for tp, end in ends.items())
 
 
 def _forward_map(clusters: FailoverClusters) -> OffsetMapReader:

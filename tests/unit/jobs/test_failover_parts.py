@@ -1,28 +1,48 @@
 """Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses, the fence."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.failovers import HANGS_MS, OpenTransaction, Rule, Tail
-from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
-from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.mirror.failovers import (
+    HANGS_MS,
+    Failover,
+    FailoverKind,
+    OpenTransaction,
+    Rule,
+    Step,
+    Tail,
+)
+from mm2py.mirror.failovers import Place as FailoverPlace
+from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
+from mm2py.mirror.offset_map import Mark, PageRef, Segment
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
+from mm2py_jobs.copy.survey import Known
+from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now
-from mm2py_jobs.failover.groups import NOTHING_COPIED, committed_of, groups_of, moves_of
+from mm2py_jobs.failover.groups import (
+    NOTHING_COPIED,
+    _Maps,
+    committed_of,
+    groups_of,
+    has_left,
+    moves_of,
+)
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import holes_of, spans_of
 from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principal_of
@@ -430,6 +450,81 @@ async def test_groups_of_a_silent_broker_are_asked_for_again(late: int, missing:
     clock = FakeClock()
     found = await _ended(clock, groups_of(Coordinators(late), clock))
     assert found.missing == missing
+
+
+# ---- where a group continues beside records of the target's own
+
+ORDERS: Final = TopicPartition("orders", 0)
+
+
+def moved_back(step: Step, end: int = 200) -> Failover:
+    place = FailoverPlace(topic="orders", partition=0, offset=end)
+    return Failover(
+        id="1", flow="B->A", kind=FailoverKind.FAILBACK, step=step, run=1, ends=(place,)
+    )
+
+
+class OneMap:
+    """Of a partition that is covered up to ``covered``: its answer to every question is ``answer``."""
+
+    def __init__(self, covered: int, answer: Translation) -> None:
+        self._index, self._answer = PartitionIndex(), answer
+        self._index.covered = covered
+
+    def index_of(self, _partition: TopicPartition) -> PartitionIndex:
+        return self._index
+
+    def is_former(self, _partition: TopicPartition) -> bool:
+        return False
+
+    async def to_target(self, _partition: TopicPartition, _offset: int) -> Translation:
+        return self._answer
+
+    to_source = to_target
+
+
+class SameNames:
+    """Clusters with the same names on both sides."""
+
+    keeps_names = True
+    clock = FakeClock()
+    name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    target = None
+
+    def __init__(self) -> None:
+        self.selection = self.policy = self.back = self
+
+    def replicate(self, _topic: str) -> bool:
+        return True
+
+    def copy_of(self, partition: TopicPartition) -> TopicPartition:
+        return partition
+
+    @asynccontextmanager
+    async def source(self) -> AsyncGenerator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    ("left", "copied_back", "place"),
+    [
+        (None, 200, 200),  # a user stopped it: what B's clients wrote from 200 on is not read
+        (moved_back(Step.CANCELLED), 200, 200),
+        (moved_back(Step.DRAIN), 200, 200),
+        (moved_back(Step.DONE), 200, 300),  # a failback: B has only copies behind 200
+        (moved_back(Step.DONE, 150), 200, 200),  # it was resumed since, and stopped by a user
+    ],
+)
+async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
+    left: Failover | None, copied_back: int, place: int
+) -> None:
+    maps = cast("Any", _Maps(cast("FailoverClusters", SameNames())))
+    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
+    maps._back = OneMap(copied_back, Translation(Place.AT_END, 100))
+    maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
+    maps._ids = defaultdict(dict)
+    maps._has_left = has_left(left, Known({ORDERS: copied_back}, {}))
+    assert await maps.place(ORDERS, 100, None) == place
 
 
 # ---- the fence
