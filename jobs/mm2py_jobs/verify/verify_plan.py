@@ -18,6 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import (
     Mark,
+    Page,
     Segment,
 )
 from mm2py.protocol.configs import ConfigEntry
@@ -301,8 +302,9 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
     partitions: list[PartitionPlan] = []
     for tp, copy_tp in pairs.items():
         known = maps.get(tp)
-        if known and is_another_topic(known.newest.target_id, copies[copy_tp.topic].topic_id):
-            not_compared.append(f"{tp}: {copy_tp.topic} was created again, its copy begins anew")
+        ids = described[tp.topic].topic_id, copies[copy_tp.topic].topic_id
+        if known and (reason := created_again(tp, copy_tp, source_ends[tp], known.newest, ids)):
+            not_compared.append(f"{tp}: {reason}")
             continue
         planned = plan_partition(
             tp,
@@ -316,6 +318,21 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
         )
         partitions.append(replace(planned, topic_id=described[tp.topic].topic_id.hex()))
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
+
+
+def created_again(
+    source: TopicPartition,
+    target: TopicPartition,
+    source_log: LogEnds,
+    newest: Page,
+    ids: tuple[bytes, bytes],
+) -> str:
+    """Return why a map says nothing of the topics that are there now, which have these ids; empty if it is theirs, or nothing is on the source."""
+    if is_another_topic(newest.target_id, ids[1]):
+        return f"{target.topic} was created again, its copy begins anew"
+    if source_log.start < source_log.end and is_another_topic(newest.source_id, ids[0]):
+        return f"{source.topic} was created again on the source, and the flow has copied nothing of it yet: what is there are copies of the former topic"
+    return ""
 
 
 async def _target_ends(

@@ -18,10 +18,11 @@ from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import Repair, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of
 from mm2py_jobs.verify.verify_command import exit_code
-from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, plan_partition
+from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, created_again, plan_partition
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)
+OLD_ID, NEW_ID, COPY_ID = (bytes([it]) * 16 for it in (1, 2, 3))
 
 
 def known(*segments: Segment, covered: int) -> KnownMap:
@@ -64,6 +65,26 @@ def test_a_history_that_the_source_cut_is_not_compared() -> None:
     )
     found = plan(LogEnds(0, 60), LogEnds(0, 70), kept)
     assert found.pieces == ((0, 40, 0), (40, 20, 50))
+
+
+@pytest.mark.parametrize(
+    ("ids", "log", "said"),
+    [
+        ((OLD_ID, COPY_ID), LogEnds(0, 50), ""),
+        # The map's copies are of another topic; by the map alone they were equal.
+        ((NEW_ID, COPY_ID), LogEnds(0, 50), "t was created again on the source"),
+        ((NEW_ID, COPY_ID), LogEnds(7, 7), ""),
+        ((OLD_ID, NEW_ID), LogEnds(0, 50), "a.t was created again, its copy begins anew"),
+        ((NO_ID, COPY_ID), LogEnds(0, 50), ""),  # a cluster without ids
+    ],
+)
+def test_a_topic_that_was_created_again_on_either_side_is_not_compared_by_the_map_of_the_former(
+    ids: tuple[bytes, bytes], log: LogEnds, said: str
+) -> None:
+    former = Page(0, OLD_ID, COPY_ID, 100, 100, -1, -1, -1, (Segment(0, 100, 0),))
+    reason = created_again(SOURCE, COPY, log, former, ids)
+    assert reason.startswith(said)
+    assert bool(reason) == bool(said)
 
 
 def test_what_another_program_copied_is_left_out_and_named() -> None:
