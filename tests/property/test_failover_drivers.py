@@ -598,6 +598,37 @@ async def test_a_source_that_was_written_behind_the_drain_is_fenced_again() -> N
 
 
 @final
+class WrittenOn(Process):
+    """Of a source that a producer goes on to write, which no ACL blocks."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.world.source.append(len(self.world.source))
+        await super().sleep(seconds)
+
+    async def fence(self, by: str) -> str:
+        await super().fence(by)
+        return "no authorizer"
+
+
+async def test_a_source_that_is_back_and_written_on_is_named_and_what_it_has_is_kept_once_it_stands_still() -> (
+    None
+):
+    world = _quiet()
+    world.copies, world.away = False, True
+    lost = FailoverRequest(id="f", accept_loss=0, unplanned=True)
+    assert (await _drive(Process(world), lost)).step is Step.TAIL
+    world.away = False
+    written = WrittenOn(world)
+    with pytest.raises(FailoverRefusedError, match=r"written for 120 s: orders-0.*no authorizer"):
+        await _drive(written)
+    assert {it.step for it in written.waited} == {Step.TAIL}, "told meanwhile"
+    end = len(world.source)
+    done = await _drive(Process(world))
+    assert [(it.start, it.end) for it in done.tail] == [(5, end)]
+    world.check_end(done)
+
+
+@final
 class MovesOnce(Process):
     """A group is moved by the first sync; the second one finds nothing left."""
 

@@ -501,7 +501,7 @@ class FailoverDriver:
             if not failover.fenced:
                 note = await self._change(lambda: self._sides.fence(failover.id))
                 failover = replace(failover, fenced=True, fence_note=note)
-            progress = await self._still(progress)
+            progress = await self._still(progress, failover)
             tails, held = progress.tails(), progress.held
             opened = await self._insist(lambda: self._sides.open_transactions(held))
             failover = replace(
@@ -515,13 +515,22 @@ class FailoverDriver:
             failover = replace(failover, tail=kept)
         return replace(failover, step=Step.REVERSE)
 
-    async def _still(self, progress: Progress) -> Progress:
-        """Wait until the ends do not move; after VERIFY they do not."""
+    async def _still(self, progress: Progress, failover: Failover) -> Progress:
+        """Wait until the ends do not move; after VERIFY they do not, but a source that is back may have producers that no ACL blocks."""
+        deadline = self._clock.monotonic() + self._drain_s
         while True:
             await self._clock.sleep(self._settle_s)
             newer = await self._insist(self._sides.progress)
-            if newer.ends == progress.ends:
+            moved = {it for it, end in newer.ends.items() if progress.ends.get(it) != end}
+            if not moved and len(newer.ends) == len(progress.ends):
                 return newer
+            if self._clock.monotonic() > deadline:
+                raise FailoverRefusedError(
+                    f"the source of {self._name} was written for {self._drain_s:g} s: {some_of(sorted(map(str, moved)), SHOWN)}",
+                    remedy="stop the producers that are left there, then run it again: what they wrote is listed and kept"
+                    + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
+                )
+            self._waits(replace(failover, missing=newer.missing))
             progress = newer
 
     async def _reverse(self, failover: Failover) -> Failover:
