@@ -181,6 +181,14 @@ class PartitionPlan:
             self, part=number, stretches=tuple(stretches), covered=covered, pieces=pieces, notes=()
         )
 
+    def keeping_offsets(self) -> "PartitionPlan":
+        """Return it where copies must have the offsets of their records: what was deleted cannot be made again at these."""
+        reason = (
+            f"offsets.identical=require: copies that are made again behind deleted ones have other offsets, which stops the partition;"
+            f" set it to prefer for the repair, or delete topic {self.target_topic} for it to be copied anew"
+        )
+        return self if self.renew_from < 0 else replace(self, renew_from=-1, not_renewable=reason)
+
     def held_from(self, source: int, target: int) -> "PartitionPlan":
         """Return what is left where the logs begin at these offsets by now: from the first record on that both still have."""
         left: list[Stretch] = []
@@ -316,6 +324,8 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
             source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
             target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
         )
+        if flow.keeps_offsets:
+            planned = planned.keeping_offsets()
         partitions.append(replace(planned, topic_id=described[tp.topic].topic_id.hex()))
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
 

@@ -12,6 +12,7 @@ from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.known_maps import KnownMap
+from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.log_entries import OffsetRange
@@ -311,6 +312,32 @@ def test_only_an_end_that_is_missing_can_be_repaired_without_deleting() -> None:
     )
     gone = plan(LogEnds(5, 100), LogEnds(0, 60), kept)
     assert advice(gone, Comparison(59, differences=[other])).action is Repair.NONE
+
+
+def test_copies_whose_offsets_must_be_those_of_the_source_are_not_deleted() -> None:
+    """What is copied behind them has other offsets: the partition would stop with its copies gone."""
+    kept = known(Segment(0, 100, 0), covered=100)
+    found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
+    altered = Difference(Kind.ALTERED, 5, 5, ("value",))
+    lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
+    assert advice(found, Comparison(59, differences=[altered])).action is Repair.RENEW
+    required = found.keeping_offsets()
+    refused = advice(required, Comparison(59, differences=[altered]))
+    assert refused.action is Repair.NONE
+    assert "offsets.identical=require" in refused.text
+    assert advice(required, Comparison(60, differences=lost, tail=60)).action is Repair.APPEND
+
+
+@pytest.mark.parametrize(("said", "keeps"), [("require", True), ("prefer", False), ("", False)])
+def test_a_flow_whose_offsets_must_be_identical_is_known_as_such(said: str, *, keeps: bool) -> None:
+    flow = FlowName(ClusterAlias("a"), ClusterAlias("b"))
+    connector = {
+        "source.cluster.alias": "a",
+        "target.cluster.alias": "b",
+        "source.cluster.bootstrap.servers": "a:1",
+        "offsets.identical": said,
+    }
+    assert FlowSides(flow, connector, {}).keeps_offsets is keeps
 
 
 def test_the_largest_partitions_are_dealt_first() -> None:
