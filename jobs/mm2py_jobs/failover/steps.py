@@ -506,7 +506,8 @@ class FailoverSides:
         now = await self._control.now(back)
         if now is not None and now.is_waiting:
             raise RetriableError(f"the workers of flow {back} wait for a cluster")
-        if now is None or not now.copies:
+        # One that failed as a whole has not begun: restarted, it would begin elsewhere.
+        if now is None or not now.copies or now.is_broken:
             if now is not None and now.enabled:
                 await self._stop(back)
             await self._begin_back(starts)

@@ -45,7 +45,13 @@ from mm2py_jobs.failover.groups import (
 )
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import holes_of, spans_of
-from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principal_of
+from mm2py_jobs.failover.steps import (
+    EVERYBODY,
+    CountedEnds,
+    FailoverSides,
+    fence_of,
+    principal_of,
+)
 from mm2py_jobs.failover.survey import stays_behind
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_workers.answers import Row
@@ -452,9 +458,63 @@ async def test_groups_of_a_silent_broker_are_asked_for_again(late: int, missing:
     assert found.missing == missing
 
 
-# ---- where a group continues beside records of the target's own
-
 ORDERS: Final = TopicPartition("orders", 0)
+
+
+class BackApi:
+    """Of a flow back in a state; what is done to it is kept, and changes it."""
+
+    def __init__(self, state: str, copied: int) -> None:
+        self.row: dict[str, object] = {"flow": "B->A", "state": state, "copied_topics": copied}
+        self.done: list[str] = []
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        assert path == "/flows"
+        return [self.row]
+
+    async def post(self, path: str, body: object = None) -> None:
+        assert body is None
+        self.done.append(path.rpartition("/")[2])
+        self.row["state"] = {"stop": "STOPPED", "resume": "RUNNING"}[self.done[-1]]
+
+
+class BeginsBack:
+    """Clusters of which the flow back is placed."""
+
+    name, clock = FlowName(ClusterAlias("A"), ClusterAlias("B")), FakeClock()
+    config: Final[dict[str, str]] = {}
+    connectors: Final[dict[str, dict[str, str]]] = {SOURCE: {}}
+
+    def __init__(self, done: list[str]) -> None:
+        self._done, self.back = done, self
+
+    async def known_back(self) -> Known:
+        self._done.append("placed")
+        return Known({ORDERS: 10}, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "copied", "done"),
+    [
+        ("RUNNING", 1, []),
+        ("DEGRADED", 0, []),
+        ("FAILED", 1, []),  # another connector of it did
+        ("FAILED", 0, ["stop", "placed", "resume"]),
+        ("PAUSED", 1, ["stop", "placed", "resume"]),
+        ("STOPPED", 0, ["placed", "resume"]),
+    ],
+)
+async def test_a_flow_back_that_copies_is_left_alone_and_any_other_begins_where_the_record_says(
+    state: str, copied: int, done: list[str]
+) -> None:
+    api = BackApi(state, copied)
+    clusters = cast("FailoverClusters", BeginsBack(api.done))
+    start = FailoverPlace(topic="orders", partition=0, offset=10)
+    await FailoverSides(clusters, RestFlows(api)).start_reverse([start])
+    assert api.done == done
+
+
+# ---- where a group continues beside records of the target's own
 
 
 def moved_back(step: Step, end: int = 200) -> Failover:
