@@ -20,6 +20,7 @@ Invariants, tests of the same names (the model with drivers that crash between a
 8. Writers are fenced, and clients may write to the target, only while no Spark job (backfill, repair, restore, stream) is unfinished:
    a failover looks for a job after its own record is written, a job looks for a failover after its own (``refuse_beside_failover``), and
    both read committed records. So at least one of the two finds the other: the job returns its partitions, and the failover waits for that.
+   A failover of the flow back that begins at the same time is found likewise, and waited for.
 """
 
 import logging
@@ -117,7 +118,7 @@ class Sides(Protocol):
         ...
 
     async def unfinished_job(self) -> str:
-        """Return the name of the Spark job that copies the flow or reserves its partitions, and how to end it; empty for none."""
+        """Return the Spark job that copies the flow or reserves its partitions, or the failover of the flow back, and how to end it; empty for none."""
         ...
 
     async def progress(self) -> Progress:
@@ -397,7 +398,7 @@ class FailoverDriver:
     # ---- steps
 
     async def _wait_for_job(self) -> None:
-        """Wait until no Spark job is unfinished (8): one that began at the same time withdraws by itself."""
+        """Wait until no Spark job and no failover of the flow back is unfinished (8): a job that began at the same time withdraws by itself."""
         deadline = self._clock.monotonic() + self._drain_s
         while job := await self._insist(self._sides.unfinished_job):
             if self._clock.monotonic() > deadline:

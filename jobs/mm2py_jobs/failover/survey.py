@@ -108,7 +108,7 @@ async def plan_failover(
         there, fence, groups, writers = False, FencePlan((), ""), [], []
         opened, awaited = (), 0
         rows = await _last_known(clusters, control)
-    job = await sides.unfinished_job()
+    job = await sides.spark_job()
     would_lose = sum(row.would_lose or 0 for row in rows)
     return FailoverPlan(
         flow=str(clusters.name),

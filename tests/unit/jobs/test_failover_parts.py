@@ -514,6 +514,28 @@ async def test_a_flow_back_that_copies_is_left_alone_and_any_other_begins_where_
     assert api.done == done
 
 
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (Step.FENCE, "failback 1 of B->A is at FENCE: --execute it to its end, or --cancel it"),
+        (Step.TAIL, "failback 1 of B->A is at TAIL: --execute it to its end"),
+        (Step.DONE, ""),
+        (Step.CANCELLED, ""),
+        (None, ""),
+    ],
+)
+async def test_a_failover_of_the_flow_back_that_began_at_the_same_time_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, step: Step | None, said: str
+) -> None:
+    async def no_job(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr("mm2py_jobs.failover.steps.unfinished_job", no_job)
+    other = None if step is None else moved_back(step)
+    clusters = cast("FailoverClusters", SameNames(other))
+    assert await FailoverSides(clusters, RestFlows(HeldApi())).unfinished_job() == said
+
+
 # ---- where a group continues beside records of the target's own
 
 
@@ -551,8 +573,12 @@ class SameNames:
     name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     target = None
 
-    def __init__(self) -> None:
+    def __init__(self, left: Failover | None = None) -> None:
         self.selection = self.policy = self.back = self
+        self.failover = left
+
+    async def seen_source_store(self) -> "SameNames | None":
+        return None if self.failover is None else self
 
     def replicate(self, _topic: str) -> bool:
         return True
