@@ -250,6 +250,8 @@ class FailoverDriver:
         name: ``A->B``.
         report: called with each record that was written.
         waits: called at each look while it waits for the copy, with the record as it would be now.
+        after_ms: when clients last moved the other way, by the clock of the driver that moved them: by these times it is known where they are,
+            so that they rise whatever the clocks of drivers say.
     """
 
     def __init__(
@@ -261,9 +263,11 @@ class FailoverDriver:
         clock: Clock,
         report: Callable[[Failover], None] = lambda _: None,
         waits: Callable[[Failover], None] = lambda _: None,
+        after_ms: int = 0,
     ) -> None:
         self._store, self._sides, self._name = store, sides, name
         self._clock, self._report, self._waits = clock, report, waits
+        self._after_ms = after_ms
         self._settle_s, self._drain_s = SETTLE_S, DRAIN_S
         assert store.writer is not None
         self._claim = DriverClaim[Failover](store.writer, store.refresh, lambda: store.failover)
@@ -478,7 +482,8 @@ class FailoverDriver:
             await self._write(failover)
         await self._change(lambda: self._sides.lift_fence(source=False))
         if not failover.switched_ms:
-            failover = replace(failover, switched_ms=self._clock.now_ms())
+            now_ms = max(self._clock.now_ms(), self._after_ms + 1)
+            failover = replace(failover, switched_ms=now_ms)
             await self._write(failover)
         try:
             await self._change(
