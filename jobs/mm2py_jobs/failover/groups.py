@@ -258,7 +258,8 @@ class _Maps:
         clusters = self._clusters
         await _read(clusters.target, self._forward)
         self._lost = (await clusters.known()).without_map
-        self._lost_back = (await clusters.known_back()).without_map
+        copied_back = await clusters.known_back()
+        self._lost_back = copied_back.without_map
         async with clusters.source() as source:
             self._ids = {
                 clusters.name.source: await Admin(source).list_topics(),
@@ -269,7 +270,7 @@ class _Maps:
             if await is_stopped_on_record(source, clusters.back, clusters.clock):
                 store = await clusters.seen_source_store()
                 left = None if store is None else store.failover
-                self._has_left = has_left(left, await clusters.known_back())
+                self._has_left = has_left(left, copied_back)
         there = self._ids[clusters.name.target]
         logs = [
             copy
