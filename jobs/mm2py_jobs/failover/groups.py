@@ -12,7 +12,7 @@ If nothing was copied (the partition is empty, or transforms drop all of it) a g
 without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -34,7 +34,6 @@ from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKN
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
-from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import is_stopped_on_record
 
@@ -258,8 +257,7 @@ class _Maps:
         clusters = self._clusters
         await _read(clusters.target, self._forward)
         self._lost = (await clusters.known()).without_map
-        copied_back = await clusters.known_back()
-        self._lost_back = copied_back.without_map
+        self._lost_back = (await clusters.known_back()).without_map
         async with clusters.source() as source:
             self._ids = {
                 clusters.name.source: await Admin(source).list_topics(),
@@ -270,7 +268,7 @@ class _Maps:
             if await is_stopped_on_record(source, clusters.back, clusters.clock):
                 store = await clusters.seen_source_store()
                 left = None if store is None else store.failover
-                self._has_left = has_left(left, copied_back)
+                self._has_left = has_left(left, self._copied_back)
         there = self._ids[clusters.name.target]
         logs = [
             copy
@@ -282,6 +280,10 @@ class _Maps:
             and copy.partition in there[copy.topic].partitions
         ]
         self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
+
+    def _copied_back(self, copy: TopicPartition) -> int:
+        index = None if self._back is None else self._back.index_of(copy)
+        return -1 if index is None else max(page.source_end for page in index.pages)
 
     async def close(self) -> None:
         await self._forward.close()
@@ -381,7 +383,7 @@ class _Maps:
         return -1 if is_wrong else checkpoint.downstream
 
 
-def has_left(left: Failover | None, known: Known) -> bool:
+def has_left(left: Failover | None, copied_back: Callable[[TopicPartition], int]) -> bool:
     """Whether a flow back that is stopped has copied all that clients wrote to the target, and none write there now.
 
     Only the failover that moved them proves that. One that a user stopped, or resumed since and stopped again, has left records behind that groups
@@ -389,12 +391,12 @@ def has_left(left: Failover | None, known: Known) -> bool:
 
     Args:
         left: the newest failover of the flow back.
-        known: how far the flow back has copied.
+        copied_back: the offset after the last record of a partition that the flow back has copied; what it dropped may be behind it.
     """
     if left is None or not left.step.is_switched:
         return False
     ends = {it.tp: it.offset for it in left.ends} | {it.tp: it.end for it in left.tail}
-    return all(known.resume(tp) <= end for tp, end in ends.items())
+    return all(copied_back(tp) <= end for tp, end in ends.items())
 
 
 def _forward_map(clusters: FailoverClusters) -> OffsetMapReader:

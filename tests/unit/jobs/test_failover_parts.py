@@ -598,6 +598,7 @@ class SameNames:
         (moved_back(Step.CANCELLED), 200, 200),
         (moved_back(Step.DRAIN), 200, 200),
         (moved_back(Step.DONE), 200, 300),  # a failback: B has only copies behind 200
+        (moved_back(Step.DONE, 190), 180, 300),  # its position went on over what the flow wrote
         (moved_back(Step.DONE, 150), 200, 200),  # it was resumed since, and stopped by a user
     ],
 )
@@ -606,10 +607,11 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
 ) -> None:
     maps = cast("Any", _Maps(cast("FailoverClusters", SameNames())))
     maps._forward = OneMap(100, Translation(Place.AT_END, 300))
-    maps._back = OneMap(copied_back, Translation(Place.AT_END, 100))
+    maps._back = OneMap(200, Translation(Place.AT_END, 100))
+    maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, copied_back, 0, 100, -1)]
     maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
     maps._ids = defaultdict(dict)
-    maps._has_left = has_left(left, Known({ORDERS: copied_back}, {}))
+    maps._has_left = has_left(left, maps._copied_back)
     assert await maps.place(ORDERS, 100, None) == place
 
 
