@@ -183,7 +183,7 @@ async def groups_of(admin: GroupQuestions, clock: Clock) -> GroupCatalog:
 
 
 async def _exact(clusters: FailoverClusters) -> list[_Groups]:
-    maps = _Maps(clusters)
+    maps = BothMaps(clusters)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(maps.close)
         await maps.read()
@@ -195,7 +195,7 @@ async def _exact(clusters: FailoverClusters) -> list[_Groups]:
 
 
 async def _exact_of(
-    clusters: FailoverClusters, requests: GroupRequests, maps: "_Maps", checkpoints: Checkpoints
+    clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
 ) -> _Groups:
     selected, groups = group_filter_from_config(clusters.config), _Groups(requests)
     async with clusters.source() as source:
@@ -236,7 +236,7 @@ async def _exact_of(
 
 
 @final
-class _Maps:
+class BothMaps:
     """The exact maps of the flow, on the target, and of the flow back, on the source."""
 
     def __init__(self, clusters: FailoverClusters) -> None:

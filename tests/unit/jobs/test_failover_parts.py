@@ -37,7 +37,7 @@ from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
-    _Maps,
+    BothMaps,
     committed_of,
     groups_of,
     has_left,
@@ -605,7 +605,7 @@ class SameNames:
 async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     left: Failover | None, copied_back: int, place: int
 ) -> None:
-    maps = cast("Any", _Maps(cast("FailoverClusters", SameNames())))
+    maps = cast("Any", BothMaps(cast("FailoverClusters", SameNames())))
     maps._forward = OneMap(100, Translation(Place.AT_END, 300))
     maps._back = OneMap(200, Translation(Place.AT_END, 100))
     maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, copied_back, 0, 100, -1)]
