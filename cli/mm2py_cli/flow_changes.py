@@ -335,7 +335,8 @@ class _Change:
             try:
                 flow = rest.view(FlowView, flow_path(name))
                 state = flow.state
-                if state == self.wait_for:
+                # The flow rests with its source connector, the others may be about to.
+                if state == self.wait_for and all(it.state == state for it in flow.connectors):
                     return health([flow])
             except (FatalError, RetriableError) as error:
                 # A flow that was just created is unknown to a worker that has not heard of it yet.

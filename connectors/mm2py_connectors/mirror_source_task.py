@@ -363,9 +363,7 @@ class MirrorSourceTask(BatchSourceTask):
         positions = self._positions(partitions, stored, props["auto.offset.reset"])
         self._covered.start(positions)
         self._resumed |= positions
-        self._to_begin.update(
-            tp for tp, position in positions.items() if position < 0 and position != EARLIEST
-        )
+        self._to_begin.update(tp for tp, position in positions.items() if position < 0)
         self._ids |= {
             tp: topic_id
             for tp, offset in zip(partitions, stored, strict=True)
@@ -692,13 +690,16 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 
     def _report_begun(self, reader: SourceReader) -> None:
-        """``latest`` and ages count from the first start: what comes later is copied, also after a restart."""
+        """Take where partitions without a position begin; ``latest`` and ages count from the first start, what comes later is copied, also after a restart."""
         for source in tuple(self._to_begin):
             position = reader.began_at(source)
-            if position >= 0:
-                self._to_begin.discard(source)
+            if position < 0:
+                continue
+            self._to_begin.discard(source)
+            # Else a log in which nothing has to be copied (markers, what mirrors wrote) would look as if nothing of it were read.
+            self._covered.began(source, position)
+            if self._resumed[source] != EARLIEST:
                 log.info("partition begins partition=%s offset=%d", source, position)
-                self._covered.began(source, position)
                 self._context.report_covered(source, position - 1, begins=True)
 
     def _identify(self, reader: SourceReader, source: TopicPartition) -> None:

@@ -35,6 +35,8 @@ class FlowSides:
         settings = consumer_settings(self.source, scope=f"consumer of {flow}")
         self.suppresses_loops = suppression_of(connector) is not Suppression.OFF
         self.read_committed = settings.isolation_level == "read_committed"
+        self.keeps_offsets = connector.get("offsets.identical", "").strip().lower() == "require"
+        """Whether a copy must have the offset of its record."""
         self._policy = policy_from_config(connector)
         self.selection = TopicSelection(
             self._policy,

@@ -176,13 +176,15 @@ def _decoded(key: bytes | None, value: bytes | None) -> object:
 class Process(ModelWriter):
     """A driver, its writer, and what it asks: any await may be its last."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, after_ms: int = 0) -> None:
         super().__init__(world.epochs)
         self.world = world
         self.store = FailoverStore(MemoryTable(world.topic), self)
         self.waited: list[Failover] = []
         waits = self.waited.append
-        self.driver = FailoverDriver(self.store, self, name="A->B", clock=self, waits=waits)
+        self.driver = FailoverDriver(
+            self.store, self, name="A->B", clock=self, waits=waits, after_ms=after_ms
+        )
         self.made, self.opened, self.lifted = False, False, ""
 
     # ---- time
@@ -571,6 +573,46 @@ async def test_a_source_that_was_written_behind_the_drain_is_fenced_again() -> N
     process = Counted(_quiet())
     assert (await _drive(process)).step is Step.DONE
     assert process.fences == 2
+
+
+async def test_clients_move_after_they_moved_the_other_way_whatever_the_clocks_of_drivers_say() -> (
+    None
+):
+    ahead_ms = 10_000_000
+    moved = await _drive(Process(_quiet(), after_ms=ahead_ms))
+    assert moved.switched_ms == ahead_ms + 1
+    assert (await _drive(Process(_quiet(), after_ms=3))).switched_ms == moved.steps[-3].began_ms
+
+
+@final
+class WrittenOn(Process):
+    """Of a source that a producer goes on to write, which no ACL blocks."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.world.source.append(len(self.world.source))
+        await super().sleep(seconds)
+
+    async def fence(self, by: str) -> str:
+        await super().fence(by)
+        return "no authorizer"
+
+
+async def test_a_source_that_is_back_and_written_on_is_named_and_what_it_has_is_kept_once_it_stands_still() -> (
+    None
+):
+    world = _quiet()
+    world.copies, world.away = False, True
+    lost = FailoverRequest(id="f", accept_loss=0, unplanned=True)
+    assert (await _drive(Process(world), lost)).step is Step.TAIL
+    world.away = False
+    written = WrittenOn(world)
+    with pytest.raises(FailoverRefusedError, match=r"written for 120 s: orders-0.*no authorizer"):
+        await _drive(written)
+    assert {it.step for it in written.waited} == {Step.TAIL}, "told meanwhile"
+    end = len(world.source)
+    done = await _drive(Process(world))
+    assert [(it.start, it.end) for it in done.tail] == [(5, end)]
+    world.check_end(done)
 
 
 @final

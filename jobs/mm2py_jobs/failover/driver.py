@@ -20,6 +20,7 @@ Invariants, tests of the same names (the model with drivers that crash between a
 8. Writers are fenced, and clients may write to the target, only while no Spark job (backfill, repair, restore, stream) is unfinished:
    a failover looks for a job after its own record is written, a job looks for a failover after its own (``refuse_beside_failover``), and
    both read committed records. So at least one of the two finds the other: the job returns its partitions, and the failover waits for that.
+   A failover of the flow back that begins at the same time is found likewise, and waited for.
 """
 
 import logging
@@ -117,7 +118,7 @@ class Sides(Protocol):
         ...
 
     async def unfinished_job(self) -> str:
-        """Return the name of the Spark job that copies the flow or reserves its partitions, and how to end it; empty for none."""
+        """Return the Spark job that copies the flow or reserves its partitions, or the failover of the flow back, and how to end it; empty for none."""
         ...
 
     async def progress(self) -> Progress:
@@ -249,6 +250,8 @@ class FailoverDriver:
         name: ``A->B``.
         report: called with each record that was written.
         waits: called at each look while it waits for the copy, with the record as it would be now.
+        after_ms: when clients last moved the other way, by the clock of the driver that moved them: by these times it is known where they are,
+            so that they rise whatever the clocks of drivers say.
     """
 
     def __init__(
@@ -260,9 +263,11 @@ class FailoverDriver:
         clock: Clock,
         report: Callable[[Failover], None] = lambda _: None,
         waits: Callable[[Failover], None] = lambda _: None,
+        after_ms: int = 0,
     ) -> None:
         self._store, self._sides, self._name = store, sides, name
         self._clock, self._report, self._waits = clock, report, waits
+        self._after_ms = after_ms
         self._settle_s, self._drain_s = SETTLE_S, DRAIN_S
         assert store.writer is not None
         self._claim = DriverClaim[Failover](store.writer, store.refresh, lambda: store.failover)
@@ -397,7 +402,7 @@ class FailoverDriver:
     # ---- steps
 
     async def _wait_for_job(self) -> None:
-        """Wait until no Spark job is unfinished (8): one that began at the same time withdraws by itself."""
+        """Wait until no Spark job and no failover of the flow back is unfinished (8): a job that began at the same time withdraws by itself."""
         deadline = self._clock.monotonic() + self._drain_s
         while job := await self._insist(self._sides.unfinished_job):
             if self._clock.monotonic() > deadline:
@@ -477,7 +482,8 @@ class FailoverDriver:
             await self._write(failover)
         await self._change(lambda: self._sides.lift_fence(source=False))
         if not failover.switched_ms:
-            failover = replace(failover, switched_ms=self._clock.now_ms())
+            now_ms = max(self._clock.now_ms(), self._after_ms + 1)
+            failover = replace(failover, switched_ms=now_ms)
             await self._write(failover)
         try:
             await self._change(
@@ -501,7 +507,7 @@ class FailoverDriver:
             if not failover.fenced:
                 note = await self._change(lambda: self._sides.fence(failover.id))
                 failover = replace(failover, fenced=True, fence_note=note)
-            progress = await self._still(progress)
+            progress = await self._still(progress, failover)
             tails, held = progress.tails(), progress.held
             opened = await self._insist(lambda: self._sides.open_transactions(held))
             failover = replace(
@@ -515,13 +521,22 @@ class FailoverDriver:
             failover = replace(failover, tail=kept)
         return replace(failover, step=Step.REVERSE)
 
-    async def _still(self, progress: Progress) -> Progress:
-        """Wait until the ends do not move; after VERIFY they do not."""
+    async def _still(self, progress: Progress, failover: Failover) -> Progress:
+        """Wait until the ends do not move; after VERIFY they do not, but a source that is back may have producers that no ACL blocks."""
+        deadline = self._clock.monotonic() + self._drain_s
         while True:
             await self._clock.sleep(self._settle_s)
             newer = await self._insist(self._sides.progress)
-            if newer.ends == progress.ends:
+            moved = {it for it, end in newer.ends.items() if progress.ends.get(it) != end}
+            if not moved and len(newer.ends) == len(progress.ends):
                 return newer
+            if self._clock.monotonic() > deadline:
+                raise FailoverRefusedError(
+                    f"the source of {self._name} was written for {self._drain_s:g} s: {some_of(sorted(map(str, moved)), SHOWN)}",
+                    remedy="stop the producers that are left there, then run it again: what they wrote is listed and kept"
+                    + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
+                )
+            self._waits(replace(failover, missing=newer.missing))
             progress = newer
 
     async def _reverse(self, failover: Failover) -> Failover:

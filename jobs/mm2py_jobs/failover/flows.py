@@ -33,6 +33,7 @@ from mm2py_workers.internal_stores import FlowTables, config_topic, store_produc
 log = logging.getLogger(__name__)
 
 WAITING: Final = "WAITING"
+_RESTING: Final = (State.PAUSED, State.STOPPED)
 _NOT_COPIED: Final = frozenset(PartitionState) - {PartitionState.RUNNING}
 
 
@@ -41,7 +42,9 @@ class FlowNow:
     """The current state of a flow; ``enabled``: it copies topics, not only heartbeats.
 
     ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions; ``errors``: why it does not copy.
-    ``failed_tasks``: as partitions name theirs. ``copied_topics``: how many have a partition that runs.
+    ``failed_tasks``: as partitions name theirs. ``copied_topics``: how many have a partition that runs. ``source_rests``: its source connector is
+    paused or stopped, which ``state`` does not say while another connector is worse off. ``others_go_on``: a connector is not stopped, which
+    ``state`` does not say while the source connector is.
     """
 
     state: str
@@ -52,13 +55,17 @@ class FlowNow:
     errors: tuple[str, ...] = ()
     failed_tasks: tuple[str, ...] = ()
     copied_topics: int = 0
+    source_rests: bool = False
+    others_go_on: bool = False
 
     @property
     def is_stopped(self) -> bool:
         """Whether nothing of it copies, now or later."""
         if self.is_waiting:
             return False
-        return not self.enabled or (self.state == State.STOPPED and not self.tasks)
+        if not self.enabled:
+            return True
+        return self.state == State.STOPPED and not self.tasks and not self.others_go_on
 
     @property
     def is_waiting(self) -> bool:
@@ -73,7 +80,12 @@ class FlowNow:
     @property
     def copies(self) -> bool:
         """Whether it copies, or will as soon as it can."""
-        return self.enabled and self.state not in (State.STOPPED, State.PAUSED, WAITING)
+        return self.enabled and not self.rests and not self.is_waiting
+
+    @property
+    def rests(self) -> bool:
+        """Whether it, or its source connector alone, copies nothing until it is resumed."""
+        return self.source_rests or self.state in _RESTING
 
 
 class FlowsApi(Protocol):
@@ -121,6 +133,13 @@ def flow_now(row: Row) -> FlowNow:
         failed=len(failed_tasks) + (count_of(row, "failed_partitions") or 0),
         failed_tasks=failed_tasks,
         copied_topics=count_of(row, "copied_topics") or 0,
+        source_rests=any(
+            text_of(it, "name") == SOURCE and text_of(it, "state") in _RESTING
+            for it in rows_of(row, "connectors")
+        ),
+        others_go_on=any(
+            text_of(it, "state") != State.STOPPED for it in rows_of(row, "connectors")
+        ),
         paused=tuple(texts_of(row, "paused")),
         errors=tuple(
             f"{text_of(it, 'where')}: {text_of(it, 'message')}" for it in rows_of(row, "errors")
@@ -180,7 +199,7 @@ class RestFlows:
         if now is None or not now.enabled:
             body = {"source": flow.source, "target": flow.target, "config": dict(config)}
             await self._api.post("/flows", body)
-        elif now.state in (State.STOPPED, State.PAUSED, WAITING):
+        elif now.rests or now.is_waiting:
             await self._api.post(flow_path(str(flow), "resume"))
 
 

@@ -12,7 +12,7 @@ If nothing was copied (the partition is empty, or transforms drop all of it) a g
 without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
@@ -25,7 +25,7 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
-from mm2py.mirror.failovers import GroupMove
+from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
@@ -183,7 +183,7 @@ async def groups_of(admin: GroupQuestions, clock: Clock) -> GroupCatalog:
 
 
 async def _exact(clusters: FailoverClusters) -> list[_Groups]:
-    maps = _Maps(clusters)
+    maps = BothMaps(clusters)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(maps.close)
         await maps.read()
@@ -195,7 +195,7 @@ async def _exact(clusters: FailoverClusters) -> list[_Groups]:
 
 
 async def _exact_of(
-    clusters: FailoverClusters, requests: GroupRequests, maps: "_Maps", checkpoints: Checkpoints
+    clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
 ) -> _Groups:
     selected, groups = group_filter_from_config(clusters.config), _Groups(requests)
     async with clusters.source() as source:
@@ -236,7 +236,7 @@ async def _exact_of(
 
 
 @final
-class _Maps:
+class BothMaps:
     """The exact maps of the flow, on the target, and of the flow back, on the source."""
 
     def __init__(self, clusters: FailoverClusters) -> None:
@@ -246,7 +246,8 @@ class _Maps:
         self._lost: Collection[TopicPartition] = ()
         self._lost_back: Collection[TopicPartition] = ()
         """Partitions with a stored position and no map, of the flow and of the flow back."""
-        self._back_is_stopped = False
+        self._has_left = False
+        """Whether clients left the target, by a failover of the flow back that stopped it."""
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
@@ -264,9 +265,10 @@ class _Maps:
             }
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
-            self._back_is_stopped = await is_stopped_on_record(
-                source, clusters.back, clusters.clock
-            )
+            if await is_stopped_on_record(source, clusters.back, clusters.clock):
+                store = await clusters.seen_source_store()
+                left = None if store is None else store.failover
+                self._has_left = has_left(left, self._copied_back)
         there = self._ids[clusters.name.target]
         logs = [
             copy
@@ -278,6 +280,10 @@ class _Maps:
             and copy.partition in there[copy.topic].partitions
         ]
         self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
+
+    def _copied_back(self, copy: TopicPartition) -> int:
+        index = None if self._back is None else self._back.index_of(copy)
+        return -1 if index is None else max(page.source_end for page in index.pages)
 
     async def close(self) -> None:
         await self._forward.close()
@@ -321,13 +327,13 @@ class _Maps:
         if index is None and copy in self._lost_back:
             return -1
         if index is not None and self._is_former(index, copy, tp, back=True):
-            if not self._back_is_stopped:
+            if not self._has_left:
                 return -1
             # It was written whole when the flow back stopped: the topics of now have no copies of that flow.
             index, own = None, None
         covered = NOTHING_COPIED if index is None else index.covered
-        if self._back_is_stopped and there != NOTHING_COPIED:
-            # Clients had left the target, and all of their records were copied: only copies follow.
+        if self._has_left and there != NOTHING_COPIED:
+            # All records of the clients that left the target were copied: only copies follow.
             covered = NOTHING_COPIED
         there = beside_own_records(there, own, covered)
         if there != NOTHING_COPIED:
@@ -375,6 +381,22 @@ class _Maps:
             checkpoint.upstream, checkpoint.downstream
         )
         return -1 if is_wrong else checkpoint.downstream
+
+
+def has_left(left: Failover | None, copied_back: Callable[[TopicPartition], int]) -> bool:
+    """Whether a flow back that is stopped has copied all that clients wrote to the target, and none write there now.
+
+    Only the failover that moved them proves that. One that a user stopped, or resumed since and stopped again, has left records behind that groups
+    have not read.
+
+    Args:
+        left: the newest failover of the flow back.
+        copied_back: the offset after the last record of a partition that the flow back has copied; what it dropped may be behind it.
+    """
+    if left is None or not left.step.is_switched:
+        return False
+    ends = {it.tp: it.offset for it in left.ends} | {it.tp: it.end for it in left.tail}
+    return all(copied_back(tp) <= end for tp, end in ends.items())
 
 
 def _forward_map(clusters: FailoverClusters) -> OffsetMapReader:

@@ -18,7 +18,7 @@ from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
 from mm2py.observability.logging import SecretMask
 from mm2py.types import FlowName
 from mm2py_jobs.failover.clusters import FailoverClusters
-from mm2py_jobs.failover.driver import FailoverDriver
+from mm2py_jobs.failover.driver import FailoverDriver, SourceAwayError
 from mm2py_jobs.failover.flows import RestFlows, is_stopped_on_record
 from mm2py_jobs.failover.plan import (
     FailoverPlan,
@@ -114,7 +114,8 @@ class FailoverJob:
                 raise FailoverRefusedError(self.mask.apply("; ".join(refusals)))
         await self._open_store(creates=True)
         request = replace(request, id=request.id or new_id(self.clusters.clock.now_ms()))
-        return await self._driver(report, waits).run(request, begun)
+        after_ms = await self._returned_ms()
+        return await self._driver(report, waits, after_ms).run(request, begun)
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
         """Cancel an unfinished failover; a dry run returns it.
@@ -127,8 +128,19 @@ class FailoverJob:
         failover = driver.check_cancel(self.clusters.store.failover)
         return failover if dry_run else await driver.cancel()
 
+    async def _returned_ms(self) -> int:
+        """Return when clients last moved the other way, 0 for never, or while the source, which has the record, does not answer."""
+        try:
+            store = await self.clusters.seen_source_store()
+        except SourceAwayError:
+            return 0
+        return 0 if store is None or store.failover is None else store.failover.switched_ms
+
     def _driver(
-        self, report: Callable[[Failover], None], waits: Callable[[Failover], None] = lambda _: None
+        self,
+        report: Callable[[Failover], None],
+        waits: Callable[[Failover], None] = lambda _: None,
+        after_ms: int = 0,
     ) -> FailoverDriver:
         clusters = self.clusters
         return FailoverDriver(
@@ -138,6 +150,7 @@ class FailoverJob:
             clock=clusters.clock,
             report=report,
             waits=waits,
+            after_ms=after_ms,
         )
 
     async def _open_store(self, *, creates: bool) -> None:

@@ -272,6 +272,22 @@ class FailoverSides:
     # ---- the copy
 
     async def unfinished_job(self) -> str:
+        """Return the Spark job that has to end first, or the failover of the flow back."""
+        return await self.spark_job() or await self._other_way()
+
+    async def _other_way(self) -> str:
+        """Return the failover of the flow back that another driver began at the same time: both would switch."""
+        try:
+            store = await self._clusters.seen_source_store()
+        except SourceAwayError:
+            return ""
+        other = None if store is None else store.failover
+        if other is None or other.step.is_over:
+            return ""
+        cancels = "" if other.step.is_switched else ", or --cancel it"
+        return f"{other.kind} {other.id} of {self._back} is at {other.step}: --execute it to its end{cancels}"
+
+    async def spark_job(self) -> str:
         """Return the Spark job that has to end first: of the flow, and of the flow back where that is begun at positions of the failover."""
         clusters = self._clusters
         job = await unfinished_job(clusters.target, clusters.name, self._clock)
@@ -506,7 +522,8 @@ class FailoverSides:
         now = await self._control.now(back)
         if now is not None and now.is_waiting:
             raise RetriableError(f"the workers of flow {back} wait for a cluster")
-        if now is None or not now.copies:
+        # One that failed as a whole has not begun: restarted, it would begin elsewhere.
+        if now is None or not now.copies or now.is_broken:
             if now is not None and now.enabled:
                 await self._stop(back)
             await self._begin_back(starts)

@@ -45,6 +45,7 @@ from mm2py_jobs.failover.plan import (
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
 from mm2py_jobs.log.range_reader import log_ends
 from mm2py_jobs.open_flow import flow_in_force
+from mm2py_workers.flow_target import SOURCE
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ async def plan_failover(
         there, fence, groups, writers = False, FencePlan((), ""), [], []
         opened, awaited = (), 0
         rows = await _last_known(clusters, control)
-    job = await sides.unfinished_job()
+    job = await sides.spark_job()
     would_lose = sum(row.would_lose or 0 for row in rows)
     return FailoverPlan(
         flow=str(clusters.name),
@@ -149,6 +150,8 @@ async def _flows(
         )
     elif not now.copies or now.is_broken:
         state = now.state if now.enabled else "not there"
+        if now.source_rests:
+            state = f"{state}, its {SOURCE} is paused or stopped"
         problems.of_flow.append(f"flow {name} is {state}: what is not copied stays behind")
     if now is not None:
         # A held partition drains only after its cause is removed.

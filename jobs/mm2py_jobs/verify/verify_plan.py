@@ -18,6 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import (
     Mark,
+    Page,
     Segment,
 )
 from mm2py.protocol.configs import ConfigEntry
@@ -180,6 +181,14 @@ class PartitionPlan:
             self, part=number, stretches=tuple(stretches), covered=covered, pieces=pieces, notes=()
         )
 
+    def keeping_offsets(self) -> "PartitionPlan":
+        """Return it where copies must have the offsets of their records: what was deleted cannot be made again at these."""
+        reason = (
+            f"offsets.identical=require: copies that are made again behind deleted ones have other offsets, which stops the partition;"
+            f" set it to prefer for the repair, or delete topic {self.target_topic} for it to be copied anew"
+        )
+        return self if self.renew_from < 0 else replace(self, renew_from=-1, not_renewable=reason)
+
     def held_from(self, source: int, target: int) -> "PartitionPlan":
         """Return what is left where the logs begin at these offsets by now: from the first record on that both still have."""
         left: list[Stretch] = []
@@ -301,8 +310,9 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
     partitions: list[PartitionPlan] = []
     for tp, copy_tp in pairs.items():
         known = maps.get(tp)
-        if known and is_another_topic(known.newest.target_id, copies[copy_tp.topic].topic_id):
-            not_compared.append(f"{tp}: {copy_tp.topic} was created again, its copy begins anew")
+        ids = described[tp.topic].topic_id, copies[copy_tp.topic].topic_id
+        if known and (reason := created_again(tp, copy_tp, source_ends[tp], known.newest, ids)):
+            not_compared.append(f"{tp}: {reason}")
             continue
         planned = plan_partition(
             tp,
@@ -314,8 +324,25 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
             source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
             target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
         )
+        if flow.keeps_offsets:
+            planned = planned.keeping_offsets()
         partitions.append(replace(planned, topic_id=described[tp.topic].topic_id.hex()))
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
+
+
+def created_again(
+    source: TopicPartition,
+    target: TopicPartition,
+    source_log: LogEnds,
+    newest: Page,
+    ids: tuple[bytes, bytes],
+) -> str:
+    """Return why a map says nothing of the topics that are there now, which have these ids; empty if it is theirs, or nothing is on the source."""
+    if is_another_topic(newest.target_id, ids[1]):
+        return f"{target.topic} was created again, its copy begins anew"
+    if source_log.start < source_log.end and is_another_topic(newest.source_id, ids[0]):
+        return f"{source.topic} was created again on the source, and the flow has copied nothing of it yet: what is there are copies of the former topic"
+    return ""
 
 
 async def _target_ends(

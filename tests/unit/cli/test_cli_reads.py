@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 import yaml
@@ -316,9 +317,12 @@ def test_a_dry_run_says_that_nothing_was_changed_and_waits_for_nothing() -> None
 def test_wait_ends_when_the_flow_is_in_its_state() -> None:
     found = change_api()
     busy = refusal(409, "a rebalance is under way")
-    found.answers["GET", PATH] = Turns([busy, {**FLOW, "state": "PAUSED"}])
+    (running,) = cast("list[dict[str, object]]", FLOW["connectors"])
+    source, beside = {**running, "state": "PAUSED"}, {**running, "name": "beside"}
+    resting = {**FLOW, "state": "PAUSED", "connectors": [source, beside]}
+    found.answers["GET", PATH] = Turns([busy, resting, {**resting, "connectors": [source, source]}])
     assert found.run("flow", "pause", "A/B", "--wait").code == 0
-    assert len(found.requests) == 3
+    assert len(found.requests) == 4, "a connector beside its source goes on"
 
 
 def test_wait_ends_with_3_when_the_flow_does_not_get_there() -> None:

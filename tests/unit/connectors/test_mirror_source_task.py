@@ -115,6 +115,18 @@ async def test_where_the_copy_began_is_its_position_before_anything_is_copied() 
     assert again.reader.positions == {T0: 1, T1: 100, DASH: 0}
 
 
+async def test_a_log_in_which_nothing_has_to_be_copied_is_covered_from_its_beginning() -> None:
+    """Markers, aborted data or what mirrors wrote, all read before the first look: a failover waited for it."""
+    bench = Bench(stored={T0: 0, DASH: 0})
+    async with running(bench):
+        bench.reader.began = {T1: 20}
+        bench.reader.positions[T1] = 50
+        await a_second_later(bench)
+        assert bench.context.covered == []
+        await a_second_later(bench)
+        assert bench.context.covered == [(T1, 49)]
+
+
 async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_once() -> None:
     rules = {"start.positions": "t:0=offset:7, t=latest, 1000", "task.late.partitions": "t-1"}
     async with running(Bench(rules)) as bench:

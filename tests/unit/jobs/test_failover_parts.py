@@ -1,34 +1,61 @@
 """Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses, the fence."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.failovers import HANGS_MS, OpenTransaction, Rule, Tail
-from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
-from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.mirror.failovers import (
+    HANGS_MS,
+    Failover,
+    FailoverKind,
+    OpenTransaction,
+    Rule,
+    Step,
+    Tail,
+)
+from mm2py.mirror.failovers import Place as FailoverPlace
+from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
+from mm2py.mirror.offset_map import Mark, PageRef, Segment
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
+from mm2py_jobs.copy.survey import Known
+from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now
-from mm2py_jobs.failover.groups import NOTHING_COPIED, committed_of, groups_of, moves_of
+from mm2py_jobs.failover.groups import (
+    NOTHING_COPIED,
+    BothMaps,
+    committed_of,
+    groups_of,
+    has_left,
+    moves_of,
+)
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import holes_of, spans_of
-from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principal_of
+from mm2py_jobs.failover.steps import (
+    EVERYBODY,
+    CountedEnds,
+    FailoverSides,
+    fence_of,
+    principal_of,
+)
 from mm2py_jobs.failover.survey import stays_behind
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_workers.answers import Row
+from mm2py_workers.flow_target import SOURCE
 from tests.unit.rest.job_fakes import PLAN
 
 T = TypeVar("T")
@@ -227,6 +254,11 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not now.is_stopped
     assert not now.copies
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
+    stopped = {"name": SOURCE, "state": "STOPPED"}
+    assert flow_now({"state": "STOPPED", "connectors": [stopped]}).is_stopped
+    # A checkpoint connector without groups has no tasks, and would move the next group that comes.
+    beside = {"name": "MirrorCheckpointConnector", "state": "RUNNING"}
+    assert not flow_now({"state": "STOPPED", "connectors": [stopped, beside]}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
     held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
     assert held.errors == ("t-0: user mm may not Write topic A.t",)
@@ -234,6 +266,39 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not waiting.is_stopped
     assert not waiting.copies
     assert flow_now({"state": "DEGRADED", "enabled": True}).copies
+
+
+class BesideApi:
+    """Of a flow whose source connector rests beside one that is worse off; keeps what is posted."""
+
+    def __init__(self, state: str, source: str) -> None:
+        self.posted: list[str] = []
+        connectors = [{"name": SOURCE, "state": source}, {"name": "MirrorCheckpointConnector"}]
+        self._row: Row = {"flow": "A->B", "state": state, "connectors": connectors}
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        assert path == "/flows"
+        return [self._row]
+
+    async def post(self, path: str, body: object = None) -> None:
+        assert body is None
+        self.posted.append(path)
+
+
+@pytest.mark.parametrize("source", ["PAUSED", "STOPPED"])
+@pytest.mark.parametrize("state", ["FAILED", "RESTARTING", "UNASSIGNED", "DEGRADED", "RUNNING"])
+async def test_a_flow_whose_source_connector_rests_copies_nothing_whatever_state_others_give_it(
+    state: str, source: str
+) -> None:
+    api = BesideApi(state, source)
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    now = await RestFlows(api).now(flow)
+    assert now is not None
+    assert not now.copies
+    tail = Tail(topic="pay", partition=0, start=3, end=9)
+    assert stays_behind(tail, now, {}, waits=False)
+    await RestFlows(api).start(flow, {})
+    assert api.posted == ["/flows/A-%3EB/resume"]
 
 
 @pytest.mark.parametrize("command", ["failover", "failback"])
@@ -391,6 +456,163 @@ async def test_groups_of_a_silent_broker_are_asked_for_again(late: int, missing:
     clock = FakeClock()
     found = await _ended(clock, groups_of(Coordinators(late), clock))
     assert found.missing == missing
+
+
+ORDERS: Final = TopicPartition("orders", 0)
+
+
+class BackApi:
+    """Of a flow back in a state; what is done to it is kept, and changes it."""
+
+    def __init__(self, state: str, copied: int) -> None:
+        self.row: dict[str, object] = {"flow": "B->A", "state": state, "copied_topics": copied}
+        self.done: list[str] = []
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        assert path == "/flows"
+        return [self.row]
+
+    async def post(self, path: str, body: object = None) -> None:
+        assert body is None
+        self.done.append(path.rpartition("/")[2])
+        self.row["state"] = {"stop": "STOPPED", "resume": "RUNNING"}[self.done[-1]]
+
+
+class BeginsBack:
+    """Clusters of which the flow back is placed."""
+
+    name, clock = FlowName(ClusterAlias("A"), ClusterAlias("B")), FakeClock()
+    config: Final[dict[str, str]] = {}
+    connectors: Final[dict[str, dict[str, str]]] = {SOURCE: {}}
+
+    def __init__(self, done: list[str]) -> None:
+        self._done, self.back = done, self
+
+    async def known_back(self) -> Known:
+        self._done.append("placed")
+        return Known({ORDERS: 10}, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "copied", "done"),
+    [
+        ("RUNNING", 1, []),
+        ("DEGRADED", 0, []),
+        ("FAILED", 1, []),  # another connector of it did
+        ("FAILED", 0, ["stop", "placed", "resume"]),
+        ("PAUSED", 1, ["stop", "placed", "resume"]),
+        ("STOPPED", 0, ["placed", "resume"]),
+    ],
+)
+async def test_a_flow_back_that_copies_is_left_alone_and_any_other_begins_where_the_record_says(
+    state: str, copied: int, done: list[str]
+) -> None:
+    api = BackApi(state, copied)
+    clusters = cast("FailoverClusters", BeginsBack(api.done))
+    start = FailoverPlace(topic="orders", partition=0, offset=10)
+    await FailoverSides(clusters, RestFlows(api)).start_reverse([start])
+    assert api.done == done
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (Step.FENCE, "failback 1 of B->A is at FENCE: --execute it to its end, or --cancel it"),
+        (Step.TAIL, "failback 1 of B->A is at TAIL: --execute it to its end"),
+        (Step.DONE, ""),
+        (Step.CANCELLED, ""),
+        (None, ""),
+    ],
+)
+async def test_a_failover_of_the_flow_back_that_began_at_the_same_time_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, step: Step | None, said: str
+) -> None:
+    async def no_job(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr("mm2py_jobs.failover.steps.unfinished_job", no_job)
+    other = None if step is None else moved_back(step)
+    clusters = cast("FailoverClusters", SameNames(other))
+    assert await FailoverSides(clusters, RestFlows(HeldApi())).unfinished_job() == said
+
+
+# ---- where a group continues beside records of the target's own
+
+
+def moved_back(step: Step, end: int = 200) -> Failover:
+    place = FailoverPlace(topic="orders", partition=0, offset=end)
+    return Failover(
+        id="1", flow="B->A", kind=FailoverKind.FAILBACK, step=step, run=1, ends=(place,)
+    )
+
+
+class OneMap:
+    """Of a partition that is covered up to ``covered``: its answer to every question is ``answer``."""
+
+    def __init__(self, covered: int, answer: Translation) -> None:
+        self._index, self._answer = PartitionIndex(), answer
+        self._index.covered = covered
+
+    def index_of(self, _partition: TopicPartition) -> PartitionIndex:
+        return self._index
+
+    def is_former(self, _partition: TopicPartition) -> bool:
+        return False
+
+    async def to_target(self, _partition: TopicPartition, _offset: int) -> Translation:
+        return self._answer
+
+    to_source = to_target
+
+
+class SameNames:
+    """Clusters with the same names on both sides."""
+
+    keeps_names = True
+    clock = FakeClock()
+    name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    target = None
+
+    def __init__(self, left: Failover | None = None) -> None:
+        self.selection = self.policy = self.back = self
+        self.failover = left
+
+    async def seen_source_store(self) -> "SameNames | None":
+        return None if self.failover is None else self
+
+    def replicate(self, _topic: str) -> bool:
+        return True
+
+    def copy_of(self, partition: TopicPartition) -> TopicPartition:
+        return partition
+
+    @asynccontextmanager
+    async def source(self) -> AsyncGenerator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    ("left", "copied_back", "place"),
+    [
+        (None, 200, 200),  # a user stopped it: what B's clients wrote from 200 on is not read
+        (moved_back(Step.CANCELLED), 200, 200),
+        (moved_back(Step.DRAIN), 200, 200),
+        (moved_back(Step.DONE), 200, 300),  # a failback: B has only copies behind 200
+        (moved_back(Step.DONE, 190), 180, 300),  # its position went on over what the flow wrote
+        (moved_back(Step.DONE, 150), 200, 200),  # it was resumed since, and stopped by a user
+    ],
+)
+async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
+    left: Failover | None, copied_back: int, place: int
+) -> None:
+    maps = cast("Any", BothMaps(cast("FailoverClusters", SameNames())))
+    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
+    maps._back = OneMap(200, Translation(Place.AT_END, 100))
+    maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, copied_back, 0, 100, -1)]
+    maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
+    maps._ids = defaultdict(dict)
+    maps._has_left = has_left(left, maps._copied_back)
+    assert await maps.place(ORDERS, 100, None) == place
 
 
 # ---- the fence

@@ -12,16 +12,18 @@ from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.known_maps import KnownMap
+from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import Repair, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of
 from mm2py_jobs.verify.verify_command import exit_code
-from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, plan_partition
+from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, created_again, plan_partition
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)
+OLD_ID, NEW_ID, COPY_ID = (bytes([it]) * 16 for it in (1, 2, 3))
 
 
 def known(*segments: Segment, covered: int) -> KnownMap:
@@ -64,6 +66,26 @@ def test_a_history_that_the_source_cut_is_not_compared() -> None:
     )
     found = plan(LogEnds(0, 60), LogEnds(0, 70), kept)
     assert found.pieces == ((0, 40, 0), (40, 20, 50))
+
+
+@pytest.mark.parametrize(
+    ("ids", "log", "said"),
+    [
+        ((OLD_ID, COPY_ID), LogEnds(0, 50), ""),
+        # The map's copies are of another topic; by the map alone they were equal.
+        ((NEW_ID, COPY_ID), LogEnds(0, 50), "t was created again on the source"),
+        ((NEW_ID, COPY_ID), LogEnds(7, 7), ""),
+        ((OLD_ID, NEW_ID), LogEnds(0, 50), "a.t was created again, its copy begins anew"),
+        ((NO_ID, COPY_ID), LogEnds(0, 50), ""),  # a cluster without ids
+    ],
+)
+def test_a_topic_that_was_created_again_on_either_side_is_not_compared_by_the_map_of_the_former(
+    ids: tuple[bytes, bytes], log: LogEnds, said: str
+) -> None:
+    former = Page(0, OLD_ID, COPY_ID, 100, 100, -1, -1, -1, (Segment(0, 100, 0),))
+    reason = created_again(SOURCE, COPY, log, former, ids)
+    assert reason.startswith(said)
+    assert bool(reason) == bool(said)
 
 
 def test_what_another_program_copied_is_left_out_and_named() -> None:
@@ -290,6 +312,32 @@ def test_only_an_end_that_is_missing_can_be_repaired_without_deleting() -> None:
     )
     gone = plan(LogEnds(5, 100), LogEnds(0, 60), kept)
     assert advice(gone, Comparison(59, differences=[other])).action is Repair.NONE
+
+
+def test_copies_whose_offsets_must_be_those_of_the_source_are_not_deleted() -> None:
+    """What is copied behind them has other offsets: the partition would stop with its copies gone."""
+    kept = known(Segment(0, 100, 0), covered=100)
+    found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
+    altered = Difference(Kind.ALTERED, 5, 5, ("value",))
+    lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
+    assert advice(found, Comparison(59, differences=[altered])).action is Repair.RENEW
+    required = found.keeping_offsets()
+    refused = advice(required, Comparison(59, differences=[altered]))
+    assert refused.action is Repair.NONE
+    assert "offsets.identical=require" in refused.text
+    assert advice(required, Comparison(60, differences=lost, tail=60)).action is Repair.APPEND
+
+
+@pytest.mark.parametrize(("said", "keeps"), [("require", True), ("prefer", False), ("", False)])
+def test_a_flow_whose_offsets_must_be_identical_is_known_as_such(said: str, *, keeps: bool) -> None:
+    flow = FlowName(ClusterAlias("a"), ClusterAlias("b"))
+    connector = {
+        "source.cluster.alias": "a",
+        "target.cluster.alias": "b",
+        "source.cluster.bootstrap.servers": "a:1",
+        "offsets.identical": said,
+    }
+    assert FlowSides(flow, connector, {}).keeps_offsets is keeps
 
 
 def test_the_largest_partitions_are_dealt_first() -> None:
