@@ -31,10 +31,6 @@ _WHILE_DISABLED: Final = (*_NOT_AT_WORK, *_RESTING)
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
-_NO_SOURCE: Final = (
-    "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
-    " /connectors), or roll the flow back"
-)
 
 
 def engine(config: Mapping[str, str | None]) -> str:
@@ -86,6 +82,8 @@ class FlowWork:
     connectors: Sequence[ConnectorWork]
     failure: str = ""
     """Why the flow's herder does not run here, empty while it does."""
+    flow: str = ""
+    """Its name, for remedies."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
@@ -135,7 +133,11 @@ class FlowWork:
             if work is not None and work.state is State.FAILED:
                 yield where, _plain(work.trace or "")
         if self.source is None and self.connectors:
-            yield "flow", _NO_SOURCE
+            yield (
+                "flow",
+                "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST /connectors on the flow's own path),"
+                f" or roll the flow back with mm2py flow rollback '{self.flow}' 0, which is the file",
+            )
         yield from self._resting()
         on_spark = self.source is not None and engine(self.source.info.config) == "spark"
         for node in nodes:
@@ -158,8 +160,8 @@ class FlowWork:
         for name, state in resting.items():
             yield (
                 name,
-                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{name}/resume,"
-                " or all with mm2py flow resume",
+                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{self.flow}.{name}/resume,"
+                f" or all with mm2py flow resume '{self.flow}'",
             )
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
@@ -182,7 +184,7 @@ def read_flow(herder: Herder) -> FlowWork:
         _read(herder, info) for info in infos if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
-    return FlowWork(connectors, failure, _disabled(herder, connectors))
+    return FlowWork(connectors, failure, str(herder.flow), _disabled(herder, connectors))
 
 
 def is_disabled(herder: Herder) -> bool:
