@@ -459,6 +459,21 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
         {f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}"},
         ["PartitionsHeld"],
     ),
+    "partitions that a backfill or a stream copies": (
+        {
+            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}",
+            f'mm2py_backfill_partitions{{{LABELS},state="RESERVED"}}': f"1{FLAT}",
+            f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"1{FLAT}",
+        },
+        (),
+    ),
+    "a held partition beside two of a backfill": (
+        {
+            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"3{FLAT}",
+            f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"2{FLAT}",
+        },
+        ["PartitionsHeld"],
+    ),
     "no new heartbeat": (
         {
             f'mm2py_newest_record_timestamp_seconds{{{LABELS},topic="heartbeats",partition="0"}}': (
