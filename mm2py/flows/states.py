@@ -11,11 +11,10 @@ from typing import Final
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.mirror.backfills import Job
 from mm2py.mirror.flow_state import enabled
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import KEPT_OUT, NodeSnapshot
 from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
-from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.types import State, TaskId, TopicPartition
 
 DEGRADED: Final = "DEGRADED"
