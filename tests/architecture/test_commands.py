@@ -1,4 +1,4 @@
-"""Commands of ours that documents, examples, the page and remedies give: each exists, with its options, and a whole one has what it needs."""
+"""Commands and requests that documents, examples, the page and remedies give: each exists, with its options, and a whole one has what it needs."""
 
 import ast
 import re
@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from typer.main import get_command
 
+from mm2py.rest.routes.connectors import ROUTES
 from mm2py_cli.app import app
 
 ROOT: Final = Path(__file__).parents[2]
@@ -29,6 +30,9 @@ PLACE: Final = re.compile(r"\$\{[^}]*\}|\{\{[^}]*\}\}")
 """Where a flow's name is put in."""
 NAMED: Final = re.compile(r"-|'|FILE\b|\S+\.properties\b|\S+/\S|\S+->\S")
 """What begins the arguments of a command that is written out; other words behind a command's name are a sentence's."""
+
+REQUEST: Final = re.compile(r"\b(GET|PUT|POST|PATCH|DELETE) \S*/connectors/[^\s/]+(/[a-z/]+)")
+"""To Connect's API, of one connector."""
 
 
 def strings(file: Path) -> Iterator[str]:
@@ -91,6 +95,15 @@ def test_commands_of_documents_and_examples_exist_with_their_options() -> None:
 def test_commands_in_remedies_are_whole() -> None:
     found = [f"{file.relative_to(ROOT)}: {it}" for file in SOURCES for text in strings(file) for it in wrong(text, whole=True)]  # fmt: skip
     assert found == []
+
+
+def test_requests_to_connectors_are_those_that_a_worker_takes() -> None:
+    served = {(method, path.removeprefix("/connectors/{connector}")) for method, path, _ in ROUTES}
+    texts = [text for file in SOURCES for text in strings(file)]
+    texts += [line for file in TEXTS for line, _ in lines(file)]
+    asked = {request for text in texts for request in REQUEST.findall(text)}
+    assert ("PATCH", "/offsets") in asked
+    assert asked - served == set()
 
 
 @pytest.mark.parametrize(
