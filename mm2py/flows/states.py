@@ -11,11 +11,10 @@ from typing import Final
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.mirror.backfills import Job
 from mm2py.mirror.flow_state import enabled
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import KEPT_OUT, NodeSnapshot
 from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
-from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.types import State, TaskId, TopicPartition
 
 DEGRADED: Final = "DEGRADED"
@@ -31,10 +30,6 @@ _WHILE_DISABLED: Final = (*_NOT_AT_WORK, *_RESTING)
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
-_NO_SOURCE: Final = (
-    "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
-    " /connectors), or roll the flow back"
-)
 
 
 def engine(config: Mapping[str, str | None]) -> str:
@@ -86,6 +81,8 @@ class FlowWork:
     connectors: Sequence[ConnectorWork]
     failure: str = ""
     """Why the flow's herder does not run here, empty while it does."""
+    flow: str = ""
+    """Its name, for remedies."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
@@ -135,7 +132,11 @@ class FlowWork:
             if work is not None and work.state is State.FAILED:
                 yield where, _plain(work.trace or "")
         if self.source is None and self.connectors:
-            yield "flow", _NO_SOURCE
+            yield (
+                "flow",
+                "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST /connectors on the flow's own path),"
+                f" or roll the flow back with mm2py flow rollback '{self.flow}' 0, which is the file",
+            )
         yield from self._resting()
         on_spark = self.source is not None and engine(self.source.info.config) == "spark"
         for node in nodes:
@@ -158,8 +159,8 @@ class FlowWork:
         for name, state in resting.items():
             yield (
                 name,
-                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{name}/resume,"
-                " or all with mm2py flow resume",
+                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{self.flow}.{name}/resume,"
+                f" or all with mm2py flow resume '{self.flow}'",
             )
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
@@ -182,7 +183,7 @@ def read_flow(herder: Herder) -> FlowWork:
         _read(herder, info) for info in infos if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
-    return FlowWork(connectors, failure, _disabled(herder, connectors))
+    return FlowWork(connectors, failure, str(herder.flow), _disabled(herder, connectors))
 
 
 def is_disabled(herder: Herder) -> bool:

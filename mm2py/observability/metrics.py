@@ -33,6 +33,11 @@ SHORTEST_RATE_MS: Final = 1_000
 RESTARTS_MS: Final = 60_000
 """A partition that comes back within this time is as old as it was: its task was started again."""
 
+KEPT_OUT: Final = (
+    "a backfill or a stream on Spark copies this partition, the flow's workers continue behind it"
+)
+"""The cause of a partition that is HELD for a job."""
+
 MOST_GONE: Final = 1_000
 """Topics without a partition on this node whose counts are kept, for when one comes back; later they begin at 0, as after a restart."""
 
@@ -119,9 +124,10 @@ class PartitionMeter:
         """Return how old the oldest record not yet copied can be at most, 0 when nothing lags, or nothing is known.
 
         Everything still to copy arrived after the partition was last caught up, so that moment bounds
-        the answer where record timestamps are old or made up, and where the lag is not known any more.
+        the answer where record timestamps are old or made up, and where the lag is not known any more. Of what a
+        job copies nothing is known here.
         """
-        if self.lag_records == 0:
+        if self.lag_records == 0 or self.cause == KEPT_OUT:
             return 0
         known = [at for at in (self.newest_ms, self.caught_up_ms) if at != UNKNOWN]
         return max(0, now_ms - max(known)) if known else 0

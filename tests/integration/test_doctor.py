@@ -247,7 +247,7 @@ def by_a_group(setup: Setup) -> Flow:
             ("limits", "error", ["is compacted, its source is not"]),
             ("limits", "warning", ["takes 5000 bytes", "max.message.bytes=", "keeps records for 1000 ms", "retention.ms="]),
             ("drift", "warning", ["max.message.bytes of", "the flow writes it each 600 s"]),
-            ("partitions", "warning", ["(3 for 1)", "kafka-topics.sh"]),
+            ("partitions", "warning", ["(3 for 1)", "kafka-topics.sh", "--partitions 3"]),
         ]),
         (strict, [
             ("limits", "error", ["deletes old records (cleanup.policy=delete), its source is compacted alone"]),
@@ -262,7 +262,7 @@ def by_a_group(setup: Setup) -> Flow:
         (twins, [("clusters", "warning", ["twin", "are one cluster, id", "one alias in all flows"])]),
         (untranslated, [("groups", "warning", ["not synced: of-untranslated", "not copied or not checkpointed yet", "mm2py group describe"])]),
         (unruled, [("rules", "warning", ["ALLOW READ of User:shop on src", "the flow writes them each 600 s", "--operation Alter --cluster"])]),
-        (slow, [("quotas", "warning", ["a quota of 10.0 KB/s and broker (consumer_byte_rate of client-id", "raise it: kafka-configs.sh"])]),
+        (slow, [("quotas", "warning", ["a quota of 10.0 KB/s and broker (consumer_byte_rate of client-id", "raise it: kafka-configs.sh", "--entity-type clients --entity-"])]),
         (of_later, [("clocks", "warning", ["min in the future", "LogAppendTime"])]),
     ],
 )  # fmt: skip

@@ -75,7 +75,7 @@ async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:
     if failover is not None:
         raise BackfillRefusedError(
             f"{failover.kind} {failover.id} of {name} is at {failover.step}: Spark copies nothing beside it",
-            remedy="start it again once that has ended: mm2py failover --status shows it",
+            remedy=f"start it again once that has ended: mm2py failover FILE --flow '{name}' --status shows it",
         )
 
 

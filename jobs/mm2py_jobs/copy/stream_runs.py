@@ -95,7 +95,9 @@ async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
             raise BackfillRefusedError(f"no stream of {session.name} is unfinished")
         await session.claim.claim(JobKind.STREAM)
         partitions = store.kept_out()
-        await session.claim.take_back("ended with mm2py stream --cancel")
+        await session.claim.take_back(
+            f"ended with mm2py stream FILE --flow '{session.name}' --cancel"
+        )
         known = await session.known(partitions)
         unplaced = [
             str(partition)
@@ -106,7 +108,7 @@ async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
             say(
                 f"{len(unplaced)} partitions have no stored position ({some_of(unplaced, 3)}): the workers begin at the ends of their logs"
                 " (auto.offset.reset or start.positions is latest), and what was written before is not copied; to copy it, store positions:"
-                " PUT /connectors/MirrorSourceConnector/offsets"
+                f" stop the connector, then PATCH /connectors/{session.name}.MirrorSourceConnector/offsets"
             )
         if not printer.is_table:
             printer.document({"flow": str(session.name), "state": "ENDED", "job": job.id})
@@ -145,7 +147,7 @@ class _Stream:
         if ended is CopyEnd.FAILOVER:
             raise BackfillRefusedError(
                 f"a failover of {self._name} has begun: its workers copy what is left",
-                remedy="start it again once that has ended: mm2py failover --status shows it",
+                remedy=f"start it again once that has ended: mm2py failover FILE --flow '{self._name}' --status shows it",
             )
         totals = self._totals
         report = {

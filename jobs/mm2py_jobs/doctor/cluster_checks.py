@@ -40,6 +40,8 @@ MOST_TOPICS: Final = 200
 """Whose newest records are asked for."""
 _COMMITS: Final = "__consumer_offsets"
 _PURPOSE: Final = "doctor"
+_ENTITY_TYPES: Final = {"user": "users", "client-id": "clients", "ip": "ips"}
+"""As ``kafka-configs.sh`` calls them."""
 
 
 async def brokers(flow: Examined) -> AsyncIterator[Row]:
@@ -238,7 +240,7 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
             yield Row(
                 Level.WARNING,
                 f"{opened.alias}: a quota of {size_text(quota.values[rate])}/s and broker ({rate} of {who}) bounds the copy",
-                f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter --add-config {rate}=..., or set flow.max.bytes.per.second to it",
+                f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter {entity_options(quota.entity)} --add-config {rate}=...; or set flow.max.bytes.per.second to it",
             )
         if (
             not ours
@@ -263,6 +265,15 @@ def applied(quotas: Iterable[ClientQuota]) -> list[ClientQuota]:
         if quota.entity.get("client-id") is None:
             break  # it is that of all other clients
     return kept
+
+
+def entity_options(entity: Mapping[str, str | None]) -> str:
+    """Return the options of ``kafka-configs.sh`` that name whom a quota is for."""
+    return " ".join(
+        f"--entity-type {_ENTITY_TYPES.get(kind, kind)} "
+        + ("--entity-default" if name is None else f"--entity-name {shlex.quote(name)}")
+        for kind, name in entity.items()
+    )
 
 
 def _place(entity: Mapping[str, str | None], kind: str) -> int:

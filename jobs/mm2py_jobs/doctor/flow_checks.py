@@ -211,16 +211,18 @@ async def partitions(flow: Examined) -> AsyncIterator[Row]:
     """A copy has the partitions of its source: with more, keys are elsewhere for who writes there after a failover."""
     there = await flow.topics("target")
     chosen = await flow.chosen()
-    more = [
-        f"{copy} ({len(there[copy].partitions)} for {len(chosen[topic].partitions)})"
-        for topic, copy in (await flow.copies()).items()
+    more = {
+        topic: f"{copy} ({len(there[copy].partitions)} for {len(chosen[topic].partitions)})"
+        for topic, copy in sorted((await flow.copies()).items())
         if len(there[copy].partitions) > len(chosen[topic].partitions)
-    ]
+    }
     if more:
+        first, source = min(more), flow.sides["source"]
+        count = len(there[flow.names.copy_of(first)].partitions)
         yield Row(
             Level.WARNING,
-            f"copies with more partitions than their source: {some(more)}; writers that move there find keys in other partitions",
-            "give the source topics as many: kafka-topics.sh --alter --partitions",
+            f"copies with more partitions than their source: {some([*more.values()])}; writers that move there find keys in other partitions",
+            f"give the source topics as many: kafka-topics.sh --bootstrap-server {source.servers} --alter --topic {first} --partitions {count}",
         )
     elif chosen:
         yield Row(Level.OK, "copies have the partitions of their sources")

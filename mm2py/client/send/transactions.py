@@ -27,6 +27,7 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -542,8 +543,11 @@ class Transactions:
         if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             error.remedy = (
                 "grant the mirror's user Write and Describe on the target's resource TransactionalId"
-                f" {self.transactional_id} (kafka-acls --add --operation Write --operation Describe"
-                f" --transactional-id {self.transactional_id})"
+                f" {self.transactional_id}: "
+                + self._cluster.granting(
+                    "Write --operation Describe",
+                    f"--transactional-id {shlex.quote(self.transactional_id)}",
+                )
             )
         return error
 

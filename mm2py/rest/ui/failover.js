@@ -101,7 +101,7 @@ function Plan({ flow, poll, copying, drill, samples }) {
     <p class="muted">The same on the command line, and the failover itself: <${Command} text=${`mm2py failover FILE --flow '${flow.flow}' --plan`} /></p></section>`;
 }
 
-const more = (rows) => rows.length > MOST_ROWS && html`<p class="muted">and ${count(rows.length - MOST_ROWS)} more: mm2py failover FILE --plan -o json</p>`;
+const more = (rows) => rows.length > MOST_ROWS && html`<p class="muted">and ${count(rows.length - MOST_ROWS)} more: the command below has all with -o json</p>`;
 
 function Transactions({ rows }) {
   if (!rows.length) return null;

@@ -71,11 +71,10 @@ function Job({ job, at }) {
 export function Jobs({ flow, poll }) {
   if (!poll?.data) return html`<${Waiting} poll=${poll} what="jobs" />`;
   const jobs = poll.data;
-  const name = `${flow.source}/${flow.target}`;
   return html`${flow.engine === "spark" && !jobs.some((it) => it.kind === "stream") ? html`<p>A stream on Spark is to copy this flow, and none was begun: <${Command} text=${`mm2py job stream run FILE --flow '${flow.flow}'`} /></p>` : null}
     ${jobs.map((job) => html`<${Job} key=${`${job.kind} ${job.id}`} job=${job} at=${poll.at} />`)}
     ${jobs.length ? null : html`<${Empty}>No job of this flow was run.<//>`}
-    <p class="buttons"><${Action} order=${copyHistory(flow)}>Copy history<//> <span class="muted">on the command line: <${Command} text=${`mm2py job backfill plan FILE ${name}`} /></span></p>
+    <p class="buttons"><${Action} order=${copyHistory(flow)}>Copy history<//> <span class="muted">on the command line: <${Command} text=${`mm2py job backfill plan FILE --flow '${flow.flow}'`} /></span></p>
     <p class="muted">Verify and archive run where Spark is, and are begun there: <${Command} text=${`mm2py job verify run FILE --flow '${flow.flow}'`} /> compares both sides,
       <${Command} text=${`mm2py job archive run FILE --flow '${flow.flow}' --to FOLDER`} /> keeps a copy. How far they are is shown here.</p>
     <p class="muted">Failover and failback are under <a href=${flowLink(flow.flow, "failover")}>Failover</a>.</p>`;

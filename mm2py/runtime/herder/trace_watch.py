@@ -12,9 +12,8 @@ from typing import Final, final
 
 from mm2py.api.context import PartitionState
 from mm2py.clock import Clock
-from mm2py.observability.metrics import FlowMeter
+from mm2py.observability.metrics import KEPT_OUT, FlowMeter
 from mm2py.runtime.herder.assigned_work import AssignedWork
-from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.types import State, TaskId
 

@@ -31,6 +31,7 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.observability.checkpoint_ages import CheckpointKey
 from mm2py.observability.metrics import (
+    KEPT_OUT,
     Figure,
     Finding,
     FlowMeter,
@@ -56,9 +57,6 @@ WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
 }
-KEPT_OUT: Final = (
-    "a backfill or a stream on Spark copies this partition, the flow's workers continue behind it"
-)
 LIMITS_EVERY_S: Final = 10.0
 """Between two looks of a worker at the limits that failed partitions wait for; rarely is there one."""
 

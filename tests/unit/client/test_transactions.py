@@ -23,6 +23,7 @@ from mm2py.errors import (
     ProducerFencedError,
     RetriableError,
     TransactionAbortedError,
+    command_in,
 )
 from mm2py.protocol.error_codes import (
     NOT_ENOUGH_REPLICAS,
@@ -232,8 +233,11 @@ async def test_a_coordinator_that_moves_is_found_again() -> None:
 async def test_a_missing_grant_is_named() -> None:
     async with rig(started=False) as one:
         one.broker.fail_next(INIT, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        with pytest.raises(FatalServerError, match=f"TransactionalId {NAME}"):
+        with pytest.raises(FatalServerError, match=f"TransactionalId {NAME}") as refused:
             await one.start()
+        command = command_in(str(refused.value))
+        assert command.startswith("kafka-acls.sh --bootstrap-server ")
+        assert command.endswith(f"--operation Write --operation Describe --transactional-id {NAME}")
         one.broker.fail_next(FIND, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         with pytest.raises(ConfigError, match="grant the mirror's user Write and Describe"):
             await check_transactions(one.cluster, "connect-cluster-A-mm2")

@@ -6,7 +6,7 @@ import pytest
 
 from mm2py.protocol.admin_messages import ClientQuota
 from mm2py_jobs.copy_limits import limits_of
-from mm2py_jobs.doctor.cluster_checks import applied
+from mm2py_jobs.doctor.cluster_checks import applied, entity_options
 
 WEEK = {"retention.ms": "604800000"}
 HOUR = {"retention.ms": "3600000"}
@@ -58,3 +58,16 @@ def test_a_quota_that_another_one_replaces_does_not_count(
 ) -> None:
     quotas = [ClientQuota(it, {"consumer_byte_rate": 1.0}) for it in entities]
     assert applied(reversed(quotas)) == quotas[:counts]
+
+
+@pytest.mark.parametrize(
+    ("entity", "options"),
+    [
+        (US, "--entity-type users --entity-name mirror"),
+        ({"user": None, "client-id": "A->B o"}, "--entity-type users --entity-default --entity-type clients --entity-name 'A->B o'"),
+    ],
+)  # fmt: skip
+def test_whom_a_quota_is_for_is_named_as_kafkas_tool_takes_it(
+    entity: Mapping[str, str | None], options: str
+) -> None:
+    assert entity_options(entity) == options

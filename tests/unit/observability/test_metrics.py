@@ -10,7 +10,7 @@ import pytest
 from mm2py.observability import checkpoint_ages
 from mm2py.observability.ages import Ages, AgeWindow
 from mm2py.observability.checkpoint_ages import CheckpointKey, CheckpointMeter
-from mm2py.observability.metrics import MOST_GONE, Metrics
+from mm2py.observability.metrics import KEPT_OUT, MOST_GONE, Metrics
 from mm2py.observability.processes import ProcessWatch
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -92,6 +92,24 @@ def test_while_the_lag_is_not_known_its_age_grows_from_when_it_was_and_is_unknow
     for each in (there, here):  # the other process does not hear of what has not changed
         (snapshot,) = each.node_snapshot("x").partitions
         assert (snapshot.lag_records, snapshot.age_ms) == (-1, 45_000)
+
+
+def test_of_what_a_job_copies_no_age_is_known_though_the_flow_had_caught_up_before() -> None:
+    clock = EagerClock()
+    there, here = Metrics(clock).flow(FLOW), Metrics(clock).flow(FLOW)
+    there.partition(ORDERS).report_lag(0, clock.now_ms(), clock.now_ms())
+    here.apply(there.node_snapshot("x").partitions)
+    for meter in (there, here):  # its task is started again without it
+        meter.forget(ORDERS)
+    clock.seconds += 30
+    kept = there.partition(ORDERS)
+    kept.state, kept.cause = "HELD", KEPT_OUT
+    here.apply(there.node_snapshot("x").partitions)
+    clock.seconds += 600
+    for meter in (there, here):
+        assert meter.node_snapshot("x").partitions[0].age_ms is None
+    kept.state, kept.cause = "RUNNING", ""
+    assert there.node_snapshot("x").partitions[0].age_ms == 630_000, "until its lag is known again"
 
 
 def test_rates_are_means_over_the_last_seconds_and_unknown_before() -> None:

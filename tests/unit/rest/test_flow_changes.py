@@ -10,11 +10,10 @@ import pytest
 from mm2py.flows.changes import FlowChanges, Request
 from mm2py.flows.edits import patched
 from mm2py.mirror.flow_overrides import HistoryEntry, Presence
-from mm2py.observability.metrics import Finding
+from mm2py.observability.metrics import KEPT_OUT, Finding
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import ConnectorInfo
-from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import (

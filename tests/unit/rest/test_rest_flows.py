@@ -272,6 +272,9 @@ def test_a_flow_whose_source_connector_rests_does_not_run_and_one_that_rests_is_
         herder.states[name] = ConnectorState(name, work, {0: work}, "source")
     found = rig.ask("GET", "/flows/A->B").json
     assert (found["state"], [it["where"] for it in found["errors"]]) == (said, resting)
+    for it in found["errors"]:  # its remedies are of this flow, under names that the root knows
+        assert f"PUT /connectors/A->B.{it['where']}/resume" in it["message"]
+        assert "mm2py flow resume 'A->B'" in it["message"]
 
 
 # -- changing properties

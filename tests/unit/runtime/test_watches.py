@@ -18,11 +18,11 @@ from mm2py.mirror.backfills import (
     Lease,
     LeaseState,
 )
-from mm2py.observability.metrics import Finding, Oversized
+from mm2py.observability.metrics import KEPT_OUT, Finding, Oversized
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.stream_watch import IDLE_S, SURE_S, StreamWatch
 from mm2py.runtime.herder.trace_watch import AGAIN_S, EVERY_S, MOST_CAUSES
-from mm2py.runtime.tasks.task_context import KEPT_OUT, LIMITS_EVERY_S
+from mm2py.runtime.tasks.task_context import LIMITS_EVERY_S
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import EMPTY, ConfigSnapshot
 from mm2py.storage.memory import MemoryTable, MemoryTopic

@@ -451,12 +451,31 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
         {f"mm2py_records_lost_total{{{LABELS}}}": f"7+0x{HOURS_2 - 8} 12+0x7"},
         ["RecordsLost"],
     ),
+    "records that a new worker found lost before its first scrape": (
+        {f"mm2py_records_lost_total{{{LABELS.replace('w1', 'w3')}}}": f"_x{HOURS_2 - 5} 12+0x4"},
+        ["RecordsLost"],
+    ),
     "a failed partition": (
         {f"mm2py_failed_partitions{{{LABELS}}}": f"1{FLAT}"},
         ["PartitionsFailed"],
     ),
     "a held partition": (
         {f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}"},
+        ["PartitionsHeld"],
+    ),
+    "partitions that a backfill or a stream copies": (
+        {
+            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}",
+            f'mm2py_backfill_partitions{{{LABELS},state="RESERVED"}}': f"1{FLAT}",
+            f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"1{FLAT}",
+        },
+        (),
+    ),
+    "a held partition beside two of a backfill": (
+        {
+            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"3{FLAT}",
+            f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"2{FLAT}",
+        },
         ["PartitionsHeld"],
     ),
     "no new heartbeat": (
@@ -486,6 +505,10 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
     "a worker that Prometheus does not know any more": (
         {'up{job="mm2py",instance="w2"}': "1 stale", BUILD_2: f"1+0x{HOURS_2 - 20} stale"},
         ["WorkersMissing"],
+    ),
+    "workers that were replaced, one more for four minutes": (
+        {BUILD_2.replace("w2", "w3"): f"_x{HOURS_2 - 40} 1+0x3 stale"},
+        (),
     ),
     "memberships lost again and again": (
         {f"mm2py_memberships_lost_total{{{LABELS}}}": f"1+0x{HOURS_2 - 10} 2+1x9"},
