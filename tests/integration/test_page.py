@@ -122,6 +122,12 @@ def _stuck(rig: Rig) -> None:
     rig.herders[AB].show(partitions=(stuck,))
 
 
+def _never_begun(rig: Rig) -> None:
+    # An open transaction below all that the log has, from before the flow's first start.
+    waits = partition("t", 0, 9_000, records_per_s=0.0, newest_ms=-1, lag_ms=0)
+    rig.herders[AB].show(partitions=(waits,))
+
+
 def _failed(rig: Rig) -> None:
     rig.herders[AB].show(partitions=(partition("t", 0, 9, state="FAILED", cause=DENIED),))
 
@@ -140,6 +146,7 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
         (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'", "not ready"),
         (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide", "not known"),
         (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
+        (_never_begun, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
         (_failed, DENIED, "mm2py flow restart A/B --only-failed", "not ready"),
         (_held, DENIED, "mm2py flow describe A/B -o wide", "not ready"),
     ]  # fmt: skip

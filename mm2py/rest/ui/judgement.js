@@ -27,7 +27,8 @@ const MOST_WHILE_AWAY = 2;
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
 
-const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS;
+// What never copied anything has no age.
+const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && (f.lag_ms === null || f.lag_ms > STUCK_MS);
 
 // Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
@@ -50,6 +51,7 @@ const RULES = [
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => isStuck(f) && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
+  (f) => f.lag_records > 0 && f.lag_ms === null && ["warn", `${count(f.lag_records)} records behind, of unknown age`, `mm2py lag --flow ${f.source}/${f.target}`],
   (f) => f.paused.length > 0 && ["note", `copies, without what is paused: ${some(f.paused)}`, cli("resume", f, " --all-topics")],
   (f) => f.notes.length > 0 && ["note", "copies; there is something to know", cli("describe", f)],
   (f) => f.held_partitions > 0 && ["note", `copies, without ${counted(f.held_partitions, "held partition")}`, cli("describe", f, " -o wide")],
