@@ -606,7 +606,8 @@ class MirrorSourceTask(BatchSourceTask):
                 behind += reader.waiting(source)
             if not behind and silent_s > CURRENT_S:
                 continue  # a report without lag says that all up to now is copied
-            self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+            end = reader.end(source) if silent_s <= CURRENT_S else -1
+            self._context.report_lag(source, behind, self._newest_ms.get(source, -1), end)
 
     def _progress(self, source: TopicPartition) -> tuple[int, int, int] | None:
         """Return the next offset that is not copied, the log's end, and the newest copied timestamp."""

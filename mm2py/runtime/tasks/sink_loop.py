@@ -109,12 +109,13 @@ ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """What was committed of one partition since the last report, and the group's lag (-1: unknown)."""
+    """What was committed of one partition since the last report, the group's lag and the log's end (-1: unknown)."""
 
     records: int
     size_bytes: int
     newest_ms: int
     lag_records: int
+    end: int = -1
 
 
 class SinkObserver(PlaceObserver, Protocol):
@@ -574,7 +575,9 @@ class SinkLoop:
             lag = self._lag(partition, end)
             is_away = is_away or (is_silent and asks and end < 0)  # it is waited for once
             self._places.ends_at(partition, end)
-            made[partition] = SinkProgress(count.records, count.size_bytes, count.newest_ms, lag)
+            made[partition] = SinkProgress(
+                count.records, count.size_bytes, count.newest_ms, lag, end
+            )
         self._observer.progress(made)
 
     def _answers(self, consumer: GroupConsumer) -> bool:

@@ -411,9 +411,11 @@ class WorkerTaskContext:
         meter.looped += records
         meter.conflicts += conflicts
 
-    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+    def report_lag(
+        self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
+    ) -> None:
         """Pass a lag to the partition's meter."""
-        self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms())
+        self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms(), end)
 
     def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
         """Pass a forecast to the meters."""
