@@ -456,11 +456,8 @@ class WorkerTask:
     def _show_stall(
         self, source: TopicPartition, target: TopicPartition, error: Exception | None
     ) -> None:
-        meter = self._context.meter(source)
-        if error is None:
-            meter.state, meter.cause = PartitionState.RUNNING.value, ""
-        else:
-            meter.state, meter.cause = PartitionState.HELD.value, str(error)
+        self._context.note_refusal(source, error)
+        if error is not None:
             self._holds.hold_stalled(source, target)
 
     def _show_throttles(self, left_s: Mapping[int, float]) -> None:

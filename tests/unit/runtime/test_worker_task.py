@@ -322,6 +322,34 @@ async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_d
     await bench.running.stop(1.0)
 
 
+async def test_what_holds_a_partition_on_either_side_is_shown_until_it_ends_there() -> None:
+    task = EndlessTask(["orders"])
+    bench = Bench(task)
+    target = TopicPartition("A.orders", 0)
+    bench.sender.stuck = {target}
+    await bench.begin(lambda: task.read["orders"] > 0)
+    away, full, denied = (
+        ConnectionFailedError(it) for it in ("no leader", "disk full", "no right")
+    )
+    shown: list[tuple[str, str]] = []
+    for side, error in (
+        *(("source", away), ("target", full), ("target", None), ("source", denied)),
+        *(("target", full), ("source", None), ("target", None)),
+    ):
+        if side == "target":
+            bench.sender.on_stalled(target, error)
+        else:
+            state = PartitionState.RUNNING if error is None else PartitionState.HELD
+            bench.context.partition_state(ORDERS, state, error)
+        (meter,) = bench.meter.partitions
+        shown.append((meter.state, meter.cause))
+    held = [("HELD", "no leader")] * 3 + [("HELD", "no right")] * 2
+    assert shown == [*held, ("HELD", "disk full"), ("RUNNING", "")]
+    bench.sender.stuck.clear()
+    bench.sender.acknowledge_all()
+    await bench.running.stop(1.0)
+
+
 async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(FakeTask([outgoing("orders", 0)]))
