@@ -39,7 +39,7 @@ LONGEST_RETRY_MS: Final = 10_000
 STANDSTILL_S: Final = 10.0
 """After so long without an acknowledgement of what was read, the flow is shown as DEGRADED."""
 LOOK_AGAIN_S: Final = 5.0
-"""Interval for asking brokers what a paused consumer does not receive, and for positions that this task has not committed."""
+"""Interval for asking brokers where quiet and paused partitions end, and for positions that this task has not committed."""
 
 Positions = Mapping[TopicPartition, int]
 Prepare = Callable[[SinkRecord], SinkRecord | None]
@@ -95,8 +95,12 @@ class GroupConsumer(PlacedConsumer, Protocol):
         """Return records of these again."""
         ...
 
-    def end(self, partition: TopicPartition, *, ask: bool) -> int:
-        """Return the partition's end of the last Fetch response, or ``ask`` its broker; -1 where it did not answer."""
+    def end(self, partition: TopicPartition) -> int:
+        """Return the partition's end of the last Fetch response, however old that is, -1 before one."""
+        ...
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Positions:
+        """Ask brokers where logs end; those of brokers that do not answer are left out."""
         ...
 
     def close(self) -> None:
@@ -201,9 +205,9 @@ class SinkLoop:
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
         self._places = SinkPlaces(observer, clock)
-        self._silent: set[TopicPartition] = set()
-        self._is_away = False
-        """Partitions that are paused at the consumer."""
+        # Partitions that are paused at the consumer, and quiet ones whose broker did not say where they end: what the
+        # consumer keeps of its last answer may be old by now.
+        self._silent, self._unheard = set[TopicPartition](), set[TopicPartition]()
         self._held: set[TopicPartition] = set()
         """Those among them that must not be read."""
         self._task_held: set[TopicPartition] = set()
@@ -562,28 +566,27 @@ class SinkLoop:
             self._asked_at = now
             self._look_up_committed(consumer)
         counts, self._ready = self._ready, {}
-        if asks or counts:
-            self._is_away = not counts and not self._answers(consumer)
-        is_away = self._is_away
+        told: Positions = {}
+        if asks:
+            quiet = self._owned - counts.keys()
+            told = consumer.ends(quiet) if quiet else {}
+            self._unheard = quiet - told.keys()
+        self._unheard.difference_update(counts)
         made: dict[TopicPartition, SinkProgress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
             is_silent = partition in self._silent
             if is_silent and not asks and not count.records:
                 continue  # what was reported last is as good
-            end = -1 if is_away else consumer.end(partition, ask=is_silent and asks)
+            end = -1
+            if partition not in self._unheard:
+                end = told[partition] if partition in told else consumer.end(partition)
             lag = self._lag(partition, end)
-            is_away = is_away or (is_silent and asks and end < 0)  # it is waited for once
             self._places.ends_at(partition, end)
             made[partition] = SinkProgress(
                 count.records, count.size_bytes, count.newest_ms, lag, end
             )
         self._observer.progress(made)
-
-    def _answers(self, consumer: GroupConsumer) -> bool:
-        """Whether the source says where a log ends: what the consumer keeps of the last answer may be old by now."""
-        heard = min(self._owned - self._silent, default=None)
-        return heard is None or consumer.end(heard, ask=True) >= 0
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:
         """Look up committed positions of partitions where this task has committed none, so that idle ones have a lag too."""

@@ -277,6 +277,24 @@ def test_a_quiet_partition_has_the_lag_of_its_group() -> None:
     assert stage.observed.made[-1][T0].lag_records == 0
 
 
+def test_the_lag_of_a_partition_whose_broker_is_silent_is_not_known_while_others_are_copied() -> (
+    None
+):
+    stage = begun(T0, T1)
+    stage.pass_s(6)
+    assert {it.lag_records for it in stage.observed.made[-1].values()} == {0}
+    stage.consumer.away = {T0}
+    for _ in range(6):
+        stage.group.ends[T0] += 1
+        stage.group.ends[T1] += 1
+        stage.pass_s(1)
+    made = stage.observed.made[-1]
+    assert (made[T0].lag_records, made[T1].lag_records >= 0) == (-1, True)
+    stage.consumer.away = set()
+    stage.pass_s(3)
+    assert stage.observed.made[-1][T0].lag_records == 0
+
+
 def test_the_lag_of_a_paused_task_grows() -> None:
     stage = begun(T0)
     stage.pass_s(6)
