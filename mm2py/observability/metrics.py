@@ -638,16 +638,17 @@ class FlowMeter:
         self._records_lost += lost
         self._records_may_be_doubled += may_be_doubled
 
-    def sample(self) -> FlowSample:
-        """Return its sums, for the course of the last hour."""
+    def sample(self, waiting: Iterable[PartitionSnapshot] = ()) -> FlowSample:
+        """Return its sums, for the course of the last hour; what waits for its copy has no meter, and lags."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
         # Heartbeats and third parties' sources have no lag.
-        lag = lag_of(
+        measured = (
             (it.lag_records, _age(it.lag_records, it.newest_ms, it.lag_ms(now_ms)), it.state)
             for it in meters
             if names_a_topic(it.source.topic)
         )
+        lag = lag_of((*measured, *((it.lag_records, it.age_ms, it.state) for it in waiting)))
         return FlowSample(
             at_ms=now_ms,
             lag_records=lag.records,
