@@ -4,15 +4,16 @@ Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one wo
 wrong with it. Reads only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.mirror.backfills import Job
 from mm2py.observability.metrics import NodeSnapshot
-from mm2py.runtime.errors import NotFoundError
+from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_context import KEPT_OUT
@@ -31,6 +32,10 @@ _WHILE_DISABLED: Final = (*_NOT_AT_WORK, *_RESTING)
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
+_GONE: Final = (
+    "its worker {} has left the flow's group, its work waits for its return: for scheduled.rebalance.max.delay.ms at most,"
+    " then another worker takes over"
+)
 _NO_SOURCE: Final = (
     "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
     " /connectors), or roll the flow back"
@@ -137,7 +142,9 @@ class FlowWork:
         if self.failure:
             yield "flow", self.failure
         for where, work in self.works():
-            if work is not None and work.state is State.FAILED:
+            if work is not None and (
+                work.state is State.FAILED or (work.state is State.UNASSIGNED and work.trace)
+            ):
                 yield where, _plain(work.trace or "")
         if self.source is None and self.connectors:
             yield "flow", _NO_SOURCE
@@ -183,8 +190,11 @@ class FlowWork:
 def read_flow(herder: Herder) -> FlowWork:
     """Return what a herder knows now of its connectors and tasks."""
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
+    members = _members(herder)
     connectors = [
-        _read(herder, info) for info in infos if info is not None and info.type != "unknown"
+        _read(herder, info, members)
+        for info in infos
+        if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
     return FlowWork(connectors, failure, _disabled(herder, connectors))
@@ -206,13 +216,30 @@ def _disabled(herder: Herder, connectors: Sequence[ConnectorWork]) -> str:
     return str(herder.flow) if configs and not any(map(enabled, configs)) else ""
 
 
-def _read(herder: Herder, info: ConnectorInfo) -> ConnectorWork:
+def _members(herder: Herder) -> Collection[str]:
+    """Return the names of the workers in a flow's group, none where this one does not know them: the leader does."""
+    try:
+        urls = () if herder.flow is None else herder.member_urls()
+    except HerderError:
+        return ()
+    return {herder.worker_id, *(urlsplit(url).netloc for url in urls)} if urls else ()
+
+
+def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> ConnectorWork:
     try:
         state = herder.status(info.name)
     except NotFoundError:
         return ConnectorWork(info, None, dict.fromkeys(info.tasks))
-    tasks = {task: state.tasks.get(task.number) for task in info.tasks}
-    return ConnectorWork(info, state.connector, tasks)
+
+    def now(work: WorkState | None) -> WorkState | None:
+        """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote last stays."""
+        gone = work is not None and members and work.worker_id not in members
+        if work is None or not gone or work.state is not State.RUNNING:
+            return work
+        return replace(work, state=State.UNASSIGNED, trace=_GONE.format(work.worker_id))
+
+    tasks = {task: now(state.tasks.get(task.number)) for task in info.tasks}
+    return ConnectorWork(info, now(state.connector), tasks)
 
 
 async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, TaskId]:

@@ -251,6 +251,23 @@ def test_a_flow_is_as_well_as_its_worst_part(
     assert rig.ask("GET", "/flows/A->B").json["state"] == said
 
 
+def test_what_a_worker_that_is_gone_wrote_last_does_not_run(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    work = state(NAME).connector
+    herder.states[NAME] = ConnectorState(
+        NAME, work, {0: replace(work, worker_id="gone:1")}, "source"
+    )
+    found = rig.ask("GET", "/flows/A->B").json
+    (task,) = found["connectors"][0]["tasks"]
+    assert (found["state"], task["state"]) == ("UNASSIGNED", "UNASSIGNED")
+    (error,) = found["errors"]
+    assert error["where"] == f"{NAME}-0"
+    assert "its worker gone:1 has left" in error["message"]
+    herder.urls = (*herder.urls, "http://gone:1/")  # it has come back
+    rig.peers.answers = {"http://gone:1/": snapshot("gone:1", AB)}
+    assert rig.ask("GET", "/flows/A->B").json["state"] == "RUNNING"
+
+
 @pytest.mark.parametrize(
     ("source", "checkpoints", "said", "resting"),
     [
