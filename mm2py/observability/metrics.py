@@ -110,6 +110,8 @@ class PartitionMeter:
     def report_lag(self, lag_records: int, newest_ms: int, now_ms: int, end: int = UNKNOWN) -> None:
         """Note the distance to the source's end, which is ``end`` now, and the newest copied timestamp."""
         self.lag_records = lag_records
+        if now_ms < self.caught_up_ms:  # the clock was set back: nothing is known of the future
+            self.caught_up_ms, self.newest_ms = now_ms, min(self.newest_ms, now_ms)
         self._note_newest(newest_ms, now_ms)
         if lag_records == 0:
             self.caught_up_ms, self._seen_end = now_ms, (now_ms, 0)

@@ -108,6 +108,15 @@ def test_a_time_of_the_future_is_no_age_it_hid_any_lag_for_good() -> None:
     assert (age_ms(9), meter.sample().lag_ms) == (30_000, 30_000)
 
 
+def test_a_clock_that_is_set_back_hides_no_lag() -> None:
+    partition = Metrics(FakeClock(NOW)).flow(FLOW).partition(ORDERS)
+    partition.report_lag(0, NOW, NOW)
+    for second in (0, 30):
+        now_ms = NOW - 3_600_000 + 1_000 * second
+        partition.report_lag(9, NOW, now_ms)
+        assert partition.lag_ms(now_ms) == 1_000 * second
+
+
 def test_lag_in_time_is_bounded_by_when_the_log_had_no_more_than_is_copied_by_now() -> None:
     partition = Metrics(FakeClock(NOW)).flow(FLOW).partition(ORDERS)
     made_up = 1_000
