@@ -134,7 +134,7 @@ class SinkObserver(PlaceObserver, Protocol):
         ...
 
     def standstill(self, cause: str) -> None:
-        """Nothing that was read is being acknowledged, with the cause; an empty cause ends the standstill."""
+        """Nothing that was read is being acknowledged, or partitions are not read, with the cause; an empty one ends the standstill."""
         ...
 
 
@@ -609,20 +609,22 @@ class SinkLoop:
         return max(0, end - position) if end >= 0 else -1
 
     def _report_standstill(self, now: float) -> None:
-        """Report when nothing is acknowledged although records were read."""
+        """Report when nothing is acknowledged although records were read, or partitions must not be read for long."""
         waits = bool(self._retry_at) or not self._positions.items() <= self._committed.items()
         if not waits:
             self._moved_at, self._cause = None, ""
         elif self._moved_at is None:
             self._moved_at = now
         late_s = 0.0 if self._moved_at is None else now - self._moved_at
-        stands = late_s >= STANDSTILL_S
-        if stands != self._stands:
-            self._stands = stands
+        text = ""
+        if late_s >= STANDSTILL_S:
             cause = self._cause or "the target does not acknowledge; the task's log says more"
-            self._observer.standstill(
-                f"nothing of what was read is acknowledged: {cause}" if stands else ""
-            )
+            text = f"nothing of what was read is acknowledged: {cause}"
+        elif self._places.cause:
+            text = f"{len(self._places.unsure)} partitions are not read before the ids of their topics are known: {self._places.cause}"
+        if bool(text) != self._stands:
+            self._stands = bool(text)
+            self._observer.standstill(text)
 
     # ---- AssignmentListener
 

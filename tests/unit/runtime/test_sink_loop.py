@@ -480,7 +480,9 @@ def test_a_partition_is_not_read_before_its_topic_is_known() -> None:
     assert offsets(stage) == list(range(9))
 
 
-def test_a_source_without_topic_ids_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_without_topic_ids_is_named_in_the_log_and_for_displays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = Stage(FakeGroup(p0=6))
     assert stage.loop.start()
     stage.consumer.id_errors = [not_now() for _ in range(25)]
@@ -488,8 +490,12 @@ def test_a_source_without_topic_ids_is_named_in_the_log(caplog: pytest.LogCaptur
     stage.pass_s(25)
     said = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     assert ["partitions=1" in it for it in said] == [True]
+    (told,) = stage.observed.standstills
+    assert told == "1 partitions are not read before the ids of their topics are known: not now"
     stage.turn(1.0)
     assert offsets(stage) == [0, 1, 2]
+    stage.pass_s(2)
+    assert stage.observed.standstills[1:] == [""]
 
 
 @pytest.mark.parametrize(("start", "resets_to_end"), [(12, False), (7, True), (12, True)])
