@@ -678,7 +678,8 @@ class MirrorSourceTask(BatchSourceTask):
         begins = [source for source, position in positions.items() if position == EARLIEST]
         if begins:
             positions |= await reader.log_starts(begins)
-        for source, end in (await reader.log_ends(tuple(self._failed))).items():
+        # Others may have failed meanwhile.
+        for source, end in (await reader.log_ends(tuple(positions))).items():
             self._report_uncopied(source, positions[source], end)
 
     def _uncopied(self, source: TopicPartition) -> int:
