@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.mirror.backfills import Job
+from mm2py.mirror.backfills import NO_DRIVER, Job
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
@@ -59,6 +59,14 @@ def unfinished_job(herder: Herder) -> Job | None:
     return None if job is None or job.state.is_over else job
 
 
+def _abandoned(herder: Herder) -> str:
+    store = herder.backfills
+    job = None if store is None or not store.live else store.shown_job
+    if job is None or job.cause != NO_DRIVER:
+        return ""
+    return f"{job.kind.lower()} {job.id} has it; {NO_DRIVER}"
+
+
 def state_name(work: WorkState | None) -> str:
     """Return the state of a connector or task, UNASSIGNED while it has none."""
     return State.UNASSIGNED.value if work is None else work.state.value
@@ -96,6 +104,8 @@ class FlowWork:
     connectors: Sequence[ConnectorWork]
     failure: str = ""
     """Why the flow's herder does not run here, empty while it does."""
+    abandoned: str = ""
+    """Why nobody copies what a backfill has, empty where somebody does, or there is none."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
@@ -160,7 +170,8 @@ class FlowWork:
                 # What waits for its copy has no task: its connector names it, once for the whole topic.
                 stuck = part.state in _STUCK and bool(part.task)
                 if stuck and not (on_spark and part.cause == KEPT_OUT):
-                    yield str(part.source), part.cause
+                    abandoned = self.abandoned if part.cause == KEPT_OUT else ""
+                    yield str(part.source), abandoned or part.cause
 
     def _resting(self) -> Iterator[tuple[str, str]]:
         """Return the connectors that rest beside others that do not: Connect's interface pauses each by itself."""
@@ -197,7 +208,7 @@ def read_flow(herder: Herder) -> FlowWork:
         if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
-    return FlowWork(connectors, failure, _disabled(herder, connectors))
+    return FlowWork(connectors, failure, _abandoned(herder), _disabled(herder, connectors))
 
 
 def is_disabled(herder: Herder) -> bool:
