@@ -17,7 +17,7 @@ from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_context import KEPT_OUT
-from mm2py.types import State, TaskId, TopicPartition
+from mm2py.types import FlowName, State, TaskId, TopicPartition
 
 DEGRADED: Final = "DEGRADED"
 """The flow works, but not all of it does."""
@@ -108,6 +108,7 @@ class FlowWork:
     """Why nobody copies what a backfill has, empty where somebody does, or there is none."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
+    flow: FlowName | None = None
 
     @property
     def source(self) -> ConnectorWork | None:
@@ -178,11 +179,12 @@ class FlowWork:
         resting = {it.name: it.state for it in self.connectors if state_name(it.state) in _RESTING}
         if len(resting) == len(self.connectors):
             return
+        pair = "" if self.flow is None else "/".join(self.flow)
         for name, state in resting.items():
             yield (
                 name,
-                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{name}/resume,"
-                " or all with mm2py flow resume",
+                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT"
+                f" /{pair}/connectors/{name}/resume, or all with mm2py flow resume {pair}",
             )
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
@@ -208,7 +210,8 @@ def read_flow(herder: Herder) -> FlowWork:
         if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
-    return FlowWork(connectors, failure, _abandoned(herder), _disabled(herder, connectors))
+    disabled = _disabled(herder, connectors)
+    return FlowWork(connectors, failure, _abandoned(herder), disabled, herder.flow)
 
 
 def is_disabled(herder: Herder) -> bool:

@@ -315,6 +315,9 @@ def test_a_flow_whose_source_connector_rests_does_not_run_and_one_that_rests_is_
         herder.states[name] = ConnectorState(name, work, {0: work}, "source")
     found = rig.ask("GET", "/flows/A->B").json
     assert (found["state"], [it["where"] for it in found["errors"]]) == (said, resting)
+    for name, error in zip(resting, found["errors"], strict=True):
+        assert f"PUT /A/B/connectors/{name}/resume" in error["message"]
+        assert error["message"].endswith("mm2py flow resume A/B")
 
 
 # -- changing properties
