@@ -32,7 +32,7 @@ const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && (f.lag_ms === nu
 
 // Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
-  (f) => f.state === "FAILED" && ["bad", "it copies nothing", cli("restart", f, " --only-failed")],
+  (f) => f.state === "FAILED" && ["bad", f.copied_topics > 0 ? "part of it failed, topics are copied" : "it copies nothing", cli("restart", f, " --only-failed")],
   (f) => f.state === "WAITING" && ["bad", `waits for a cluster (${f.source} or ${f.target}): it copies nothing`, cli("describe", f)],
   (f) => f.state === "SUSPENDED" && ["bad", `the target ${f.target} does not answer: it copies nothing`, cli("describe", f)],
   (f) => f.state === "DISABLED" && ["off", "not enabled: it sends heartbeats and copies nothing", cli("create", f)],
@@ -92,7 +92,7 @@ export function failoverNow(flow) {
 }
 
 /** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
-export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow);
+export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow) && !isStuck(flow);
 
 const STATES = { PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn", RESTARTING: "warn", HELD: "warn", FAILED: "bad" };
 
