@@ -292,9 +292,15 @@ class SinkLoop:
             self._task.start()
         except RetriableError as error:
             log.warning("the task cannot start yet, tried again cause=%s", cause_text(error))
+            now = self._clock.monotonic()
+            self._moved_at = now if self._moved_at is None else self._moved_at
+            if not self._stands and now - self._moved_at >= STANDSTILL_S:
+                self._stands = True
+                self._observer.standstill(f"the task cannot start yet: {cause_text(error)}")
             self.stopping.wait(self._retries.next_s())
             return False
         self._retries.reset()
+        self._moved_at = None
         self._consumer = self._open(self)
         self._commit_at = self._clock.monotonic() + self._settings.commit_s
         return True

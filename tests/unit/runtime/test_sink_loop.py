@@ -245,6 +245,19 @@ def test_a_start_that_fails_for_now_is_tried_again_and_one_for_good_ends_it() ->
     assert stage.consumers == []
 
 
+def test_a_start_that_fails_for_long_is_told_with_the_cause_until_it_succeeds() -> None:
+    stage = Stage()
+    stage.task.start_errors = [not_now("no table"), not_now("no table")]
+    assert not stage.loop.start()
+    assert stage.observed.standstills == []
+    stage.clock.seconds += 12
+    assert not stage.loop.start()
+    assert stage.observed.standstills == ["the task cannot start yet: no table"]
+    stage.begin(T0)
+    stage.turn(0, 1.0)
+    assert stage.observed.standstills[1:] == [""]
+
+
 def test_what_is_not_acknowledged_is_not_counted_lags_and_is_told() -> None:
     stage = begun(T0)
     stage.task.answer = lambda _: {}

@@ -362,6 +362,28 @@ async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptu
     assert len(waiting) == 2, "one line per outage below 10 s"
 
 
+@pytest.mark.parametrize("at_start", [True, False])
+async def test_what_a_task_tries_in_vain_for_long_is_told_with_the_cause_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch, at_start: bool
+) -> None:
+    errors = [ConnectionFailedError("no source")] * 12
+    bench = Bench(FakeTask(*([] if at_start else errors), [outgoing("orders", 0)]))
+    bench.task.start_errors = [*errors] if at_start else []
+    told: list[str] = []
+    report = bench.context.report_finding
+
+    def note(what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        told.append(text)
+        report(what, text, count=count, harms=harms)
+
+    monkeypatch.setattr(bench.context, "report_finding", note)
+    await bench.run()
+    what = "the task's start" if at_start else "the source"
+    assert set(told[:-1]) == {f"waits for {what}: no source"}
+    assert 0 < len(told) - 1 < len(errors), "not at once"
+    assert (told[-1], bench.meter.findings) == ("", ())
+
+
 async def test_poll_is_retried_after_a_retriable_error() -> None:
     bench = Bench(FakeTask(ConnectionFailedError("gone"), [outgoing("orders", 0)]))
     await bench.run()
