@@ -222,7 +222,7 @@ class SinkLoop:
         """Of each partition what was read and is not committed."""
         self._ready: dict[TopicPartition, _Count] = {}
         """What was committed and is not reported."""
-        self._asked_at = -inf
+        self._asked_at = self._heard_at = -inf
         self._moved_at: float | None = None
         """When something was committed last, while more waits for it."""
         self._cause = ""
@@ -578,6 +578,8 @@ class SinkLoop:
             told = consumer.ends(quiet) if quiet else {}
             self._unheard = quiet - told.keys()
         self._unheard.difference_update(counts)
+        if not self._unheard:
+            self._heard_at = now
         made: dict[TopicPartition, SinkProgress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
@@ -626,6 +628,8 @@ class SinkLoop:
         if late_s >= STANDSTILL_S:
             cause = self._cause or "the target does not acknowledge; the task's log says more"
             text = f"nothing of what was read is acknowledged: {cause}"
+        elif self._unheard and now - self._heard_at >= STANDSTILL_S:
+            text = f"{_shown(self._unheard)}: the source does not say where they end, what waits there is not known"
         elif self._places.cause:
             text = f"{len(self._places.unsure)} partitions are not read before the ids of their topics are known: {self._places.cause}"
         if bool(text) != self._stands:

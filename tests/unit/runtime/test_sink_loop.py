@@ -303,9 +303,13 @@ def test_the_lag_of_a_partition_whose_broker_is_silent_is_not_known_while_others
         stage.pass_s(1)
     made = stage.observed.made[-1]
     assert (made[T0].lag_records, made[T1].lag_records >= 0) == (-1, True)
+    assert stage.observed.standstills == []
+    stage.pass_s(12)
+    assert ["t-0: the source does not say" in it for it in stage.observed.standstills] == [True]
     stage.consumer.away = set()
     stage.pass_s(3)
     assert stage.observed.made[-1][T0].lag_records == 0
+    assert stage.observed.standstills[1:] == [""]
 
 
 def test_the_lag_of_a_paused_task_grows() -> None:
