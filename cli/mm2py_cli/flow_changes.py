@@ -335,7 +335,9 @@ class _Change:
             try:
                 flow = rest.view(FlowView, flow_path(name))
                 state = flow.state
-                if state == self.wait_for:
+                # One whose source connector rests is PAUSED or STOPPED already.
+                others = {it.state for it in flow.connectors} - {self.wait_for}
+                if state == self.wait_for and not others:
                     return health([flow])
             except (FatalError, RetriableError) as error:
                 # A flow that was just created is unknown to a worker that has not heard of it yet.

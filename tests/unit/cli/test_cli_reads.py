@@ -324,9 +324,13 @@ def test_a_dry_run_says_that_nothing_was_changed_and_waits_for_nothing() -> None
 def test_wait_ends_when_the_flow_is_in_its_state() -> None:
     found = change_api()
     busy = refusal(409, "a rebalance is under way")
-    found.answers["GET", PATH] = Turns([busy, {**FLOW, "state": "PAUSED"}])
+    source = {"name": "MirrorSourceConnector", "state": "PAUSED", "worker": "w1:1", "tasks": []}
+    groups = {**source, "name": "MirrorCheckpointConnector"}
+    whole = {**FLOW, "state": "PAUSED", "connectors": [source, groups]}
+    part = {**whole, "connectors": [source, {**groups, "state": "RUNNING"}]}
+    found.answers["GET", PATH] = Turns([busy, part, whole])
     assert found.run("flow", "pause", "A/B", "--wait").code == 0
-    assert len(found.requests) == 3
+    assert len(found.requests) == 4
 
 
 def test_wait_ends_with_3_when_the_flow_does_not_get_there() -> None:
