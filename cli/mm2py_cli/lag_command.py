@@ -127,6 +127,9 @@ class _View:
             if flow.state in ("PAUSED", "STOPPED") and flow.enabled:
                 say(f"{flow.flow} is {flow.state}: it falls behind")
                 code = UNHEALTHY
+            elif flow.topics == 0 and flow.enabled:
+                say(f"{flow.flow} copies no topic")
+                code = UNHEALTHY
         late = [topic for topic in topics if self.limits.passed_by(topic)]
         if late:
             say(f"{len(late):,} of {len(topics):,} topics are too far behind")

@@ -135,8 +135,11 @@ class MirrorSinkConnector(SinkConnector):
         return {**self._upkeep.waiting(), **self._held}
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Return what waits in source partitions whose copy does not exist."""
-        return self._upkeep.backlog()
+        """Return what waits in source partitions whose copy does not exist, and those of topics that must not be read yet."""
+        causes = {tp.topic: cause for tp, cause in self._held.items()}
+        ready = self._upkeep.topics.ready() if causes else ()
+        held = {tp: WaitingPartition(causes[tp.topic]) for tp in ready if tp.topic in causes}
+        return {**self._upkeep.backlog(), **held}
 
     def notes(self) -> Mapping[str, str]:
         """What is worth knowing of the topics though nothing is wrong."""

@@ -604,7 +604,8 @@ class MirrorSourceTask(BatchSourceTask):
                 behind += reader.waiting(source)
             if not behind and silent_s > CURRENT_S:
                 continue  # a report without lag says that all up to now is copied
-            self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+            end = reader.end(source) if silent_s <= CURRENT_S else -1
+            self._context.report_lag(source, behind, self._newest_ms.get(source, -1), end)
 
     def _progress(self, source: TopicPartition) -> tuple[int, int, int] | None:
         """Return the next offset that is not copied, the log's end, and the newest copied timestamp."""
@@ -675,7 +676,8 @@ class MirrorSourceTask(BatchSourceTask):
         begins = [source for source, position in positions.items() if position == EARLIEST]
         if begins:
             positions |= await reader.log_starts(begins)
-        for source, end in (await reader.log_ends(tuple(self._failed))).items():
+        # Others may have failed meanwhile.
+        for source, end in (await reader.log_ends(tuple(positions))).items():
             self._report_uncopied(source, positions[source], end)
 
     def _uncopied(self, source: TopicPartition) -> int:

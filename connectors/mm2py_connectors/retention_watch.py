@@ -468,16 +468,18 @@ class RetentionWatch:
         self._context.report_finding("retention not known", text, count=len(whys), harms=False)
 
     def _report_stalled(self, behind: Collection[TopicPartition]) -> None:
-        """Name partitions of which nothing is copied though more arrives; paused, held and failed ones have a state of their own."""
+        """Name partitions of which nothing is copied though more arrives, or for long; paused, held and failed ones have a state of their own."""
         now_ms = self._context.clock.now_ms()
         stalled: dict[str, str] = {}
         harms = False
         for tp in behind:
             course = self._courses[tp]
-            why, may_last = self._why_stalled(tp) if course.is_stalled else ("", True)
+            # Where nothing more is written it may wait for its turn: in a first copy of much history, for minutes.
+            is_late = now_ms - course.since_ms > LONGEST_TRANSACTION_S * 1000
+            why, may_last = self._why_stalled(tp) if is_late or course.is_stalled else ("", True)
             if why:
                 stalled[str(tp)] = why
-                harms |= not may_last or now_ms - course.since_ms > LONGEST_TRANSACTION_S * 1000
+                harms |= is_late or not may_last
         names = some_of(sorted(stalled), _MOST_NAMED)
         text = f"nothing is copied of {names}: {next(iter(stalled.values()))}" if stalled else ""
         self._context.report_finding("stalled", text, count=len(stalled), harms=harms)

@@ -273,8 +273,10 @@ class TaskContext(Protocol):
         """
         ...
 
-    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
-        """Report how far behind the source end a partition is, and its newest copied timestamp."""
+    def report_lag(
+        self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
+    ) -> None:
+        """Report how far behind the source's end a partition is, its newest copied timestamp, and where that end is now."""
         ...
 
     def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:

@@ -4,15 +4,16 @@ Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one wo
 wrong with it. Reads only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
-from mm2py.mirror.backfills import Job
+from mm2py.mirror.backfills import NO_DRIVER, Job
 from mm2py.mirror.flow_state import enabled
 from mm2py.observability.metrics import KEPT_OUT, NodeSnapshot
-from mm2py.runtime.errors import NotFoundError
+from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import State, TaskId, TopicPartition
@@ -30,6 +31,10 @@ _WHILE_DISABLED: Final = (*_NOT_AT_WORK, *_RESTING)
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
+_GONE: Final = (
+    "its worker {} has left the flow's group, its work waits for its return: for scheduled.rebalance.max.delay.ms at most,"
+    " then another worker takes over"
+)
 
 
 def engine(config: Mapping[str, str | None]) -> str:
@@ -42,6 +47,14 @@ def unfinished_job(herder: Herder) -> Job | None:
     store = herder.backfills
     job = None if store is None or not store.live else store.shown_job
     return None if job is None or job.state.is_over else job
+
+
+def _abandoned(herder: Herder) -> str:
+    store = herder.backfills
+    job = None if store is None or not store.live else store.shown_job
+    if job is None or job.cause != NO_DRIVER:
+        return ""
+    return f"{job.kind.lower()} {job.id} has it; {NO_DRIVER}"
 
 
 def state_name(work: WorkState | None) -> str:
@@ -83,6 +96,8 @@ class FlowWork:
     """Why the flow's herder does not run here, empty while it does."""
     flow: str = ""
     """Its name, for remedies."""
+    abandoned: str = ""
+    """Why nobody copies what a backfill has, empty where somebody does, or there is none."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
@@ -129,7 +144,9 @@ class FlowWork:
         if self.failure:
             yield "flow", self.failure
         for where, work in self.works():
-            if work is not None and work.state is State.FAILED:
+            if work is not None and (
+                work.state is State.FAILED or (work.state is State.UNASSIGNED and work.trace)
+            ):
                 yield where, _plain(work.trace or "")
         if self.source is None and self.connectors:
             yield (
@@ -149,7 +166,8 @@ class FlowWork:
                 # What waits for its copy has no task: its connector names it, once for the whole topic.
                 stuck = part.state in _STUCK and bool(part.task)
                 if stuck and not (on_spark and part.cause == KEPT_OUT):
-                    yield str(part.source), part.cause
+                    abandoned = self.abandoned if part.cause == KEPT_OUT else ""
+                    yield str(part.source), abandoned or part.cause
 
     def _resting(self) -> Iterator[tuple[str, str]]:
         """Return the connectors that rest beside others that do not: Connect's interface pauses each by itself."""
@@ -179,11 +197,16 @@ class FlowWork:
 def read_flow(herder: Herder) -> FlowWork:
     """Return what a herder knows now of its connectors and tasks."""
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
+    members = _members(herder)
     connectors = [
-        _read(herder, info) for info in infos if info is not None and info.type != "unknown"
+        _read(herder, info, members)
+        for info in infos
+        if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
-    return FlowWork(connectors, failure, str(herder.flow), _disabled(herder, connectors))
+    return FlowWork(
+        connectors, failure, str(herder.flow), _abandoned(herder), _disabled(herder, connectors)
+    )
 
 
 def is_disabled(herder: Herder) -> bool:
@@ -202,13 +225,30 @@ def _disabled(herder: Herder, connectors: Sequence[ConnectorWork]) -> str:
     return str(herder.flow) if configs and not any(map(enabled, configs)) else ""
 
 
-def _read(herder: Herder, info: ConnectorInfo) -> ConnectorWork:
+def _members(herder: Herder) -> Collection[str]:
+    """Return the names of the workers in a flow's group, none where this one does not know them: the leader does."""
+    try:
+        urls = () if herder.flow is None else herder.member_urls()
+    except HerderError:
+        return ()
+    return {herder.worker_id, *(urlsplit(url).netloc for url in urls)} if urls else ()
+
+
+def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> ConnectorWork:
     try:
         state = herder.status(info.name)
     except NotFoundError:
         return ConnectorWork(info, None, dict.fromkeys(info.tasks))
-    tasks = {task: state.tasks.get(task.number) for task in info.tasks}
-    return ConnectorWork(info, state.connector, tasks)
+
+    def now(work: WorkState | None) -> WorkState | None:
+        """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote last stays."""
+        gone = work is not None and members and work.worker_id not in members
+        if work is None or not gone or work.state is not State.RUNNING:
+            return work
+        return replace(work, state=State.UNASSIGNED, trace=_GONE.format(work.worker_id))
+
+    tasks = {task: now(state.tasks.get(task.number)) for task in info.tasks}
+    return ConnectorWork(info, now(state.connector), tasks)
 
 
 async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, TaskId]:

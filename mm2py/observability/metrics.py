@@ -30,6 +30,9 @@ RATE_MARK_MS: Final = 5_000
 SHORTEST_RATE_MS: Final = 1_000
 """A rate over less is no rate."""
 
+AHEAD_MS: Final = 5_000
+"""A record's time that is further ahead was made up, or given by a clock that is wrong: it says nothing of when it was written."""
+
 RESTARTS_MS: Final = 60_000
 """A partition that comes back within this time is as old as it was: its task was started again."""
 
@@ -65,6 +68,7 @@ class PartitionMeter:
 
     __slots__ = (
         "_marks",
+        "_seen_end",
         "age",
         "bytes",
         "caught_up_ms",
@@ -96,7 +100,7 @@ class PartitionMeter:
         self.lag_records = UNKNOWN
         self.newest_ms = UNKNOWN
         self.caught_up_ms = UNKNOWN
-        """Wall clock when the lag was last seen at 0."""
+        """Wall clock of a moment up to which all is known to be copied: the lag was 0, or what the log had then is copied by now."""
         self.state = "RUNNING"
         self.paused = False
         self.cause = ""
@@ -105,20 +109,33 @@ class PartitionMeter:
         """How old the newest record was when it was read, and when its copy was acknowledged."""
         # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice that.
         self._marks: tuple[_Mark, _Mark] | None = None
+        # When the log was seen to end where, and is not copied up to there since.
+        self._seen_end = (UNKNOWN, 0)
 
-    def report_lag(self, lag_records: int, newest_ms: int, now_ms: int) -> None:
-        """Note the distance to the source's end and the newest copied timestamp."""
+    def report_lag(self, lag_records: int, newest_ms: int, now_ms: int, end: int = UNKNOWN) -> None:
+        """Note the distance to the source's end, which is ``end`` now, and the newest copied timestamp."""
         self.lag_records = lag_records
-        self.newest_ms = max(self.newest_ms, newest_ms)
+        if now_ms < self.caught_up_ms:  # the clock was set back: nothing is known of the future
+            self.caught_up_ms, self.newest_ms = now_ms, min(self.newest_ms, now_ms)
+        self._note_newest(newest_ms, now_ms)
         if lag_records == 0:
-            self.caught_up_ms = now_ms
+            self.caught_up_ms, self._seen_end = now_ms, (now_ms, 0)
+        elif lag_records > 0 and end >= 0:
+            at_ms, seen = self._seen_end
+            if end - lag_records >= seen:
+                self.caught_up_ms = max(self.caught_up_ms, at_ms)
+            if end - lag_records >= seen or end < seen:  # or it is another log
+                self._seen_end = now_ms, end
         self._mark(now_ms)
 
     def note_copied(self, newest_ms: int, now_ms: int) -> None:
         """Note the newest timestamp of records whose copies are acknowledged."""
-        if newest_ms > self.newest_ms:
-            self.newest_ms = newest_ms
+        self._note_newest(newest_ms, now_ms)
         self.latency.note(now_ms - newest_ms, now_ms)
+
+    def _note_newest(self, newest_ms: int, now_ms: int) -> None:
+        if self.newest_ms < newest_ms <= now_ms + AHEAD_MS:
+            self.newest_ms = newest_ms
 
     def lag_ms(self, now_ms: int) -> int:
         """Return how old the oldest record not yet copied can be at most, 0 when nothing lags, or nothing is known.
@@ -629,16 +646,17 @@ class FlowMeter:
         self._records_lost += lost
         self._records_may_be_doubled += may_be_doubled
 
-    def sample(self) -> FlowSample:
-        """Return its sums, for the course of the last hour."""
+    def sample(self, waiting: Iterable[PartitionSnapshot] = ()) -> FlowSample:
+        """Return its sums, for the course of the last hour; what waits for its copy has no meter, and lags."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
         # Heartbeats and third parties' sources have no lag.
-        lag = lag_of(
+        measured = (
             (it.lag_records, _age(it.lag_records, it.newest_ms, it.lag_ms(now_ms)), it.state)
             for it in meters
             if names_a_topic(it.source.topic)
         )
+        lag = lag_of((*measured, *((it.lag_records, it.age_ms, it.state) for it in waiting)))
         return FlowSample(
             at_ms=now_ms,
             lag_records=lag.records,

@@ -97,6 +97,11 @@ class Patience:
         self._failures += 1
         return not await wait_or_stop(self._clock, pause, self._stop)
 
+    def lasting(self, for_s: float) -> str:
+        """Return what is being tried in vain where it has been for so long, empty where it has not."""
+        lasts = self._failures and self._clock.monotonic() - self._since >= for_s
+        return f"waits for {self._what}" if lasts else ""
+
     def succeeded(self) -> None:
         """Note that it worked: logs it if a failure was logged, and starts with short pauses again."""
         if self._logged:

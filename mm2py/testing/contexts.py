@@ -103,7 +103,9 @@ class FakeTaskContext:
         self.looped[partition] = self.looped.get(partition, 0) + records
         self.conflicts += conflicts
 
-    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+    def report_lag(
+        self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
+    ) -> None:
         """Keep the newest lag of a partition."""
         self.lag_reports += 1
         self.lags[partition] = (lag_records, newest_ms)

@@ -90,7 +90,9 @@ class Context:
     def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
         """There is no checkpoint here."""
 
-    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+    def report_lag(
+        self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
+    ) -> None:
         self.lags[partition] = lag_records
 
 

@@ -18,8 +18,9 @@ from mm2py.observability.metrics import Finding, FlowSample, Forecast
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
+from mm2py.runtime.herder.api import ConnectorState
 from mm2py.testing.clock import FakeClock
-from mm2py.types import TopicPartition
+from mm2py.types import State, TopicPartition
 from tests.integration import page_stage
 from tests.integration.mirror_process import running
 from tests.integration.page_stage import (
@@ -50,7 +51,7 @@ from tests.integration.traffic import Load, commit
 from tests.kit.browser import Browser
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition
 from tests.unit.rest.job_fakes import PLAN
-from tests.unit.rest.rest_fakes import flow
+from tests.unit.rest.rest_fakes import flow, state
 
 pytestmark = MARKS
 
@@ -120,7 +121,13 @@ def _nothing_known(rig: Rig) -> None:
 
 def _stuck(rig: Rig) -> None:
     stuck = partition("t", 0, 9_000, records_per_s=0.0)
-    rig.herders[AB].show(partitions=(stuck,))
+    rig.herders[AB].show(partitions=(stuck, partition("u", 0, 0, records_per_s=0.0)))
+
+
+def _never_begun(rig: Rig) -> None:
+    # An open transaction below all that the log has, from before the flow's first start.
+    waits = partition("t", 0, 9_000, records_per_s=0.0, newest_ms=-1, lag_ms=0)
+    rig.herders[AB].show(partitions=(waits,))
 
 
 def _failed(rig: Rig) -> None:
@@ -129,6 +136,13 @@ def _failed(rig: Rig) -> None:
 
 def _held(rig: Rig) -> None:
     rig.herders[AB].show(partitions=(partition("t", 0, 9, state="HELD", cause=DENIED),))
+
+
+def _task_failed(rig: Rig) -> None:
+    # As of the heartbeats: the records of topics flow on.
+    work = state(NAME).connector
+    failed = replace(work, state=State.FAILED, trace="no right")
+    rig.herders[AB].states[NAME] = ConnectorState(NAME, work, {0: failed}, "source")
 
 
 async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy_are_there(
@@ -141,8 +155,10 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
         (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'", "not ready"),
         (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide", "not known"),
         (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
+        (_never_begun, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B", "not ready"),
         (_failed, DENIED, "mm2py flow restart A/B --only-failed", "not ready"),
         (_held, DENIED, "mm2py flow describe A/B -o wide", "not ready"),
+        (_task_failed, "part of it failed, topics are copied", "mm2py flow restart A/B --only-failed", "not ready"),
     ]  # fmt: skip
     async with served(public_app(rig.parts)) as url:
         await browser.open(f"{url}ui/")

@@ -39,6 +39,8 @@ R = TypeVar("R")
 LIST_S: Final = 10.0
 ASK_S: Final = 2.0
 """How long an answer that is only shown is waited for."""
+ENDS_S: Final = 1.5
+"""How long a broker may take to say where logs end, within ``ASK_S``."""
 
 _MOVED: Final = frozenset(
     ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
@@ -62,8 +64,10 @@ class AskSource(Protocol):
         """Return the ids of those that exist; ``RetriableError``: not now."""
         ...
 
-    def log_end(self, partition: Partition, *, read_committed: bool) -> int:
-        """Return where a log ends, for readers of committed records or of all; ``RetriableError``: not now."""
+    def log_ends(
+        self, partitions: Collection[Partition], *, read_committed: bool
+    ) -> Mapping[Partition, int]:
+        """Return where logs end, for readers of committed records or of all, as far as brokers answer; ``RetriableError``: not now."""
         ...
 
     @property
@@ -95,14 +99,33 @@ class SourceAnswers(AskSource):
             topic.name: topic.topic_id for topic in result.topics if topic.error_code in _EXISTS
         }
 
-    def log_end(self, partition: Partition, *, read_committed: bool) -> int:
-        asked = Admin(self._cluster).list_offsets(
-            {partition: LATEST}, read_committed=read_committed
-        )
-        listed = self._wait(asked)[partition]
-        if listed.error is not None:
-            raise RetriableError(f"the end of a log is not known: {listed.error.message}")
-        return listed.offset
+    def log_ends(
+        self, partitions: Collection[Partition], *, read_committed: bool
+    ) -> Mapping[Partition, int]:
+        return self._wait(self._log_ends(partitions, read_committed=read_committed))
+
+    async def _log_ends(
+        self, partitions: Collection[Partition], *, read_committed: bool
+    ) -> Mapping[Partition, int]:
+        """Ask each leader; one that does not answer keeps no answer of the others back."""
+        by_node: dict[int, dict[Partition, int]] = {}
+        for place, leader in (await self._cluster.leaders(partitions)).items():
+            if not isinstance(leader, Mm2pyError):
+                by_node.setdefault(leader.node_id, {})[place] = LATEST
+        admin = Admin(self._cluster)
+
+        async def ask(node_id: int, asked: Mapping[Partition, int]) -> Mapping[Partition, int]:
+            try:
+                async with asyncio.timeout(ENDS_S):
+                    listed = await admin.list_offsets_at(
+                        node_id, asked, read_committed=read_committed
+                    )
+            except (Mm2pyError, TimeoutError):
+                return {}
+            return {place: it.offset for place, it in listed.items() if it.error is None}
+
+        answers = await asyncio.gather(*(ask(*each) for each in by_node.items()))
+        return {place: end for answer in answers for place, end in answer.items()}
 
     @property
     def cluster_id(self) -> str:
@@ -253,14 +276,18 @@ class ConfluentConsumer(GroupConsumer):
             return -1
         return start
 
-    def end(self, partition: Partition, *, ask: bool) -> int:
+    def end(self, partition: Partition) -> int:
         try:
-            if ask:
-                return self._source.log_end(partition, read_committed=self._read_committed)
             _, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-        except (KafkaException, RetriableError):
+        except KafkaException:
             return -1
         return end
+
+    def ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        try:
+            return self._source.log_ends(partitions, read_committed=self._read_committed)
+        except RetriableError:
+            return {}
 
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, StoredPosition]:
         try:

@@ -216,7 +216,7 @@ class Stream(AssignmentListener):
     def _behind(self) -> int:
         # On this thread: the library lets a call of another one wait for as long as a poll comes after the other.
         return sum(
-            max(0, self._consumer.end(place, ask=False) - position)  # a negative end: not known yet
+            max(0, self._consumer.end(place) - position)  # a negative end: not known yet
             for place, position in self._positions.items()
         )
 

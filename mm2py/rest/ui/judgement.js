@@ -27,11 +27,12 @@ const MOST_WHILE_AWAY = 2;
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
 
-const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS;
+// What never copied anything has no age.
+const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && (f.lag_ms === null || f.lag_ms > STUCK_MS);
 
 // Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
-  (f) => f.state === "FAILED" && ["bad", "it copies nothing", cli("restart", f, " --only-failed")],
+  (f) => f.state === "FAILED" && ["bad", f.copied_topics > 0 ? "part of it failed, topics are copied" : "it copies nothing", cli("restart", f, " --only-failed")],
   (f) => f.state === "WAITING" && ["bad", `waits for a cluster (${f.source} or ${f.target}): it copies nothing`, cli("describe", f)],
   (f) => f.state === "SUSPENDED" && ["bad", `the target ${f.target} does not answer: it copies nothing`, cli("describe", f)],
   (f) => f.state === "DISABLED" && ["off", "not enabled: it sends heartbeats and copies nothing", cli("create", f)],
@@ -50,6 +51,7 @@ const RULES = [
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => isStuck(f) && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
+  (f) => f.lag_records > 0 && f.lag_ms === null && ["warn", `${count(f.lag_records)} records behind, of unknown age`, `mm2py lag --flow ${f.source}/${f.target}`],
   (f) => f.paused.length > 0 && ["note", `copies, without what is paused: ${some(f.paused)}`, cli("resume", f, " --all-topics")],
   (f) => f.notes.length > 0 && ["note", "copies; there is something to know", cli("describe", f)],
   (f) => f.held_partitions > 0 && ["note", `copies, without ${counted(f.held_partitions, "held partition")}`, cli("describe", f, " -o wide")],
@@ -90,7 +92,7 @@ export function failoverNow(flow) {
 }
 
 /** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
-export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow);
+export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow) && !isStuck(flow);
 
 const STATES = { PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn", RESTARTING: "warn", HELD: "warn", FAILED: "bad" };
 

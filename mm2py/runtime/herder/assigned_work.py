@@ -434,6 +434,7 @@ class AssignedWork:
     def _start_connector(self, name: str, snapshot: ConfigSnapshot) -> None:
         config, target = snapshot.connectors[name], snapshot.target(name)
         self._note_target(name, target)
+        self._begin(name)
 
         def changed(status: Status) -> None:
             if (
@@ -489,6 +490,7 @@ class AssignedWork:
         if config is None or task not in snapshot.tasks(task.connector):
             return
         self._note_target(task.connector, snapshot.target(task.connector))
+        self._begin(task)
         entry = self._tasks[task] = _Task(
             config,
             _in_force(task.connector, snapshot),
@@ -585,6 +587,12 @@ class AssignedWork:
         """Publish why RUNNING work here is done in part; empty where it is done."""
         trace = self.masked(trace)
         self._put(work, Status(State.RUNNING), trace=trace or None)
+
+    def _begin(self, work: str | TaskId) -> None:
+        """What ran in a process that was killed does not run before it has started here, however long that takes."""
+        stored = self._parts.status.get(work)
+        if stored is not None and stored.state is State.RUNNING:
+            self._put(work, Status(State.UNASSIGNED))
 
     def _put(self, work: str | TaskId, status: Status, *, trace: str | None = None) -> None:
         if self._permit.term != self._term:

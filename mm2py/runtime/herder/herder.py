@@ -212,19 +212,20 @@ class Herder:
         """Return lag and rates of the partitions that this node copies, and what connectors report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
-        measured = {part.source for part in snapshot.partitions}
-        partitions = snapshot.partitions + tuple(
-            _waiting(source, waiting, snapshot.at_ms)
-            for source, waiting in self._life.work.backlog().items()
-            if source not in measured
-        )
+        partitions = (*snapshot.partitions, *self._waiting(snapshot.at_ms))
         return replace(
             snapshot, partitions=partitions, problems=self._life.reported(), findings=findings
         )
 
     def sample(self) -> FlowSample:
         """Return what this node copies now, in sums."""
-        return self._parts.meter.sample()
+        return self._parts.meter.sample(self._waiting(self._clock.now_ms()))
+
+    def _waiting(self, now_ms: int) -> Sequence[PartitionSnapshot]:
+        """Return the partitions that no task has, because their copy does not exist."""
+        backlog = self._life.work.backlog()
+        measured = {it.source for it in self._parts.meter.partitions}
+        return [_waiting(tp, it, now_ms) for tp, it in backlog.items() if tp not in measured]
 
     @property
     def checkpoint_ages(self) -> tuple[CheckpointAges, ...]:

@@ -115,6 +115,8 @@ class WorkerConnector:
         self._stopping = False
         self._connector: AnyConnector | None = None
         self._unpublished = ""
+        self._waits: dict[str, str] = {}
+        """Why it does not start, while that is tried again."""
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -132,9 +134,10 @@ class WorkerConnector:
         return self.status.state
 
     def problems(self) -> Mapping[str, str]:
-        """What is wrong though the connector runs, with the cause; none where it does not report any."""
+        """What is wrong though the connector runs, with the cause, and why it does not start; none where it does not report any."""
         connector: object = self._connector
         problems = dict(connector.problems()) if isinstance(connector, _ReportsProblems) else {}
+        problems |= self._waits
         if self._unpublished:
             problems["task configs are not published yet"] = self._unpublished
         return problems
@@ -240,10 +243,11 @@ class WorkerConnector:
             self._lifecycle.to(State.FAILED, error)
         finally:
             self._unpublished = ""
+            self._waits.clear()
             await self._close()
 
     async def _start(self, connector: AnyConnector) -> bool:
-        patience = Patience(self._clock, "the connector's start", self._changed)
+        patience = Patience(self._clock, "the connector's start", self._changed, waits=self._waits)
         while not self._changed.is_set():
             try:
                 await connector.start(self)

@@ -39,7 +39,7 @@ LONGEST_RETRY_MS: Final = 10_000
 STANDSTILL_S: Final = 10.0
 """After so long without an acknowledgement of what was read, the flow is shown as DEGRADED."""
 LOOK_AGAIN_S: Final = 5.0
-"""Interval for asking brokers what a paused consumer does not receive, and for positions that this task has not committed."""
+"""Interval for asking brokers where quiet and paused partitions end, and for positions that this task has not committed."""
 
 Positions = Mapping[TopicPartition, int]
 Prepare = Callable[[SinkRecord], SinkRecord | None]
@@ -95,8 +95,12 @@ class GroupConsumer(PlacedConsumer, Protocol):
         """Return records of these again."""
         ...
 
-    def end(self, partition: TopicPartition, *, ask: bool) -> int:
-        """Return the partition's end of the last Fetch response, or ``ask`` its broker; -1 where it did not answer."""
+    def end(self, partition: TopicPartition) -> int:
+        """Return the partition's end of the last Fetch response, however old that is, -1 before one."""
+        ...
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Positions:
+        """Ask brokers where logs end; those of brokers that do not answer are left out."""
         ...
 
     def close(self) -> None:
@@ -109,12 +113,13 @@ ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """What was committed of one partition since the last report, and the group's lag (-1: unknown)."""
+    """What was committed of one partition since the last report, the group's lag and the log's end (-1: unknown)."""
 
     records: int
     size_bytes: int
     newest_ms: int
     lag_records: int
+    end: int = -1
 
 
 class SinkObserver(PlaceObserver, Protocol):
@@ -129,7 +134,7 @@ class SinkObserver(PlaceObserver, Protocol):
         ...
 
     def standstill(self, cause: str) -> None:
-        """Nothing that was read is being acknowledged, with the cause; an empty cause ends the standstill."""
+        """Nothing that was read is being acknowledged, or partitions are not read, with the cause; an empty one ends the standstill."""
         ...
 
 
@@ -200,9 +205,9 @@ class SinkLoop:
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
         self._places = SinkPlaces(observer, clock)
-        self._silent: set[TopicPartition] = set()
-        self._is_away = False
-        """Partitions that are paused at the consumer."""
+        # Partitions that are paused at the consumer, and quiet ones whose broker did not say where they end: what the
+        # consumer keeps of its last answer may be old by now.
+        self._silent, self._unheard = set[TopicPartition](), set[TopicPartition]()
         self._held: set[TopicPartition] = set()
         """Those among them that must not be read."""
         self._task_held: set[TopicPartition] = set()
@@ -217,7 +222,7 @@ class SinkLoop:
         """Of each partition what was read and is not committed."""
         self._ready: dict[TopicPartition, _Count] = {}
         """What was committed and is not reported."""
-        self._asked_at = -inf
+        self._asked_at = self._heard_at = -inf
         self._moved_at: float | None = None
         """When something was committed last, while more waits for it."""
         self._cause = ""
@@ -287,9 +292,15 @@ class SinkLoop:
             self._task.start()
         except RetriableError as error:
             log.warning("the task cannot start yet, tried again cause=%s", cause_text(error))
+            now = self._clock.monotonic()
+            self._moved_at = now if self._moved_at is None else self._moved_at
+            if not self._stands and now - self._moved_at >= STANDSTILL_S:
+                self._stands = True
+                self._observer.standstill(f"the task cannot start yet: {cause_text(error)}")
             self.stopping.wait(self._retries.next_s())
             return False
         self._retries.reset()
+        self._moved_at = None
         self._consumer = self._open(self)
         self._commit_at = self._clock.monotonic() + self._settings.commit_s
         return True
@@ -561,26 +572,29 @@ class SinkLoop:
             self._asked_at = now
             self._look_up_committed(consumer)
         counts, self._ready = self._ready, {}
-        if asks or counts:
-            self._is_away = not counts and not self._answers(consumer)
-        is_away = self._is_away
+        told: Positions = {}
+        if asks:
+            quiet = self._owned - counts.keys()
+            told = consumer.ends(quiet) if quiet else {}
+            self._unheard = quiet - told.keys()
+        self._unheard.difference_update(counts)
+        if not self._unheard:
+            self._heard_at = now
         made: dict[TopicPartition, SinkProgress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
             is_silent = partition in self._silent
             if is_silent and not asks and not count.records:
                 continue  # what was reported last is as good
-            end = -1 if is_away else consumer.end(partition, ask=is_silent and asks)
+            end = -1
+            if partition not in self._unheard:
+                end = told[partition] if partition in told else consumer.end(partition)
             lag = self._lag(partition, end)
-            is_away = is_away or (is_silent and asks and end < 0)  # it is waited for once
             self._places.ends_at(partition, end)
-            made[partition] = SinkProgress(count.records, count.size_bytes, count.newest_ms, lag)
+            made[partition] = SinkProgress(
+                count.records, count.size_bytes, count.newest_ms, lag, end
+            )
         self._observer.progress(made)
-
-    def _answers(self, consumer: GroupConsumer) -> bool:
-        """Whether the source says where a log ends: what the consumer keeps of the last answer may be old by now."""
-        heard = min(self._owned - self._silent, default=None)
-        return heard is None or consumer.end(heard, ask=True) >= 0
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:
         """Look up committed positions of partitions where this task has committed none, so that idle ones have a lag too."""
@@ -603,20 +617,24 @@ class SinkLoop:
         return max(0, end - position) if end >= 0 else -1
 
     def _report_standstill(self, now: float) -> None:
-        """Report when nothing is acknowledged although records were read."""
+        """Report when nothing is acknowledged although records were read, or partitions must not be read for long."""
         waits = bool(self._retry_at) or not self._positions.items() <= self._committed.items()
         if not waits:
             self._moved_at, self._cause = None, ""
         elif self._moved_at is None:
             self._moved_at = now
         late_s = 0.0 if self._moved_at is None else now - self._moved_at
-        stands = late_s >= STANDSTILL_S
-        if stands != self._stands:
-            self._stands = stands
+        text = ""
+        if late_s >= STANDSTILL_S:
             cause = self._cause or "the target does not acknowledge; the task's log says more"
-            self._observer.standstill(
-                f"nothing of what was read is acknowledged: {cause}" if stands else ""
-            )
+            text = f"nothing of what was read is acknowledged: {cause}"
+        elif self._unheard and now - self._heard_at >= STANDSTILL_S:
+            text = f"{_shown(self._unheard)}: the source does not say where they end, what waits there is not known"
+        elif self._places.cause:
+            text = f"{len(self._places.unsure)} partitions are not read before the ids of their topics are known: {self._places.cause}"
+        if bool(text) != self._stands:
+            self._stands = bool(text)
+            self._observer.standstill(text)
 
     # ---- AssignmentListener
 

@@ -130,6 +130,8 @@ class SinkPlaces:
         """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
         self._check_at = -inf
         self._failures = 0
+        self.cause = ""
+        """Why those that are ``unsure`` stay so; empty while they do not for long."""
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._owned.update(partitions)
@@ -216,15 +218,17 @@ class SinkPlaces:
         except RetriableError as error:
             self._failures += 1
             is_late = bool(self.unsure) and self._failures % LATE == 0
+            cause = cause_text(error)
+            self.cause = cause if is_late else self.cause
             log.log(
                 logging.WARNING if is_late else logging.DEBUG,
                 "topic ids are not known yet, partitions are read behind that partitions=%d cause=%s",
                 len(self.unsure),
-                cause_text(error),
+                cause,
             )
             self._check_at = now + RETRY_S
             return ()
-        self._failures = 0
+        self._failures, self.cause = 0, ""
         moved: list[TopicPartition] = []
         for partition in sorted(owned & self.ids.keys()):
             topic_id = ids.get(partition.topic)

@@ -142,6 +142,10 @@ class WorkerTaskContext:
         self._begun: dict[TopicPartition, bytes] = {}
         """Incarnations that began since the last position was stored."""
         self._states: dict[TopicPartition, PartitionState] = {}
+        self._causes: dict[TopicPartition, str] = {}
+        """Of states that are not RUNNING."""
+        self._refusals: dict[TopicPartition, str] = {}
+        """Why the target takes nothing now: the source may not answer besides, and each ends without the other."""
         self._asked: set[TopicPartition] = set()
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 0
@@ -249,19 +253,34 @@ class WorkerTaskContext:
     def note_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
     ) -> bool:
-        """Record and log a state; False when it is the one known already."""
-        before = self._states.get(partition)
-        if before is state:
+        """Record and log a state; False when it is the one known already. A failure keeps its first cause."""
+        before, text = self._states.get(partition), "" if cause is None else str(cause)
+        if before is state and (
+            state is PartitionState.FAILED or text == self._causes.get(partition, "")
+        ):
             return False
-        self._states[partition] = state
-        meter = self.meter(partition)
-        meter.state = state.value
-        meter.cause = str(cause) if cause is not None else ""
+        self._states[partition], self._causes[partition] = state, text
+        self._show(partition)
         if state is PartitionState.FAILED:
             log.error("partition failed, the others go on partition=%s cause=%s", partition, cause)
         elif before is PartitionState.FAILED:
             log.info("partition works again partition=%s state=%s", partition, state.value)
         return True
+
+    def note_refusal(self, partition: TopicPartition, error: Exception | None) -> None:
+        """Note why the target takes nothing of a partition now; None: it does again."""
+        self._refusals.pop(partition, None)
+        if error is not None:
+            self._refusals[partition] = str(error)
+        self._show(partition)
+
+    def _show(self, partition: TopicPartition) -> None:
+        state = self._states.get(partition, PartitionState.RUNNING)
+        cause, refusal = self._causes.get(partition, ""), self._refusals.get(partition)
+        if state is PartitionState.RUNNING and refusal is not None:
+            state, cause = PartitionState.HELD, refusal
+        meter = self.meter(partition)
+        meter.state, meter.cause = state.value, cause
 
     def report_gap(self, gap: SourceGap) -> None:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition.
@@ -409,9 +428,11 @@ class WorkerTaskContext:
         meter.looped += records
         meter.conflicts += conflicts
 
-    def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
+    def report_lag(
+        self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
+    ) -> None:
         """Pass a lag to the partition's meter."""
-        self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms())
+        self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms(), end)
 
     def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
         """Pass a forecast to the meters."""
@@ -453,7 +474,8 @@ class WorkerTaskContext:
         self._meter.forget_findings(self.task_id)
         self._found.clear()
         self._metered.clear()
-        self._states.clear()
+        for by_partition in (self._states, self._causes, self._refusals):
+            by_partition.clear()
 
 
 def log_gap(gap: SourceGap) -> None:

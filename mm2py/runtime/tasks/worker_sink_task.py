@@ -313,7 +313,7 @@ class WorkerSinkTask(SinkObserver):
             meter.bytes += progress.size_bytes
             meter.paused = self._loop.is_paused(partition)
             if progress.lag_records >= 0 or meter.lag_records >= 0:
-                meter.report_lag(progress.lag_records, progress.newest_ms, now_ms)
+                meter.report_lag(progress.lag_records, progress.newest_ms, now_ms, progress.end)
             if progress.records and partition.topic not in self._topics:
                 self._topics.add(partition.topic)
                 self._on_topic(partition.topic)

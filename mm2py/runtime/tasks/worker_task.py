@@ -57,6 +57,9 @@ LAST_COMMIT_S: Final = 0.5
 SHOWN: Final = 5
 
 THROTTLE: Final = "quota of the target"
+WAITS: Final = "waits"
+TOLD_AFTER_S: Final = 10.0
+"""What a task has tried in vain for so long, its start or to read, is a finding: its state alone says nothing of it."""
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
@@ -128,7 +131,7 @@ class WorkerTask:
         self._stalls = StallLog(TARGET, self._clock)
         self._starved = False
         self._permit = permit
-        self._paused = False
+        self._paused = self._told_wait = False
         self._polls = False
         self._room = asyncio.Event()
         self._end_watch = permit.watch(self._room.set)
@@ -267,11 +270,25 @@ class WorkerTask:
             try:
                 await attempt()
             except RetriableError as error:
-                await patience.wait(error)
+                await self._try_later(patience, error)
             else:
-                patience.succeeded()
+                self._succeeded(patience)
                 return True
         return False
+
+    async def _try_later(self, patience: Patience, error: RetriableError) -> None:
+        """Wait until the next attempt; what fails for long is told, with the cause."""
+        await patience.wait(error)
+        lasting = patience.lasting(TOLD_AFTER_S)
+        if lasting:
+            self._told_wait = True
+            self._context.report_finding(WAITS, f"{lasting}: {error}")
+
+    def _succeeded(self, patience: Patience) -> None:
+        patience.succeeded()
+        if self._told_wait:
+            self._told_wait = False
+            self._context.report_finding(WAITS, "")
 
     async def _loop(self) -> None:
         poll, room_bytes = self._poll, self._holds.room_bytes
@@ -292,9 +309,9 @@ class WorkerTask:
             try:
                 outgoing = await poll(budget)
             except RetriableError as error:
-                await patience.wait(error)
+                await self._try_later(patience, error)
                 continue
-            patience.succeeded()
+            self._succeeded(patience)
             if outgoing:
                 self._send(outgoing)
             del outgoing  # a reference kept during the next poll would pin receive buffers that are acknowledged meanwhile
@@ -309,7 +326,7 @@ class WorkerTask:
             try:
                 await self._task.take_over(returned)
             except RetriableError as error:
-                await patience.wait(error)
+                await self._try_later(patience, error)
                 return False
             self._context.taken_over(returned)
             self._look_at_holds()
@@ -456,11 +473,8 @@ class WorkerTask:
     def _show_stall(
         self, source: TopicPartition, target: TopicPartition, error: Exception | None
     ) -> None:
-        meter = self._context.meter(source)
-        if error is None:
-            meter.state, meter.cause = PartitionState.RUNNING.value, ""
-        else:
-            meter.state, meter.cause = PartitionState.HELD.value, str(error)
+        self._context.note_refusal(source, error)
+        if error is not None:
             self._holds.hold_stalled(source, target)
 
     def _show_throttles(self, left_s: Mapping[int, float]) -> None:

@@ -188,6 +188,14 @@ def test_a_paused_flow_is_well_but_not_within_a_limit_unless_it_copies_nothing_o
     assert api({"state": "PAUSED", "enabled": False}).run("lag", "--max-seconds", "60").code == 0
 
 
+def test_a_flow_without_topics_is_within_no_limit_unless_it_copies_nothing_on_purpose() -> None:
+    for enabled, code in ((True, 3), (False, 0)):
+        found = api({"topics": 0, "enabled": enabled})
+        found.answers["GET", "/lag"] = []
+        assert found.run("lag").code == 0
+        assert found.run("lag", "--max-seconds", "60").code == code
+
+
 def test_lag_shows_the_first_topics_but_judges_all() -> None:
     found = api()
     found.answers["GET", "/lag"] = [TOPIC, {**TOPIC, "topic": "late", "failed_partitions": 1}]

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
+from mm2py.api.context import WaitingPartition
 from mm2py.api.records import SinkRecord
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.errors import ConnectionFailedError, FatalError, FatalServerError, RetriableError
@@ -352,11 +353,13 @@ async def test_a_topic_that_cannot_begin_where_it_should_waits() -> None:
         assert "offset 53 (start.positions) while group connect-MirrorSinkConnector has" in cause
         assert "stop the connector, and resume it" in cause
         assert "topic t2 waits" in connector.problems()
+        assert connector.backlog() == {OLD: WaitingPartition(cause)}, "else the flow has no lag"
         asked = context.reconfigurations
         region.at_source.refusals = {}
         await next_look(context)
         assert region.at_source.commits[-1] == (GROUP, {OLD: 53})
         assert (topics_of(connector), connector.waiting()) == ("t1,t2", {})
+        assert connector.backlog() == {}
         assert context.reconfigurations == asked + 1
 
 

@@ -1,6 +1,6 @@
 """The MirrorSource task: positions, renaming, failures, lag, offset syncs."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -254,6 +254,24 @@ async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
         bench.reader.ends = {T0: 212}
         await bench.context.clock.advance(HELD_LAG_S)
         assert bench.context.lags[T0] == (202, -1)
+
+
+async def test_a_partition_that_fails_while_others_are_asked_about_ends_no_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(stored={T0: 9})
+    async with running(bench):
+        bench.reader.starts, bench.reader.ends = {T1: 30}, {T0: 70, T1: 40}
+        log_starts = bench.reader.log_starts
+
+        async def one_more(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+            bench.task.failed(T0, PartitionError("too large", topic="t", partition=0))
+            return await log_starts(partitions)
+
+        monkeypatch.setattr(bench.reader, "log_starts", one_more)
+        bench.task.failed(T1, PartitionError("too large", topic="t", partition=1))
+        await bench.context.clock.advance(2 * HELD_LAG_S)
+        assert bench.context.lags == {T0: (60, -1), T1: (10, -1)}
 
 
 async def test_retention_is_forecast_of_a_partition_that_failed_while_it_kept_up() -> None:

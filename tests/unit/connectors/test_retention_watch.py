@@ -250,6 +250,20 @@ async def test_readers_of_committed_records_may_wait_as_long_as_a_transaction_ma
         assert bench.context.findings["stalled"][2]
 
 
+async def test_what_stands_still_for_long_is_named_though_nothing_more_is_written() -> None:
+    async with watch() as bench:
+        bench.why, bench.may_last = "a transaction is open", True
+        bench.seen[TP] = (100, 1000, -1)
+        await bench.checks(round(LONGEST_TRANSACTION_S / CHECK_S))
+        assert "stalled" not in bench.context.findings
+        await bench.checks(2)
+        assert bench.context.findings["stalled"] == (
+            "nothing is copied of orders-7: a transaction is open",
+            1,
+            True,
+        )
+
+
 async def test_a_thousand_topics_are_one_question_and_one_that_may_not_be_read_hides_no_other() -> (
     None
 ):

@@ -75,6 +75,50 @@ def test_lag_in_time_is_bounded_by_the_moment_the_partition_was_caught_up() -> N
     assert partition.lag_ms(NOW) == 500
 
 
+def test_a_time_of_the_future_is_no_age_it_hid_any_lag_for_good() -> None:
+    clock = EagerClock()
+    meter = Metrics(clock).flow(FLOW)
+    partition = meter.partition(ORDERS)
+    future = clock.now_ms() + 3_600_000
+
+    def age_ms(lag: int) -> int | None:
+        partition.report_lag(lag, future, clock.now_ms())
+        partition.note_copied(future, clock.now_ms())
+        return meter.node_snapshot("x").partitions[0].age_ms
+
+    assert age_ms(9) is None
+    assert age_ms(0) == 0
+    clock.seconds += 30
+    assert (age_ms(9), meter.sample().lag_ms) == (30_000, 30_000)
+
+
+def test_a_clock_that_is_set_back_hides_no_lag() -> None:
+    partition = Metrics(FakeClock(NOW)).flow(FLOW).partition(ORDERS)
+    partition.report_lag(0, NOW, NOW)
+    for second in (0, 30):
+        now_ms = NOW - 3_600_000 + 1_000 * second
+        partition.report_lag(9, NOW, now_ms)
+        assert partition.lag_ms(now_ms) == 1_000 * second
+
+
+def test_lag_in_time_is_bounded_by_when_the_log_had_no_more_than_is_copied_by_now() -> None:
+    partition = Metrics(FakeClock(NOW)).flow(FLOW).partition(ORDERS)
+    made_up = 1_000
+    for second, end, lag, expected in (
+        (0, 100, 40, NOW - made_up),  # nothing else is known of when they were written
+        (1, 200, 101, NOW + 1_000 - made_up),
+        (2, 300, 200, 2_000),  # what was there at the first look is copied
+        (3, 400, 150, 3_000),
+        (4, 500, 150, 2_000),
+        (6, 500, 150, 4_000),  # a standstill
+        (7, 50, 10, 5_000),  # another log
+        (8, 60, 5, 1_000),
+    ):
+        now_ms = NOW + 1_000 * second
+        partition.report_lag(lag, made_up, now_ms, end)
+        assert partition.lag_ms(now_ms) == expected, second
+
+
 def test_while_the_lag_is_not_known_its_age_grows_from_when_it_was_and_is_unknown_without() -> None:
     clock = EagerClock()
     there, here = Metrics(clock).flow(FLOW), Metrics(clock).flow(FLOW)

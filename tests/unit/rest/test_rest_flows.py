@@ -1,5 +1,6 @@
 """``/flows`` and ``/lag`` over fakes: answers, refusals, dry runs, forwarding, misspelt requests."""
 
+import asyncio
 import cProfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
 from mm2py.flows.service import NO_TARGET
 from mm2py.flows.views import change_view
+from mm2py.mirror.backfills import ALIVE_S, NO_DRIVER, Job, JobState
 from mm2py.mirror.flow_overrides import Change
 from mm2py.observability.logging import HIDDEN
 from mm2py.observability.metrics import (
@@ -25,6 +27,9 @@ from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import ConnectorState, WorkState
+from mm2py.runtime.tasks.task_context import KEPT_OUT
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Rig, follower, partition, snapshot
@@ -250,6 +255,45 @@ def test_a_flow_is_as_well_as_its_worst_part(
         herder.info_now = lambda name: replace(FakeHerder.info_now(herder, name), tasks=())  # type: ignore[method-assign, type-var] # a connector without tasks
     herder.snapshot = replace(snapshot("worker:8083", AB), state=node)
     assert rig.ask("GET", "/flows/A->B").json["state"] == said
+
+
+@pytest.mark.parametrize("left_s", [7, 9])
+def test_a_backfill_whose_driver_is_gone_copies_nothing_of_what_it_keeps(
+    rig: Rig, left_s: int
+) -> None:
+    herder = rig.herders[AB]
+    clock = FakeClock()
+    table = MemoryTable(MemoryTopic("backfill"))
+    store = herder.backfill_store = BackfillStore(table, clock)
+
+    async def begin() -> None:
+        await store.start()
+        await store.post([Job(id="j", state=JobState.RUNNING, run=1, lanes=1)])
+        await store.refresh()
+        await clock.advance(left_s)
+
+    asyncio.run(begin())
+    herder.show(partitions=(partition("t", 0, -1, state="HELD", cause=KEPT_OUT),))
+    (error,) = rig.ask("GET", "/flows/A->B").json["errors"]
+    gone = f"backfill j has it; {NO_DRIVER}"
+    assert error["message"] == (KEPT_OUT if left_s < ALIVE_S else gone)
+
+
+def test_what_a_worker_that_is_gone_wrote_last_does_not_run(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    work = state(NAME).connector
+    herder.states[NAME] = ConnectorState(
+        NAME, work, {0: replace(work, worker_id="gone:1")}, "source"
+    )
+    found = rig.ask("GET", "/flows/A->B").json
+    (task,) = found["connectors"][0]["tasks"]
+    assert (found["state"], task["state"]) == ("UNASSIGNED", "UNASSIGNED")
+    (error,) = found["errors"]
+    assert error["where"] == f"{NAME}-0"
+    assert "its worker gone:1 has left" in error["message"]
+    herder.urls = (*herder.urls, "http://gone:1/")  # it has come back
+    rig.peers.answers = {"http://gone:1/": snapshot("gone:1", AB)}
+    assert rig.ask("GET", "/flows/A->B").json["state"] == "RUNNING"
 
 
 @pytest.mark.parametrize(

@@ -384,6 +384,8 @@ class FakeConsumer:
 
     def __init__(self, group: FakeGroup, listener: AssignmentListener, *, most: int = 3) -> None:
         self.group, self.listener, self.most = group, listener, most
+        self.away: set[TopicPartition] = set()
+        """Partitions whose broker does not answer."""
         self.subscribed: tuple[str, ...] = ()
         self.positions: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
@@ -436,7 +438,7 @@ class FakeConsumer:
                     del self.positions[place]
         records, self.before = self.before, []
         for place, position in self.positions.items():
-            if place not in self.paused:
+            if place not in self.paused | self.away:
                 last = self.group.ends[place] - self.markers.get(place, 0)
                 start = self.group.starts[place]
                 is_inside = start <= position <= self.group.ends[place]
@@ -495,13 +497,13 @@ class FakeConsumer:
         self.positions[partition] = self.group.starts[partition] if offset == EARLIEST else offset
         self.was_set.add(partition)
 
-    def end(self, partition: TopicPartition, *, ask: bool) -> int:
-        self.heard[partition] = (
-            self.group.ends[partition]
-            if ask or partition not in self.paused
-            else self.heard.get(partition, -1)
-        )
-        return self.heard[partition]
+    def end(self, partition: TopicPartition) -> int:
+        if partition not in self.paused | self.away:
+            self.heard[partition] = self.group.ends[partition]
+        return self.heard.get(partition, -1)
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {it: self.group.ends[it] for it in partitions if it not in self.away}
 
     def committed(
         self, partitions: Collection[TopicPartition]

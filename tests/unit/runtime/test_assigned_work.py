@@ -401,8 +401,10 @@ async def test_a_retriable_start_is_tried_until_the_target_state_changes() -> No
     stage.start_errors += [ConnectionFailedError("away")] * 100_000
     stage.connector.set_target(TargetState.STARTED)
     await until(lambda: len(stage.made) == 2)
+    await until(lambda: "away" in str(stage.connector.problems()))
     stage.connector.set_target(TargetState.STOPPED)
     await stage.reaches("RUNNING", "PAUSED", "STOPPED")
+    assert stage.connector.problems() == {}
     await stage.connector.stop()
 
 

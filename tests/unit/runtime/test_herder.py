@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from mm2py.api.context import WaitingPartition
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError, is_away
 from mm2py.runtime.errors import AlreadyExistsError, ForwardError
 from mm2py.runtime.group.membership import SoloMembership
@@ -72,6 +73,20 @@ async def test_a_flow_is_suspended_while_its_membership_is_in_doubt(cluster: Clu
     assert node.meter.state == "RUNNING"
     assert (await node.herder.health()).status == "healthy"
     assert node.host.events == events, "hosts and stores look at the permit themselves"
+
+
+async def test_what_waits_for_its_copy_lags_in_the_course_of_the_last_hour_as_in_the_views(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await cluster.with_tasks()
+    waiting, copied = TopicPartition("t", 0), TopicPartition("u", 0)
+    node.meter.partition(copied).report_lag(0, -1, cluster.clock.now_ms())
+    backlog = dict.fromkeys((waiting, copied), WaitingPartition("no right", 7))
+    monkeypatch.setattr(TestConnector, "backlog", lambda _: backlog, raising=False)
+    sample = node.herder.sample()
+    assert (sample.lag_records, sample.lag_ms) == (7, None)
+    shown = {it.source: it.lag_records for it in node.herder.node_snapshot().partitions}
+    assert shown == {waiting: 7, copied: 0}
 
 
 async def test_a_lost_membership_stops_all_work_and_writes_nothing(cluster: Cluster) -> None:

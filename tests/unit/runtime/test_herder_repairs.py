@@ -1,6 +1,7 @@
 """What a herder repairs, starts again and keeps waiting."""
 
 import asyncio
+import json
 import re
 from dataclasses import replace
 
@@ -103,6 +104,24 @@ async def test_a_state_of_the_owner_before_is_replaced_within_a_minute(cluster: 
     again = node.status.get(C1)
     assert again is not None
     assert (again.worker_id, again.trace) == ("n1:8083", None)
+
+
+async def test_what_a_killed_process_wrote_last_does_not_run_before_it_has_started_again(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
+    running = [it for it in cluster.statuses.records if b"RUNNING" in (it.value or b"")]
+    await node.stop()
+    for it in running:  # it was not stopped in order
+        cluster.statuses.append(it.key, it.value)
+    written = len(cluster.statuses.records)
+    again = cluster.node("n1").start()
+    await again.runs("c-0", "c-1")
+    await until(lambda: {again.state(it) for it in ("c", C0, C1)} == {"RUNNING"})
+    said: dict[bytes | None, list[str]] = {}
+    for it in cluster.statuses.records[written:]:
+        said.setdefault(it.key, []).append(json.loads(it.value or b"{}")["state"])
+    assert list(said.values()) == [["UNASSIGNED", "RUNNING"]] * 3
 
 
 async def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute(cluster: Cluster) -> None:

@@ -245,6 +245,19 @@ def test_a_start_that_fails_for_now_is_tried_again_and_one_for_good_ends_it() ->
     assert stage.consumers == []
 
 
+def test_a_start_that_fails_for_long_is_told_with_the_cause_until_it_succeeds() -> None:
+    stage = Stage()
+    stage.task.start_errors = [not_now("no table"), not_now("no table")]
+    assert not stage.loop.start()
+    assert stage.observed.standstills == []
+    stage.clock.seconds += 12
+    assert not stage.loop.start()
+    assert stage.observed.standstills == ["the task cannot start yet: no table"]
+    stage.begin(T0)
+    stage.turn(0, 1.0)
+    assert stage.observed.standstills[1:] == [""]
+
+
 def test_what_is_not_acknowledged_is_not_counted_lags_and_is_told() -> None:
     stage = begun(T0)
     stage.task.answer = lambda _: {}
@@ -275,6 +288,28 @@ def test_a_quiet_partition_has_the_lag_of_its_group() -> None:
     stage.begin(T0)
     stage.turn(0, 1.0)
     assert stage.observed.made[-1][T0].lag_records == 0
+
+
+def test_the_lag_of_a_partition_whose_broker_is_silent_is_not_known_while_others_are_copied() -> (
+    None
+):
+    stage = begun(T0, T1)
+    stage.pass_s(6)
+    assert {it.lag_records for it in stage.observed.made[-1].values()} == {0}
+    stage.consumer.away = {T0}
+    for _ in range(6):
+        stage.group.ends[T0] += 1
+        stage.group.ends[T1] += 1
+        stage.pass_s(1)
+    made = stage.observed.made[-1]
+    assert (made[T0].lag_records, made[T1].lag_records >= 0) == (-1, True)
+    assert stage.observed.standstills == []
+    stage.pass_s(12)
+    assert ["t-0: the source does not say" in it for it in stage.observed.standstills] == [True]
+    stage.consumer.away = set()
+    stage.pass_s(3)
+    assert stage.observed.made[-1][T0].lag_records == 0
+    assert stage.observed.standstills[1:] == [""]
 
 
 def test_the_lag_of_a_paused_task_grows() -> None:
@@ -462,7 +497,9 @@ def test_a_partition_is_not_read_before_its_topic_is_known() -> None:
     assert offsets(stage) == list(range(9))
 
 
-def test_a_source_without_topic_ids_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_without_topic_ids_is_named_in_the_log_and_for_displays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = Stage(FakeGroup(p0=6))
     assert stage.loop.start()
     stage.consumer.id_errors = [not_now() for _ in range(25)]
@@ -470,8 +507,12 @@ def test_a_source_without_topic_ids_is_named_in_the_log(caplog: pytest.LogCaptur
     stage.pass_s(25)
     said = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     assert ["partitions=1" in it for it in said] == [True]
+    (told,) = stage.observed.standstills
+    assert told == "1 partitions are not read before the ids of their topics are known: not now"
     stage.turn(1.0)
     assert offsets(stage) == [0, 1, 2]
+    stage.pass_s(2)
+    assert stage.observed.standstills[1:] == [""]
 
 
 @pytest.mark.parametrize(("start", "resets_to_end"), [(12, False), (7, True), (12, True)])

@@ -322,6 +322,34 @@ async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_d
     await bench.running.stop(1.0)
 
 
+async def test_what_holds_a_partition_on_either_side_is_shown_until_it_ends_there() -> None:
+    task = EndlessTask(["orders"])
+    bench = Bench(task)
+    target = TopicPartition("A.orders", 0)
+    bench.sender.stuck = {target}
+    await bench.begin(lambda: task.read["orders"] > 0)
+    away, full, denied = (
+        ConnectionFailedError(it) for it in ("no leader", "disk full", "no right")
+    )
+    shown: list[tuple[str, str]] = []
+    for side, error in (
+        *(("source", away), ("target", full), ("target", None), ("source", denied)),
+        *(("target", full), ("source", None), ("target", None)),
+    ):
+        if side == "target":
+            bench.sender.on_stalled(target, error)
+        else:
+            state = PartitionState.RUNNING if error is None else PartitionState.HELD
+            bench.context.partition_state(ORDERS, state, error)
+        (meter,) = bench.meter.partitions
+        shown.append((meter.state, meter.cause))
+    held = [("HELD", "no leader")] * 3 + [("HELD", "no right")] * 2
+    assert shown == [*held, ("HELD", "disk full"), ("RUNNING", "")]
+    bench.sender.stuck.clear()
+    bench.sender.acknowledge_all()
+    await bench.running.stop(1.0)
+
+
 async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(FakeTask([outgoing("orders", 0)]))
@@ -332,6 +360,28 @@ async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptu
     assert bench.position("orders") == b'{"offset":0}'
     waiting = [r for r in caplog.records if r.getMessage().startswith("waiting for")]
     assert len(waiting) == 2, "one line per outage below 10 s"
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+async def test_what_a_task_tries_in_vain_for_long_is_told_with_the_cause_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch, at_start: bool
+) -> None:
+    errors = [ConnectionFailedError("no source")] * 12
+    bench = Bench(FakeTask(*([] if at_start else errors), [outgoing("orders", 0)]))
+    bench.task.start_errors = [*errors] if at_start else []
+    told: list[str] = []
+    report = bench.context.report_finding
+
+    def note(what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
+        told.append(text)
+        report(what, text, count=count, harms=harms)
+
+    monkeypatch.setattr(bench.context, "report_finding", note)
+    await bench.run()
+    what = "the task's start" if at_start else "the source"
+    assert set(told[:-1]) == {f"waits for {what}: no source"}
+    assert 0 < len(told) - 1 < len(errors), "not at once"
+    assert (told[-1], bench.meter.findings) == ("", ())
 
 
 async def test_poll_is_retried_after_a_retriable_error() -> None:

@@ -52,8 +52,10 @@ class NoSource(AskSource):
         del topics
         return {}
 
-    def log_end(self, partition: TopicPartition, *, read_committed: bool) -> int:
-        del partition, read_committed
+    def log_ends(
+        self, partitions: Collection[TopicPartition], *, read_committed: bool
+    ) -> Mapping[TopicPartition, int]:
+        del partitions, read_committed
         raise RetriableError("a scripted consumer has no cluster")
 
     @property

@@ -463,20 +463,23 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
         {f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}"},
         ["PartitionsHeld"],
     ),
-    "partitions that a backfill or a stream copies": (
+    "partitions that a job copies": (
         {
             f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}",
             f'mm2py_backfill_partitions{{{LABELS},state="RESERVED"}}': f"1{FLAT}",
             f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"1{FLAT}",
+            f'mm2py_backfill_state{{{LABELS},state="RUNNING"}}': f"1{FLAT}",
         },
-        (),
+        [],
     ),
-    "a held partition beside two of a backfill": (
+    "partitions that a job has which failed": (
         {
-            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"3{FLAT}",
+            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}",
             f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"2{FLAT}",
+            f'mm2py_backfill_state{{{LABELS},state="RUNNING"}}': f"0{FLAT}",
+            f'mm2py_backfill_state{{{LABELS},state="FAILED"}}': f"1{FLAT}",
         },
-        ["PartitionsHeld"],
+        ["BackfillFailed", "PartitionsHeld"],
     ),
     "no new heartbeat": (
         {

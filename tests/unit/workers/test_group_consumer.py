@@ -1,5 +1,6 @@
 """What a poll returns when the group changes in the middle of it, at the end of a log, and when a login is refused."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import ClassVar, Final
@@ -24,12 +25,15 @@ from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers import group_consumer
-from mm2py_workers.group_consumer import ConfluentConsumer
+from mm2py_workers.group_consumer import ConfluentConsumer, SourceAnswers
 from mm2py_workers.target_senders import TargetSenders
 from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_state import FakeCluster
+from tests.unit.client.client_stage import connected_to
 from tests.unit.workers.consumer_fakes import NoSource, Read
 
 PLACE: Final = Partition("orders", 0)
+LIST_OFFSETS: Final = 2
 
 
 class Moving:
@@ -267,6 +271,34 @@ def spec(connector: str, **config: str) -> TaskSpec:
         connector_config=props,
         config={**props, "task.source.cluster.id": "id-of-a"},
     )
+
+
+async def test_a_broker_that_does_not_answer_keeps_no_end_of_another_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_consumer, "ENDS_S", 0.2)
+    frozen, live = Partition("orders", 0), Partition("orders", 1)
+    shared = FakeCluster()
+    async with (
+        FakeBroker(cluster=shared, topics={"orders": 2}) as one,
+        FakeBroker(node_id=2, cluster=shared),
+        connected_to(one) as cluster,
+    ):
+        shared.move_leader(live, 2)
+        answers = SourceAnswers(cluster)
+
+        async def told(*places: Partition) -> dict[Partition, int]:
+            async with asyncio.timeout(90):
+                while True:
+                    ends = await asyncio.to_thread(
+                        answers.log_ends, (frozen, live), read_committed=False
+                    )
+                    if set(places) <= ends.keys():
+                        return dict(ends)
+
+        assert await told(frozen, live) == {frozen: 0, live: 0}
+        one.hold(LIST_OFFSETS)
+        assert await told(live) == {live: 0}
 
 
 @asynccontextmanager

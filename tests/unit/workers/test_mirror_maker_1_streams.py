@@ -90,9 +90,11 @@ class Group:
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self.paused.difference_update(partitions)
 
-    def end(self, _partition: TopicPartition, *, ask: bool) -> int:
-        assert not ask
+    def end(self, _partition: TopicPartition) -> int:
         return 10
+
+    def ends(self, _partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {}
 
     def close(self) -> None: ...
 
