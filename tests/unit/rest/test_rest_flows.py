@@ -17,6 +17,7 @@ from mm2py.mirror.backfills import ALIVE_S, NO_DRIVER, Job, JobState
 from mm2py.mirror.flow_overrides import Change
 from mm2py.observability.logging import HIDDEN
 from mm2py.observability.metrics import (
+    KEPT_OUT,
     UNKNOWN,
     FlowSample,
     Forecast,
@@ -27,7 +28,6 @@ from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import ConnectorState, WorkState
-from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock

@@ -34,7 +34,7 @@ class Group:
         Group.now, self.listener = self, listener
         self.steps: list[Step] = []
         self.while_idle: list[Step] = []
-        self.ends: dict[TopicPartition, int] = {}
+        self.reaches: dict[TopicPartition, int] = {}
         self.answers: list[Mapping[TopicPartition, str] | Exception] = []
         self.commits: list[dict[TopicPartition, int]] = []
         self.commit_ids: list[bytes] = []
@@ -57,7 +57,7 @@ class Group:
         return cast("list[Message]", list(steps.pop(0)(self)))
 
     def reached(self) -> Mapping[TopicPartition, int]:
-        ends, self.ends = self.ends, {}
+        ends, self.reaches = self.reaches, {}
         return ends
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
@@ -143,7 +143,7 @@ def steps(*reads: Read, **ends: int) -> Step:
     """Return a poll with these records and ends of partitions (``p0=7``)."""
 
     def step(group: Group) -> Sequence[Read]:
-        group.ends |= {TopicPartition("t", int(name[1:])): end for name, end in ends.items()}
+        group.reaches |= {TopicPartition("t", int(name[1:])): end for name, end in ends.items()}
         return reads
 
     return step
