@@ -82,7 +82,11 @@ async def test_what_waits_for_its_copy_lags_in_the_course_of_the_last_hour_as_in
     waiting, copied = TopicPartition("t", 0), TopicPartition("u", 0)
     node.meter.partition(copied).report_lag(0, -1, cluster.clock.now_ms())
     backlog = dict.fromkeys((waiting, copied), WaitingPartition("no right", 7))
-    monkeypatch.setattr(TestConnector, "backlog", lambda _: backlog, raising=False)
+
+    def waits(_: object) -> dict[TopicPartition, WaitingPartition]:
+        return backlog
+
+    monkeypatch.setattr(TestConnector, "backlog", waits, raising=False)
     sample = node.herder.sample()
     assert (sample.lag_records, sample.lag_ms) == (7, None)
     shown = {it.source: it.lag_records for it in node.herder.node_snapshot().partitions}

@@ -210,17 +210,16 @@ def test_positions_are_said_to_be_stored_only_where_all_lanes_have_ended_in_orde
 
 
 @pytest.mark.parametrize(
-    ("flow", "asked", "share"), [("0", 0, None), ("3000", 0, "1500"), ("3000", 5_001, "2500")]
+    ("flow", "asked", "rate"), [("0", 0, 0), ("3000", 0, 3_000), ("3000", 5_001, 5_001)]
 )
 def test_lanes_share_the_rate_of_the_flow_or_the_one_asked_for(
-    flow: str, asked: int, share: str | None
+    flow: str, asked: int, rate: int
 ) -> None:
     common = replace(COMMON, connector={**CONFIG, RATE: flow}, term=Term(1, 30.0, 40_000))
     lanes = dealt_lanes(common, [[ONE], [TWO]], rate_limit=asked)
     assert [it["lane"] for it in lanes] == [0, 1]
     assert [it["partitions"] for it in lanes] == [[("t", 0)], [("t", 1)]]
-    rate = {} if share is None else {RATE: share}
-    assert [it["task"] for it in lanes] == [{"x": "y", **rate}] * 2
+    assert [(it["rate"], it["lanes"]) for it in lanes] == [(rate, 2)] * 2
 
 
 def test_a_lane_without_partitions_ends_at_once_with_a_row_that_counts_nothing() -> None:
