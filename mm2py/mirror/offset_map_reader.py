@@ -28,6 +28,7 @@ from mm2py.mirror.offset_lookup import (
     Place,
     Translation,
     beginning,
+    own_from,
     to_source,
     to_target,
 )
@@ -250,6 +251,11 @@ class OffsetMapReader:
         index = self._index.of(partition)
         return index if index is not None and index.has_segments else None
 
+    def covered(self, partition: TopicPartition) -> int:
+        """Return below which source offset all is copied or needs no copy, -1 where the flow has not begun with a partition; also where nothing was copied."""
+        index = self._index.of(partition)
+        return -1 if index is None else index.covered
+
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
         """Translate an offset of a source partition; None where it has no map (nothing was copied).
 
@@ -274,6 +280,10 @@ class OffsetMapReader:
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
         """Return where the map of a source partition begins; as ``to_target``."""
         return await self._look(partition, beginning)
+
+    async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
+        """Return the first offset from ``begin`` on of the copy of a source partition that no copy has, at most ``end``; as ``to_target``."""
+        return await self._look(partition, lambda index, pages: own_from(index, begin, end, pages))
 
     async def _look(
         self, partition: TopicPartition, look: Callable[[PartitionIndex, Pages], Found]

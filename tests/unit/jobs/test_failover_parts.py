@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 import pytest
 from typer.testing import CliRunner
 
+from mm2py.client.connect.admin import TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.failovers import (
@@ -24,13 +25,14 @@ from mm2py.mirror.failovers import (
 )
 from mm2py.mirror.failovers import Place as FailoverPlace
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
-from mm2py.mirror.offset_map import Mark, PageRef, Segment
+from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
@@ -44,7 +46,7 @@ from mm2py_jobs.failover.groups import (
     moves_of,
 )
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
-from mm2py_jobs.failover.quarantine import holes_of, spans_of
+from mm2py_jobs.failover.quarantine import first_own_records, holes_of, spans_of
 from mm2py_jobs.failover.steps import (
     EVERYBODY,
     CountedEnds,
@@ -53,7 +55,9 @@ from mm2py_jobs.failover.steps import (
     principal_of,
 )
 from mm2py_jobs.failover.survey import stays_behind
+from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.open_flow import FlowNow as OpenFlowNow
 from mm2py_workers.answers import Row
 from mm2py_workers.flow_target import SOURCE
 from tests.unit.rest.job_fakes import PLAN
@@ -559,6 +563,9 @@ class OneMap:
     def is_former(self, _partition: TopicPartition) -> bool:
         return False
 
+    def partitions(self) -> Sequence[TopicPartition]:
+        return [ORDERS]
+
     async def to_target(self, _partition: TopicPartition, _offset: int) -> Translation:
         return self._answer
 
@@ -571,11 +578,20 @@ class SameNames:
     keeps_names = True
     clock = FakeClock()
     name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-    target = None
+    target = source_tables = None
 
-    def __init__(self, left: Failover | None = None) -> None:
+    def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
         self.selection = self.policy = self.back = self
-        self.failover = left
+        self.failover, self._read_back = left, read_back
+
+    def selection_of(self, *_: object) -> "SameNames":
+        return self
+
+    async def known_back(self) -> Known:
+        return Known({ORDERS: self._read_back}, {})
+
+    async def target_looping(self) -> frozenset[int]:
+        return frozenset({7})
 
     async def seen_source_store(self) -> "SameNames | None":
         return None if self.failover is None else self
@@ -613,6 +629,107 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._ids = defaultdict(dict)
     maps._has_left = has_left(left, maps._copied_back)
     assert await maps.place(ORDERS, 100, None) == place
+
+
+class NothingBack:
+    """The map of a flow back that has copied nothing."""
+
+    def index_of(self, _partition: TopicPartition) -> None:
+        return None
+
+    async def to_source(self, _partition: TopicPartition, _offset: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("config", "read_back", "place"),
+    [
+        # The flow back was paused before its first record: what B's clients wrote from 40 on is not read.
+        ({"enabled": "true"}, -1, 40),
+        ({"enabled": "true"}, 60, 300),  # it has read that, and had nothing to copy
+        ({"enabled": "false"}, -1, 300),
+        (None, -1, 300),  # one way
+    ],
+)
+async def test_a_group_skips_no_record_of_a_partition_that_the_flow_back_has_not_begun(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, str] | None, read_back: int, place: int
+) -> None:
+    async def in_force(*_: object) -> OpenFlowNow:
+        return OpenFlowNow(config)
+
+    async def own_records(
+        _clusters: object, back_at: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        return {tp: 40 if at <= 40 else 300 for tp, at in back_at.items()}
+
+    monkeypatch.setattr("mm2py_jobs.failover.groups.flow_in_force", in_force)
+    clusters = SameNames(None, read_back)
+    maps = cast("Any", BothMaps(cast("FailoverClusters", clusters)))
+    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
+    maps._back = NothingBack()
+    maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
+    maps._ids = defaultdict(
+        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), 1, internal=False)}}
+    )
+    maps._own = await own_records(clusters, await maps._not_copied_back())
+    assert await maps.place(ORDERS, 100, None) == place
+
+
+class OwnLog:
+    """A log on the target by range: a batch for each offset, of the mirror's producer 7 or of another."""
+
+    def __init__(self, own: int) -> None:
+        self._own = own
+
+    def __call__(self, _cluster: object, *, read_committed: bool) -> "OwnLog":
+        assert not read_committed
+        return self
+
+    async def read(
+        self, _tp: TopicPartition, first: int, end: int
+    ) -> AsyncGenerator[list[LogBatch]]:
+        for offset in range(first, end):
+            yield [
+                LogBatch(
+                    memoryview(b"own" if offset == self._own else b"mirror"),
+                    offset,
+                    offset,
+                    1,
+                    0,
+                    0,
+                    0,
+                )
+            ]
+
+
+@pytest.mark.parametrize(
+    ("segments", "back_at", "own", "place"),
+    [
+        ([Segment(0, 20, 0), Segment(20, 10, 30)], 0, 25, 25),  # between copies and markers
+        ([Segment(0, 20, 0), Segment(20, 10, 30)], 27, 25, 40),  # the flow back has read it
+        ([Segment(0, 20, 0), Segment(20, 10, 22)], 0, 99, 32),  # markers alone
+        ([Segment(0, 20, 10)], 0, 5, 5),  # before the first copy
+        ([Segment(9, 0, 10), Segment(9, 20, 10)], 0, 5, 30),  # another program's
+    ],
+)
+async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_copies(
+    monkeypatch: pytest.MonkeyPatch, segments: list[Segment], back_at: int, own: int, place: int
+) -> None:
+    async def maps_of(*_: object) -> dict[TopicPartition, KnownMap]:
+        ids = b"\0" * 16
+        page = Page(0, ids, ids, 0, -1, -1, -1, 0, tuple(segments))
+        return {ORDERS: KnownMap({0: page})}
+
+    async def ends(*_: object, **__: object) -> dict[TopicPartition, LogEnds]:
+        return {ORDERS: LogEnds(0, 100)}
+
+    part = "mm2py_jobs.failover.quarantine."
+    monkeypatch.setattr(part + "known_maps", maps_of)
+    monkeypatch.setattr(part + "log_ends", ends)
+    monkeypatch.setattr(part + "RangeReader", OwnLog(own))
+    monkeypatch.setattr(part + "producer_of", lambda it: 9 if it.data == b"own" else 7)
+    clusters = cast("FailoverClusters", SameNames())
+    assert await first_own_records(clusters, {ORDERS: back_at}) == {ORDERS: place}
 
 
 # ---- the fence
