@@ -35,6 +35,11 @@ def failover_topic(source_alias: str) -> str:
     return f"mm2py-failover.{source_alias}.internal"
 
 
+def is_failover_topic(name: str) -> bool:
+    """Whether this is the failover topic of any flow."""
+    return name.startswith("mm2py-failover.") and name.endswith(".internal")
+
+
 def failover_driver_id(flow: str) -> str:
     """Return the transactional id of the driver of a flow (``A->B``)."""
     return f"mm2py-failover-{flow}-driver"

@@ -18,10 +18,12 @@ from mm2py.mirror.failovers import (
     HANGS_MS,
     Failover,
     FailoverKind,
+    Fence,
     OpenTransaction,
     Rule,
     Step,
     Tail,
+    encode_failover,
 )
 from mm2py.mirror.failovers import Place as FailoverPlace
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
@@ -774,6 +776,84 @@ def test_rules_for_many_topics_count(acl: Acl) -> None:
 def test_what_is_denied_already_is_not_recorded_as_ours() -> None:
     denied = replace(SHOP, permission=AclPermission.DENY)
     assert not fence_of([SHOP, denied], ["orders"], [], mirror_writes=False).rules
+
+
+class TwoFailovers:
+    """A source with its rules, and the fences that failovers of its flows to B and C have recorded; also the ``Admin`` and the clusters of these."""
+
+    def __init__(self) -> None:
+        self.acls = {SHOP}
+        self.records: dict[str, Fence] = {}
+
+    def __call__(self, _cluster: object) -> "TwoFailovers":
+        return self
+
+    alias = "A"
+
+    async def list_topics(self) -> list[str]:
+        return ["orders", *self.records]
+
+    async def describe_topic_acls(self) -> list[Acl]:
+        return list(self.acls)
+
+    async def create_acls(self, acls: Sequence[Acl]) -> list[None]:
+        self.acls.update(acls)
+        return [None] * len(acls)
+
+    async def delete_acls(self, acls: Sequence[Acl]) -> list[None]:
+        self.acls.difference_update(acls)
+        return [None] * len(acls)
+
+    async def newest_values(
+        self, _cluster: object, topic: str, _clock: object
+    ) -> dict[bytes, bytes]:
+        return dict([encode_failover(self.records[topic])])
+
+
+class OneOfTwo(SameNames):
+    """The clusters of the flow from A to one other."""
+
+    config: Final[dict[str, str]] = {}
+    props: Final[dict[str, str]] = {"sasl.jaas.config": ""}
+
+    def __init__(self, source: TwoFailovers, target: str) -> None:
+        super().__init__()
+        self.name, self._source = FlowName(ClusterAlias("A"), ClusterAlias(target)), source
+        self._topic = f"mm2py-failover.{target}.internal"
+
+    async def topics(self) -> list[str]:
+        return ["orders"]
+
+    async def source_store(self) -> "OneOfTwo":
+        return self
+
+    @property
+    def fence(self) -> Fence | None:
+        return self._source.records.get(self._topic)
+
+    async def write(self, fence: Fence) -> None:
+        self._source.records[self._topic] = fence
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+async def test_a_failover_that_ends_leaves_the_rules_that_another_one_of_its_source_needs(
+    monkeypatch: pytest.MonkeyPatch, *, by_user: bool
+) -> None:
+    source, denied = TwoFailovers(), replace(SHOP, permission=AclPermission.DENY)
+    if by_user:
+        source.acls.add(denied)
+    monkeypatch.setattr("mm2py_jobs.failover.steps.Admin", source)
+    monkeypatch.setattr("mm2py_jobs.failover.steps.newest_values", source.newest_values)
+    first, second = (
+        FailoverSides(cast("FailoverClusters", OneOfTwo(source, it)), RestFlows(HeldApi()))
+        for it in "BC"
+    )
+    await first.fence("1")
+    await second.fence("2")
+    await first.lift_fence(source=True)
+    assert denied in source.acls, "the second one needs it"
+    await second.lift_fence(source=True)
+    assert (denied in source.acls) == by_user
 
 
 def test_everybody_is_not_denied_where_a_mirror_writes() -> None:
