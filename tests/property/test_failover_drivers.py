@@ -639,6 +639,20 @@ async def test_a_source_that_is_back_and_written_on_is_named_and_what_it_has_is_
     world.check_end(done)
 
 
+async def test_a_source_that_is_written_between_drain_and_verify_again_and_again_is_named() -> None:
+    world = _quiet()
+    written = WrittenOn(world)
+    with pytest.raises(FailoverRefusedError, match=r"written for 120 s: orders-0.*no authorizer"):
+        await _drive(written)
+    failover = world.failover
+    assert failover is not None
+    assert failover.step is Step.VERIFY
+    assert "stop the producers" in failover.cause
+    done = await _drive(Process(world))
+    assert done.step is Step.DONE
+    world.check_end(done)
+
+
 @final
 class MovesOnce(Process):
     """A group is moved by the first sync; the second one finds nothing left."""
