@@ -139,8 +139,8 @@ class Sides(Protocol):
         """Write the exact offsets of the source's groups to the target; from checkpoints if the source does not answer."""
         ...
 
-    async def stop_flow(self) -> None:
-        """Stop the flow; returns when none of its tasks copies."""
+    async def stop_flow(self) -> int:
+        """Stop the flow; returns when none of its tasks copies, with the offset of the record that it is stopped by."""
         ...
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
@@ -515,7 +515,8 @@ class FailoverDriver:
         tails = failover.tail
         # Asked first: while the source is unreachable there is no need to wait for workers.
         progress = None if tails else await self._insist(self._sides.progress)
-        await self._change(self._sides.stop_flow)
+        stopped_at = await self._change(self._sides.stop_flow)
+        failover = replace(failover, stopped_at=stopped_at)
         if progress is not None:
             if not failover.fenced:
                 note = await self._change(lambda: self._sides.fence(failover.id))

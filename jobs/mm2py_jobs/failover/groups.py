@@ -36,7 +36,7 @@ from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
-from mm2py_jobs.failover.flows import is_stopped_on_record
+from mm2py_jobs.failover.flows import stop_record
 from mm2py_jobs.failover.quarantine import first_own_records
 from mm2py_jobs.open_flow import flow_in_force
 
@@ -270,10 +270,11 @@ class BothMaps:
             }
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
-            if await is_stopped_on_record(source, clusters.back, clusters.clock):
+            stopped_at = await stop_record(source, clusters.back, clusters.clock)
+            if stopped_at >= 0:
                 store = await clusters.seen_source_store()
                 left = None if store is None else store.failover
-                self._has_left = has_left(left, self._copied_back)
+                self._has_left = has_left(left, self._copied_back, stopped_at)
         if clusters.keeps_names and not self._has_left:
             self._own = await first_own_records(clusters, await self._not_copied_back())
         there = self._ids[clusters.name.target]
@@ -417,7 +418,9 @@ class BothMaps:
         return -1 if is_wrong else checkpoint.downstream
 
 
-def has_left(left: Failover | None, copied_back: Callable[[TopicPartition], int]) -> bool:
+def has_left(
+    left: Failover | None, copied_back: Callable[[TopicPartition], int], stopped_at: int
+) -> bool:
     """Whether a flow back that is stopped has copied all that clients wrote to the target, and none write there now.
 
     Only the failover that moved them proves that. One that a user stopped, or resumed since and stopped again, has left records behind that groups
@@ -426,8 +429,9 @@ def has_left(left: Failover | None, copied_back: Callable[[TopicPartition], int]
     Args:
         left: the newest failover of the flow back.
         copied_back: the offset after the last record of a partition that the flow back has copied; what it dropped may be behind it.
+        stopped_at: the record that it is stopped by; another one than that failover's is of a user, whatever was copied before.
     """
-    if left is None or not left.step.is_switched:
+    if left is None or not left.step.is_switched or left.stopped_at not in (-1, stopped_at):
         return False
     ends = {it.tp: it.offset for it in left.ends} | {it.tp: it.end for it in left.tail}
     return all(copied_back(tp) <= end for tp, end in ends.items())

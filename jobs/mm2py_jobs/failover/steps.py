@@ -47,7 +47,7 @@ from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
-from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_without_workers
+from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import quarantine, reverse_starts
 from mm2py_jobs.log.mirror_producers import producer_of
@@ -529,8 +529,13 @@ class FailoverSides:
 
     # ---- the flows
 
-    async def stop_flow(self) -> None:
-        """Stop the flow; returns when none of its tasks copies.
+    async def stop_flow(self) -> int:
+        """Stop the flow; returns when none of its tasks copies, with the offset of the record that it is stopped by."""
+        await self._stop_it()
+        return await stop_record(self._clusters.target, self._clusters.plan, self._clock)
+
+    async def _stop_it(self) -> None:
+        """Stop the flow.
 
         Workers that wait for an unreachable source accept no change: then the target state is recorded, which they read when they begin.
         """

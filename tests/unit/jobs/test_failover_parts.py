@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 import pytest
@@ -26,8 +27,9 @@ from mm2py.mirror.failovers import Place as FailoverPlace
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
+from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
-from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
 from mm2py_jobs.copy.known_maps import KnownMap
@@ -35,7 +37,7 @@ from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.driver import Progress
-from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now
+from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now, stop_record
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
@@ -580,13 +582,36 @@ async def test_a_failover_of_the_flow_back_that_began_at_the_same_time_is_waited
     assert await FailoverSides(clusters, RestFlows(HeldApi())).unfinished_job() == said
 
 
+@pytest.mark.parametrize(
+    ("state", "offset"),
+    [(TargetState.STOPPED, 5), (TargetState.PAUSED, -1), (TargetState.STARTED, -1), (None, -1)],
+)
+async def test_a_stop_is_known_by_its_record(
+    monkeypatch: pytest.MonkeyPatch, state: TargetState | None, offset: int
+) -> None:
+    async def records(*_: object) -> dict[bytes, tuple[int, bytes]]:
+        key, value = encode_config_record(TargetPut(SOURCE, state or TargetState.STARTED))
+        assert value is not None
+        return {} if state is None else {key: (5, value)}
+
+    monkeypatch.setattr("mm2py_jobs.failover.flows.newest_records", records)
+    asked = cast("Any", SameNames())
+    assert await stop_record(asked, asked, asked.clock) == offset
+
+
 # ---- where a group continues beside records of the target's own
 
 
-def moved_back(step: Step, end: int = 200) -> Failover:
+def moved_back(step: Step, end: int = 200, stopped_at: int = 7) -> Failover:
     place = FailoverPlace(topic="orders", partition=0, offset=end)
     return Failover(
-        id="1", flow="B->A", kind=FailoverKind.FAILBACK, step=step, run=1, ends=(place,)
+        id="1",
+        flow="B->A",
+        kind=FailoverKind.FAILBACK,
+        step=step,
+        run=1,
+        ends=(place,),
+        stopped_at=stopped_at,
     )
 
 
@@ -619,6 +644,7 @@ class SameNames:
     clock = FakeClock()
     name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     target = source_tables = None
+    worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
     def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
         self.selection = self.policy = self.back = self
@@ -656,6 +682,8 @@ class SameNames:
         (moved_back(Step.DONE), 200, 300),  # a failback: B has only copies behind 200
         (moved_back(Step.DONE, 190), 180, 300),  # its position went on over what the flow wrote
         (moved_back(Step.DONE, 150), 200, 200),  # it was resumed since, and stopped by a user
+        (moved_back(Step.DONE, stopped_at=5), 200, 200),  # the same, and it had copied nothing
+        (moved_back(Step.DONE, stopped_at=-1), 200, 300),  # of an earlier build
     ],
 )
 async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
@@ -667,7 +695,7 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, copied_back, 0, 100, -1)]
     maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
     maps._ids = defaultdict(dict)
-    maps._has_left = has_left(left, maps._copied_back)
+    maps._has_left = has_left(left, maps._copied_back, 7)
     assert await maps.place(ORDERS, 100, None) == place
 
 
