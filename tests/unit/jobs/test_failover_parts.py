@@ -770,6 +770,10 @@ class OwnLog:
             ]
 
 
+def own_producer(batch: LogBatch) -> int:
+    return 9 if batch.data == b"own" else 7
+
+
 @pytest.mark.parametrize(
     ("segments", "back_at", "own", "place"),
     [
@@ -795,6 +799,6 @@ async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_c
     monkeypatch.setattr(part + "known_maps", maps_of)
     monkeypatch.setattr(part + "log_ends", ends)
     monkeypatch.setattr(part + "RangeReader", OwnLog(own))
-    monkeypatch.setattr(part + "producer_of", lambda it: 9 if it.data == b"own" else 7)
+    monkeypatch.setattr(part + "producer_of", own_producer)
     clusters = cast("FailoverClusters", SameNames())
     assert await first_own_records(clusters, {ORDERS: back_at}) == {ORDERS: place}
