@@ -224,7 +224,7 @@ class ExactMap(Protocol):
         ...
 
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
-        """Return the first offset of the copy from ``begin`` on that no copy has, at most ``end``; None where the partition has no map."""
+        """Return where the first record from ``begin`` on of the copy may be that is no copy, at most ``end``; None where the partition has no map."""
         ...
 
     async def beginning(self, partition: TopicPartition) -> Beginning | None:

@@ -4,7 +4,7 @@ Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both rea
 ``take_moved`` names the source partitions of which more is known than before. A translation never skips a record;
 it is exact where the map covers the offset. Where both flows of a pair keep names, the target has records of its own
 between the copies: there the map of the flow back decides too, and the lower offset counts. Where that has copied nothing of a partition,
-what it has not read and the flow has not written may be such a record. Where its map was lost, the offset
+what it has not read and the flow has not written is read on the target. Where its map was lost, the offset
 syncs of the flow back show that it has copied a partition: then the offset is unknown.
 
 Invariants, tests of the same names: where another flow writes into the same copy, no group has a place. While the map is about another copy than the one that is there now, nothing is known of a partition;
@@ -84,6 +84,8 @@ class OffsetTranslator:
         self._syncs, self._topic, self._map = syncs, topic, exact
         self._back, self._knows_back, self._has_back = back, back is None, False
         self._copied_back: set[TopicPartition] = set()
+        self._own_from: dict[TopicPartition, int] = {}
+        """Up to where the target was read for its own records, where the flow back has copied nothing."""
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
@@ -173,6 +175,10 @@ class OffsetTranslator:
             own = min(covered, translated)  # the flow has no map of it
         if own < translated:
             self._note_beyond(self._held_back, source, covered, 0)
+            if own > self._own_from.get(source, -1):
+                # It may have been read in part only: once more, until it comes no further.
+                self._own_from[source] = own
+                self._note_moved(source, 0)
         return own
 
     async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int, bool]:
