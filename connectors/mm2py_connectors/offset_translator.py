@@ -164,13 +164,15 @@ class OffsetTranslator:
             return translated  # there is no flow back
         covered = self._back.map.covered(source) if self._has_back else -1
         own: int | None = -1
-        if (
-            source not in self._copied_back
-        ):  # else its map was lost, and begins with its next record
+        # Else its map was lost, and begins with its next record.
+        if source not in self._copied_back:
             try:
                 own = await self._map.own_from(source, max(covered, 0), translated)
             except Mm2pyError as error:
-                log.debug("offset map cannot be read partition=%s cause=%s", source, error)
+                log.debug("copies cannot be read partition=%s cause=%s", source, error)
+                if isinstance(error, RetriableError):
+                    self._note_beyond(self._held_back, source, covered - 1, 0)  # at the next look
+                return -1
         if own is None:
             own = min(covered, translated)  # the flow has no map of it
         if own < translated:

@@ -190,6 +190,8 @@ class FakeMap:
         self.pages: dict[int, Page] = {}
         self.exists = False
         self.broken: list[Mm2pyError] = []
+        self.unread: list[Mm2pyError] = []
+        """What answers of ``own_from`` fail with."""
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
@@ -256,6 +258,8 @@ class FakeMap:
         return -1 if index is None else index.covered
 
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
+        if self.unread:
+            raise self.unread.pop()
         index = self.index_of(partition)
         return index and own_from(index, begin, end, lambda ref: self.pages[ref.position])
 

@@ -550,6 +550,7 @@ async def test_with_the_same_names_both_ways_groups_wait_for_a_flow_back_that_ha
     region = GroupRegion()
     region.log(*SYNCS).sync("t", 0, 0, 0)
     region.map.put("t", 0, *copies, covered=30)
+    region.map.unread = [ConnectionFailedError("not now")] * 2
     region.map_back.put("other", 0, (0, 5, 0), covered=5)
     if covered is not None:
         region.map_back.put("t", 0, covered=covered)
