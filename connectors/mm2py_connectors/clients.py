@@ -219,6 +219,14 @@ class ExactMap(Protocol):
         """Translate an offset of the copy; None where the partition has no map."""
         ...
 
+    def covered(self, partition: TopicPartition) -> int:
+        """Return below which source offset nothing is left to copy, -1 where the flow has not begun with a partition."""
+        ...
+
+    async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
+        """Return where the first record from ``begin`` on of the copy may be that is no copy, at most ``end``; None where the partition has no map."""
+        ...
+
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
         """Return where the map begins; None where the partition has no map."""
         ...

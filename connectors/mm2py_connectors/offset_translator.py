@@ -3,7 +3,8 @@
 Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both read and followed -> ``translate``;
 ``take_moved`` names the source partitions of which more is known than before. A translation never skips a record;
 it is exact where the map covers the offset. Where both flows of a pair keep names, the target has records of its own
-between the copies: there the map of the flow back decides too, and the lower offset counts. Where it was lost, the offset
+between the copies: there the map of the flow back decides too, and the lower offset counts. Where that has copied nothing of a partition,
+what it has not read and the flow has not written is read on the target. Where its map was lost, the offset
 syncs of the flow back show that it has copied a partition: then the offset is unknown.
 
 Invariants, tests of the same names: where another flow writes into the same copy, no group has a place. While the map is about another copy than the one that is there now, nothing is known of a partition;
@@ -83,6 +84,8 @@ class OffsetTranslator:
         self._syncs, self._topic, self._map = syncs, topic, exact
         self._back, self._knows_back, self._has_back = back, back is None, False
         self._copied_back: set[TopicPartition] = set()
+        self._own_from: dict[TopicPartition, int] = {}
+        """Up to where the target was read for its own records, where the flow back has copied nothing."""
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
@@ -141,10 +144,7 @@ class OffsetTranslator:
             return translated
         index = self._back.map.index_of(source) if self._has_back else None
         if index is None:
-            if source not in self._copied_back:
-                return translated
-            self._note_beyond(self._held_back, source, -1, 0)
-            return -1  # its map was lost, and begins with its next record
+            return await self._before_the_flow_back(source, translated)
         try:
             own = await self._back.map.to_source(source, offset)
         except Mm2pyError as error:
@@ -157,6 +157,31 @@ class OffsetTranslator:
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             self._note_beyond(self._held_back, source, index.covered, 0)
         return beside_own_records(translated, own, index.covered)
+
+    async def _before_the_flow_back(self, source: TopicPartition, translated: int) -> int:
+        """As ``_beside_own_records`` where the flow back has copied nothing: what it has not read yet may be the target's own."""
+        if self._back is None or not (self._has_back or source in self._copied_back):
+            return translated  # there is no flow back
+        covered = self._back.map.covered(source) if self._has_back else -1
+        own: int | None = -1
+        # Else its map was lost, and begins with its next record.
+        if source not in self._copied_back:
+            try:
+                own = await self._map.own_from(source, max(covered, 0), translated)
+            except Mm2pyError as error:
+                log.debug("copies cannot be read partition=%s cause=%s", source, error)
+                if isinstance(error, RetriableError):
+                    self._note_beyond(self._held_back, source, covered - 1, 0)  # at the next look
+                return -1
+        if own is None:
+            own = min(covered, translated)  # the flow has no map of it
+        if own < translated:
+            self._note_beyond(self._held_back, source, covered, 0)
+            if own > self._own_from.get(source, -1):
+                # It may have been read in part only: once more, until it comes no further.
+                self._own_from[source] = own
+                self._note_moved(source, 0)
+        return own
 
     async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int, bool]:
         """Return the answer of the map (-1: none), and whether that is exact: else it is the end of the copies before ``offset``."""
@@ -329,8 +354,9 @@ class OffsetTranslator:
                 await self._asked_beyond.wait()
             await self._clock.sleep(_MAP_LOOK_S)
             for source, (covered, lowest) in tuple(beyond.items()):
-                index = exact.index_of(source)
-                if index is not None and index.covered > covered:
+                # A flow back that has copied nothing may have read what groups wait for.
+                is_known = beyond is self._held_back or exact.index_of(source) is not None
+                if is_known and exact.covered(source) > covered:
                     del beyond[source]
                     self._note_moved(source, lowest)
 

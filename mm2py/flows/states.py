@@ -130,8 +130,9 @@ class FlowWork:
         whole = {state_name(connector.state) for connector in self.connectors}
         if len(whole) == 1 and whole != {State.RUNNING.value}:
             return whole.pop()
-        if self.source is not None and state_name(self.source.state) in _RESTING:
-            return state_name(self.source.state)  # whatever the others do, nothing is copied
+        source = None if self.disabled else self.source
+        if source is not None and state_name(source.state) in _RESTING:
+            return state_name(source.state)  # whatever the others do, nothing is copied
         if any(self._problems(nodes)):
             return DEGRADED if whole else State.FAILED.value
         return State.RUNNING.value if whole else State.UNASSIGNED.value

@@ -35,6 +35,11 @@ def failover_topic(source_alias: str) -> str:
     return f"mm2py-failover.{source_alias}.internal"
 
 
+def is_failover_topic(name: str) -> bool:
+    """Whether this is the failover topic of any flow."""
+    return name.startswith("mm2py-failover.") and name.endswith(".internal")
+
+
 def failover_driver_id(flow: str) -> str:
     """Return the transactional id of the driver of a flow (``A->B``)."""
     return f"mm2py-failover-{flow}-driver"
@@ -215,6 +220,7 @@ class Failover:
 
     ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
     where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
+    ``stopped_at`` is the offset of the record in Connect's config topic that its flow was stopped by, -1 unknown.
     ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` names who could not be
     kept from writing, ``cause`` why the last driver ended before its time. ``steps`` in the order in which they began; with those of a
     driver that ended early, the time until another one continued.
@@ -240,6 +246,7 @@ class Failover:
     tail: tuple[Tail, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
     starts: tuple[Place, ...] = ()
+    stopped_at: int = -1
     cause: str = ""
     steps: tuple[StepTime, ...] = ()
 

@@ -403,6 +403,27 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 # ---- both
 
 
+def own_from(index: PartitionIndex, begin: int, end: int, pages: Pages) -> int:
+    """Return the first target offset from ``begin`` on that no copy has, at most ``end``: the target's own records may begin there, or a marker has it.
+
+    Raises:
+        PageMissingError: a page is needed.
+    """
+    refs, at = index.pages, begin
+    if refs[0].number:
+        at = max(at, refs[0].target_first)  # below it both logs have deleted what was there
+    elif (first := beginning(index, pages)).source:
+        at = max(at, first.target)  # another program's copies are below it
+    for ref in refs[max(0, bisect_right(refs, at, key=_target_first) - 1) :]:
+        for segment in pages(ref).segments:
+            if segment.mark is not Mark.COPIED:
+                continue
+            if at >= end or segment.target > at:
+                return min(at, end)
+            at = max(at, segment.target_end)
+    return min(at, end)
+
+
 def beside_own_records(offset: int, own: Translation | None, own_covered: int) -> int:
     """Return where a consumer continues on a target that has records of its own beside the copies, -1 unknown.
 

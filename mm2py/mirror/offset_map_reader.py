@@ -11,14 +11,15 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
-from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.fetch.partition_fetch import READ_COMMITTED, fetch_partition
 from mm2py.clock import Clock
-from mm2py.errors import ProtocolError
+from mm2py.errors import ProtocolError, ServerError
 from mm2py.mirror.offset_lookup import (
     Beginning,
     MapIndex,
@@ -28,15 +29,17 @@ from mm2py.mirror.offset_lookup import (
     Place,
     Translation,
     beginning,
+    own_from,
     to_source,
     to_target,
 )
 from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
 from mm2py.mirror.routed_names import SAMPLE
 from mm2py.mirror.shared_copies import OtherMaps
+from mm2py.protocol.error_codes import OFFSET_OUT_OF_RANGE
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
-from mm2py.types import TopicPartition
+from mm2py.types import EARLIEST, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,9 @@ PAGE_BYTES: Final = 64 * 1024
 """A page is smaller; batches of several are at most so large (``mm2py.storage.table.BATCH_BYTES``)."""
 
 READ_TRIES: Final = 3
+
+MARKERS_AT_ONCE: Final = 50
+"""Places between copies that are read for one answer: exactly once, each transaction leaves one."""
 
 Found = TypeVar("Found")
 
@@ -113,6 +119,35 @@ async def read_page(
     return None
 
 
+async def no_record_until(cluster: Cluster, tp: TopicPartition, at: int) -> int:
+    """Return the offset after a marker, aborted batch or hole at an offset of a log; the offset itself where there is a record, or it cannot be read."""
+    try:
+        fetched = await fetch_partition(
+            cluster, tp, at, max_bytes=1, isolation_level=READ_COMMITTED
+        )
+    except ServerError as error:
+        if error.code != OFFSET_OUT_OF_RANGE:
+            log.debug("copy cannot be read partition=%s offset=%d cause=%s", tp, at, error)
+            return at
+        start = (await Admin(cluster).list_offsets({tp: EARLIEST})).get(tp)
+        return at if start is None or start.error is not None else max(at, start.offset)
+    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
+        if batch.last_offset < at:
+            continue
+        if batch.base_offset > at:
+            return batch.base_offset
+        is_aborted = any(
+            producer == batch.producer_id and first <= at for producer, first in fetched.aborted
+        )
+        is_dropped = batch.is_control or (batch.is_transactional and is_aborted)
+        return batch.last_offset + 1 if is_dropped else at
+    return at
+
+
+def _own_from(begin: int, end: int, index: PartitionIndex, pages: Pages) -> int:
+    return own_from(index, begin, end, pages)
+
+
 @final
 class OffsetMapReader:
     """Translates offsets of one flow, both ways, with the exact map on its target.
@@ -142,6 +177,8 @@ class OffsetMapReader:
         self._pages = PageCache(kept_segments)
         self._newest: dict[TopicPartition, tuple[PageRef, bytes]] = {}
         """Of each partition the page that grows, in its stored form: it is replaced each second, and asked for most."""
+        self._markers: dict[tuple[TopicPartition, bytes], tuple[int, int]] = {}
+        """From where to where no record lies between the copies in a target partition, as it was read."""
         self._index = MapIndex()
         self._turn = asyncio.Lock()
         self._others = OtherMaps(cluster, self.topic, clock=clock)
@@ -250,6 +287,11 @@ class OffsetMapReader:
         index = self._index.of(partition)
         return index if index is not None and index.has_segments else None
 
+    def covered(self, partition: TopicPartition) -> int:
+        """Return below which source offset all is copied or needs no copy, -1 where the flow has not begun with a partition; also where nothing was copied."""
+        index = self._index.of(partition)
+        return -1 if index is None else index.covered
+
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
         """Translate an offset of a source partition; None where it has no map (nothing was copied).
 
@@ -274,6 +316,27 @@ class OffsetMapReader:
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
         """Return where the map of a source partition begins; as ``to_target``."""
         return await self._look(partition, beginning)
+
+    async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
+        """Return the first offset from ``begin`` on of the copy of a source partition where a record is that is no copy, at most ``end``; as ``to_target``.
+
+        What lies between copies is read, each place once, and so many at a time: the answer may be before the first such record.
+        """
+        index, copy_of = self.index_of(partition), self._copy_of
+        if index is None:
+            return None
+        copy = partition if copy_of is None else partition._replace(topic=copy_of(partition.topic))
+        first, at = self._markers.get((partition, index.target_id), (begin, begin))
+        if not first <= begin <= at <= index.target_end:  # else it is known up to there
+            first = at = begin
+        for _ in range(MARKERS_AT_ONCE):
+            own = await self._look(partition, partial(_own_from, at, end))
+            at = at if own is None else own
+            if at >= end or (after := await no_record_until(self._cluster, copy, at)) <= at:
+                break
+            at = after
+        self._markers[partition, index.target_id] = first, at
+        return min(at, end)
 
     async def _look(
         self, partition: TopicPartition, look: Callable[[PartitionIndex, Pages], Found]

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
 ONE: Final = TopicPartition("orders", 0)
 MOST_DRIVERS: Final = 60
+STOPPED_AT: Final = 17
 REQUEST: Final = FailoverRequest(id="f")
 
 
@@ -155,6 +156,8 @@ class World:
     def check_done(self) -> None:
         """(3), (4), (7)"""
         assert not self.runs
+        assert self.failover is not None
+        assert self.failover.stopped_at == STOPPED_AT
         assert not self.target_fenced
         assert self.reverse_at is not None
         copied = {int(it.split()[1]) for it in self.target if it != "native"}
@@ -294,10 +297,11 @@ class Process(ModelWriter):
         await self.step()
         return []
 
-    async def stop_flow(self) -> None:
+    async def stop_flow(self) -> int:
         await self.step()
         self.world.runs = False
         await self.step()
+        return STOPPED_AT
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
         kept: list[Tail] = []
@@ -489,7 +493,7 @@ class Refused(Process):
 
     error: Mm2pyError = RetriableError("not now")
 
-    async def stop_flow(self) -> None:
+    async def stop_flow(self) -> int:
         raise self.error
 
 
@@ -612,6 +616,20 @@ async def test_a_source_that_is_back_and_written_on_is_named_and_what_it_has_is_
     end = len(world.source)
     done = await _drive(Process(world))
     assert [(it.start, it.end) for it in done.tail] == [(5, end)]
+    world.check_end(done)
+
+
+async def test_a_source_that_is_written_between_drain_and_verify_again_and_again_is_named() -> None:
+    world = _quiet()
+    written = WrittenOn(world)
+    with pytest.raises(FailoverRefusedError, match=r"written for 120 s: orders-0.*no authorizer"):
+        await _drive(written)
+    failover = world.failover
+    assert failover is not None
+    assert failover.step is Step.VERIFY
+    assert "stop the producers" in failover.cause
+    done = await _drive(Process(world))
+    assert done.step is Step.DONE
     world.check_end(done)
 
 

@@ -376,9 +376,10 @@ class FailoverProcess:
         await self.fate.step()
         return ()
 
-    async def stop_flow(self) -> None:
+    async def stop_flow(self) -> int:
         await self.fate.step()
         self.world.runs = False
+        return 0
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
         await self.fate.step()

@@ -13,6 +13,8 @@ from mm2py.mirror.offset_lookup import (
     PageMissingError,
     PartitionIndex,
     Place,
+    beginning,
+    own_from,
     to_source,
     to_target,
 )
@@ -295,6 +297,7 @@ class Play:
             self.check_pages(index)
             self.check_to_target(index)
             self.check_to_source(index)
+            self.check_own(index)
 
     def check_nothing_is_skipped(self, index: PartitionIndex) -> None:
         """Ask for every offset of both logs: what a consumer has not read is there from the answer on."""
@@ -382,6 +385,15 @@ class Play:
                     assert found.place is (
                         Place.AT_END if targets and offset == targets[-1] + 1 else found.place
                     )
+
+    def check_own(self, index: PartitionIndex) -> None:
+        copies, end = self.brute.copies, self.brute.target + 2
+        begins = beginning(index, self.stored.page)
+        floor = begins.target if begins.source else 0
+        for offset in {0, *(it + step for it in self.some(sorted(copies)) for step in (0, 1))}:
+            found = own_from(index, offset, end, self.stored.page)
+            own = (it for it in range(max(offset, floor), end) if it not in copies)
+            assert found == next(own, end)
 
 
 STEPS = st.one_of(

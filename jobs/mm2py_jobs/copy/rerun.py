@@ -6,7 +6,7 @@ copies of the flow and its groups are not touched. A run that was cut short is b
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -203,12 +203,13 @@ class _Rerun:
         """Create the topic, or check that the one that is there is empty.
 
         Raises:
-            ConfigError: it is the copy of the flow, is not empty, or has too few partitions.
+            ConfigError: it is a copy of the flow, is not empty, or has too few partitions.
         """
         into, admin = self._order.into, Admin(self._target)
-        if into == self._sides.copy_of(self._order.topic):
+        listed = await Admin(self._source).list_topics()
+        if original := original_of(into, self._order.topic, self._sides, listed):
             raise ConfigError(
-                f"--into {into} is the flow's own copy of {self._order.topic}",
+                f"--into {into} is the flow's own copy of {original}",
                 remedy="name another topic",
             )
         there = (await admin.describe_topics([into])).get(into)
@@ -307,6 +308,15 @@ class _Rerun:
     def _failed(self, _source: TopicPartition, _target: TopicPartition, error: Exception) -> None:
         self._error = self._error or error
         self._moved.set()
+
+
+def original_of(into: str, topic: str, sides: FlowSides, listed: Iterable[str]) -> str:
+    """Return the source topic that the flow copies to ``into``, empty for none; of ``topic`` also where the flow leaves it out.
+
+    An empty copy, or one that is not made yet, would get records that its flow knows nothing of.
+    """
+    copied = (it for it in sorted(listed) if it == topic or sides.chooses(it))
+    return next((it for it in (topic, *copied) if sides.copy_of(it) == into), "")
 
 
 def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:

@@ -24,7 +24,7 @@ Invariants, tests of the same names (the model with drivers that crash between a
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar, final
 
@@ -139,8 +139,8 @@ class Sides(Protocol):
         """Write the exact offsets of the source's groups to the target; from checkpoints if the source does not answer."""
         ...
 
-    async def stop_flow(self) -> None:
-        """Stop the flow; returns when none of its tasks copies."""
+    async def stop_flow(self) -> int:
+        """Stop the flow; returns when none of its tasks copies, with the offset of the record that it is stopped by."""
         ...
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
@@ -272,6 +272,8 @@ class FailoverDriver:
         assert store.writer is not None
         self._claim = DriverClaim[Failover](store.writer, store.refresh, lambda: store.failover)
         self._lost = False
+        self._written_since: float | None = None
+        """When this driver first found the source written after a drain."""
         self._steps: Mapping[Step, Callable[[Failover], Awaitable[Failover]]] = {
             Step.FENCE: self._fence,
             Step.DRAIN: self._drain,
@@ -459,13 +461,24 @@ class FailoverDriver:
         return replace(failover, step=Step.VERIFY, groups=_both(failover.groups, groups))
 
     async def _verify(self, failover: Failover) -> Failover:
-        """Check that the source still ends where it was drained to; else fence and drain again (2), because topics may be new."""
+        """Check that the source still ends where it was drained to; else fence and drain again (2), because topics may be new.
+
+        Producers that no ACL blocks may go on: after ``drain_s`` of that they are for the user to stop.
+        """
         await self._clock.sleep(self._settle_s)
         progress = await self._insist(self._sides.progress)
         moved = _places(progress.ends) != failover.ends
         reopened = progress.held and failover.accept_loss < 0
         if moved or reopened or progress.missing > max(0, failover.accept_loss):
             log.warning("the source was written after it was drained flow=%s", self._name)
+            now = self._clock.monotonic()
+            self._written_since = now if self._written_since is None else self._written_since
+            if now - self._written_since > self._drain_s:
+                drained = {it.tp: it.offset for it in failover.ends}
+                written = {tp for tp, end in progress.ends.items() if drained.get(tp) != end}
+                written |= progress.held.keys() | {it.tp for it in progress.tails()}
+                remedy = "stop the producers that are left there, then run it again; or --cancel, which removes the fence"
+                raise self._written_on(written, failover, remedy)
             return replace(failover, step=Step.FENCE)
         there = await self._insist(self._sides.target_ends)
         return replace(
@@ -502,7 +515,8 @@ class FailoverDriver:
         tails = failover.tail
         # Asked first: while the source is unreachable there is no need to wait for workers.
         progress = None if tails else await self._insist(self._sides.progress)
-        await self._change(self._sides.stop_flow)
+        stopped_at = await self._change(self._sides.stop_flow)
+        failover = replace(failover, stopped_at=stopped_at)
         if progress is not None:
             if not failover.fenced:
                 note = await self._change(lambda: self._sides.fence(failover.id))
@@ -531,13 +545,18 @@ class FailoverDriver:
             if not moved and len(newer.ends) == len(progress.ends):
                 return newer
             if self._clock.monotonic() > deadline:
-                raise FailoverRefusedError(
-                    f"the source of {self._name} was written for {self._drain_s:g} s: {some_of(sorted(map(str, moved)), SHOWN)}",
-                    remedy="stop the producers that are left there, then run it again: what they wrote is listed and kept"
-                    + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
-                )
+                remedy = "stop the producers that are left there, then run it again: what they wrote is listed and kept"
+                raise self._written_on(moved, failover, remedy)
             self._waits(replace(failover, missing=newer.missing))
             progress = newer
+
+    def _written_on(
+        self, written: Collection[TopicPartition], failover: Failover, remedy: str
+    ) -> FailoverRefusedError:
+        return FailoverRefusedError(
+            f"the source of {self._name} was written for {self._drain_s:g} s: {some_of(sorted(map(str, written)), SHOWN)}",
+            remedy=remedy + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
+        )
 
     async def _reverse(self, failover: Failover) -> Failover:
         if not failover.starts:

@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import newest_values
+from mm2py.client.fetch.log_reader import newest_records, newest_values
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, Mm2pyError, ProtocolError
@@ -231,13 +231,22 @@ async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) ->
 
 
 async def is_stopped_on_record(target: Cluster, plan: FlowPlan, clock: Clock) -> bool:
-    """Return whether the recorded target state of the flow's source connector is STOPPED; read-only.
+    """Return whether the recorded target state of the flow's source connector is STOPPED; raises as ``stop_record``."""
+    return await stop_record(target, plan, clock) >= 0
+
+
+async def stop_record(target: Cluster, plan: FlowPlan, clock: Clock) -> int:
+    """Return the offset of the record that the flow's source connector is STOPPED by, -1 where it is not; read-only.
+
+    Each stop has a record of its own: by its offset it is known whether anybody has resumed the flow since, and stopped it again.
 
     Raises:
         RetriableError: the target does not answer.
     """
     key = f"{TARGET}{SOURCE}".encode()
-    values = await newest_values(target, plan.worker.config_storage_topic, clock)
+    records = await newest_records(target, plan.worker.config_storage_topic, clock)
+    offset, value = records.get(key, (-1, None))
     with suppress(ProtocolError):  # a worker logs it
-        return decode_config_record(key, values.get(key)) == TargetPut(SOURCE, TargetState.STOPPED)
-    return False
+        if decode_config_record(key, value) == TargetPut(SOURCE, TargetState.STOPPED):
+            return offset
+    return -1

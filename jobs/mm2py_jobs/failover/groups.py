@@ -24,6 +24,7 @@ from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, 
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.flows.states import enabled
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import group_filter_from_config
@@ -35,7 +36,9 @@ from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
-from mm2py_jobs.failover.flows import is_stopped_on_record
+from mm2py_jobs.failover.flows import stop_record
+from mm2py_jobs.failover.quarantine import first_own_records
+from mm2py_jobs.open_flow import flow_in_force
 
 Offsets = Mapping[TopicPartition, OffsetToCommit]
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
@@ -248,6 +251,8 @@ class BothMaps:
         """Partitions with a stored position and no map, of the flow and of the flow back."""
         self._has_left = False
         """Whether clients left the target, by a failover of the flow back that stopped it."""
+        self._own: Mapping[TopicPartition, int] = {}
+        """Where records of the target's own may begin in partitions of which the flow back has copied nothing."""
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
@@ -265,10 +270,13 @@ class BothMaps:
             }
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
-            if await is_stopped_on_record(source, clusters.back, clusters.clock):
+            stopped_at = await stop_record(source, clusters.back, clusters.clock)
+            if stopped_at >= 0:
                 store = await clusters.seen_source_store()
                 left = None if store is None else store.failover
-                self._has_left = has_left(left, self._copied_back)
+                self._has_left = has_left(left, self._copied_back, stopped_at)
+        if clusters.keeps_names and not self._has_left:
+            self._own = await first_own_records(clusters, await self._not_copied_back())
         there = self._ids[clusters.name.target]
         logs = [
             copy
@@ -280,6 +288,31 @@ class BothMaps:
             and copy.partition in there[copy.topic].partitions
         ]
         self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
+
+    async def _not_copied_back(self) -> Mapping[TopicPartition, int]:
+        """Return the copies of which a flow back, where there is one, has copied nothing, with how far it has read."""
+        clusters = self._clusters
+        async with clusters.source():
+            config, _ = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+        if self._back is None or config is None or not enabled(config):
+            return {}
+        selection, known = (
+            clusters.selection_of(clusters.back.name, config),
+            await clusters.known_back(),
+        )
+        there = self._ids[clusters.name.target]
+        copies = [
+            copy
+            for tp in self._forward.partitions()
+            if (copy := self.other_side(tp)) is not None
+            and copy.topic in there
+            and copy.partition in there[copy.topic].partitions
+        ]
+        return {
+            copy: max(0, known.resume(copy))
+            for copy in copies
+            if self._back.index_of(copy) is None and selection.replicate(copy.topic)
+        }
 
     def _copied_back(self, copy: TopicPartition) -> int:
         index = None if self._back is None else self._back.index_of(copy)
@@ -336,6 +369,8 @@ class BothMaps:
             # All records of the clients that left the target were copied: only copies follow.
             covered = NOTHING_COPIED
         there = beside_own_records(there, own, covered)
+        if index is None:
+            there = min(there, self._own.get(copy, there))
         if there != NOTHING_COPIED:
             return there
         there = await self._by_checkpoint(tp, offset, checkpoint)
@@ -383,7 +418,9 @@ class BothMaps:
         return -1 if is_wrong else checkpoint.downstream
 
 
-def has_left(left: Failover | None, copied_back: Callable[[TopicPartition], int]) -> bool:
+def has_left(
+    left: Failover | None, copied_back: Callable[[TopicPartition], int], stopped_at: int
+) -> bool:
     """Whether a flow back that is stopped has copied all that clients wrote to the target, and none write there now.
 
     Only the failover that moved them proves that. One that a user stopped, or resumed since and stopped again, has left records behind that groups
@@ -392,8 +429,9 @@ def has_left(left: Failover | None, copied_back: Callable[[TopicPartition], int]
     Args:
         left: the newest failover of the flow back.
         copied_back: the offset after the last record of a partition that the flow back has copied; what it dropped may be behind it.
+        stopped_at: the record that it is stopped by; another one than that failover's is of a user, whatever was copied before.
     """
-    if left is None or not left.step.is_switched:
+    if left is None or not left.step.is_switched or left.stopped_at not in (-1, stopped_at):
         return False
     ends = {it.tp: it.offset for it in left.ends} | {it.tp: it.end for it in left.tail}
     return all(copied_back(tp) <= end for tp, end in ends.items())

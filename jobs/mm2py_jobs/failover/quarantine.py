@@ -16,6 +16,7 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import Place, Tail, quarantine_topic
+from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
@@ -240,16 +241,46 @@ async def _start(
 ) -> int:
     if not spans:
         return max(least, end_there.offset)
-    at = max(least, spans[0][0])
+    return await _first_own(target, end_there.tp, spans, max(least, spans[0][0]), looping)
+
+
+async def _first_own(
+    target: Cluster,
+    tp: TopicPartition,
+    spans: Sequence[tuple[int, int]],
+    at: int,
+    looping: frozenset[int],
+) -> int:
+    """Return the first record from ``at`` on that no mirror wrote, else the end of the copies."""
     reader = RangeReader(target, read_committed=False)
     for number, (first, end) in enumerate(holes_of(spans, at)):
         if number == MOST_HOLES:
             return first
-        async for batches in reader.read(end_there.tp, first, end):
+        async for batches in reader.read(tp, first, end):
             for batch in batches:
                 if producer_of(batch) not in looping:
                     return max(first, batch.base_offset)
-    return max(least, spans[-1][1])
+    return max(at, spans[-1][1])
+
+
+async def first_own_records(
+    clusters: FailoverClusters, back_at: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    """Return the first record of the target's own beside copies with the same name, at or after where the flow back is, else the end of the copies."""
+    if not back_at:
+        return {}
+    maps = await known_maps(clusters.target, clusters.name.source)
+    logs = await log_ends(clusters.target, list(back_at), read_committed=False)
+    looping = await clusters.target_looping()
+    own: dict[TopicPartition, int] = {}
+    for tp, at in back_at.items():
+        segments = [it for it, _ in maps[tp].segments()] if tp in maps else []
+        if spans := spans_of(segments):
+            # Another program's copies are below the first one of a copy that it had begun.
+            least = spans[0][0] if beginning_of(segments[0]).source else 0
+            least = max(least, logs[tp].start)
+            own[tp] = await _first_own(clusters.target, tp, spans, max(at, least), looping)
+    return own
 
 
 def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:

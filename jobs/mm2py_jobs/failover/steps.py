@@ -3,6 +3,7 @@
 Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs (``fence_of``), groups, positions and topics of ``FailoverClusters``; flows over ``RestFlows``.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import newest_values
+from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.jaas import parse_jaas
 from mm2py.errors import (
@@ -29,6 +32,9 @@ from mm2py.mirror.failovers import (
     Rule,
     Step,
     Tail,
+    decode_failover,
+    failover_topic,
+    is_failover_topic,
 )
 from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation, ledger_topic
 from mm2py.mirror.offset_map import Page, PartitionMap
@@ -41,7 +47,7 @@ from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
-from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_without_workers
+from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import quarantine, reverse_starts
 from mm2py_jobs.log.mirror_producers import producer_of
@@ -49,6 +55,8 @@ from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.open_flow import store_positions
 from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import HostedMaps
+
+log = logging.getLogger(__name__)
 
 STOP_S: Final = 45.0
 """How long a flow may take to stop or to begin."""
@@ -97,6 +105,7 @@ def fence_of(
     mirrors: Collection[str],
     *,
     mirror_writes: bool,
+    others: Collection[Rule] = (),
 ) -> FencePlan:
     """Return one DENY rule for each topic and principal, except mirrors, that an ACL allows to write; DENY wins over ALLOW, except for super users.
 
@@ -105,12 +114,14 @@ def fence_of(
         topics: names.
         mirrors: our own principals, which are never denied; an empty one is unknown.
         mirror_writes: whether a mirror writes these topics, so that denying ``User:*`` would stop it.
+        others: recorded by other failovers, which may remove them: a rule that is there by one of them counts for this fence too.
     """
     rules: dict[Rule, None] = {}
     open_topics: list[str] = []
     for_all: list[str] = []
     topic_acls = [acl for acl in acls if acl.resource_type is AclResourceType.TOPIC]
     denied = {(acl.resource_name, acl.principal) for acl in topic_acls if _denies_all_hosts(acl)}
+    denied -= {(rule.topic, rule.principal) for rule in others}
     for topic in sorted(topics):
         writers = {acl.principal for acl in topic_acls if _allows(acl) and _is_about(acl, topic)}
         if not writers and not any(_is_about(acl, topic) for acl in topic_acls):
@@ -151,6 +162,25 @@ def _is_about(acl: Acl, topic: str) -> bool:
     return acl.resource_name in (topic, "*")
 
 
+async def rules_of_others(cluster: Cluster, topic: str, clock: Clock) -> frozenset[Rule]:
+    """Return the rules on a cluster that failovers have recorded in other topics than this one; what may not be read is logged."""
+    rules: set[Rule] = set()
+    for name in await Admin(cluster).list_topics():
+        if name == topic or not is_failover_topic(name):
+            continue
+        try:
+            value = (await newest_values(cluster, name, clock)).get(b"fence")
+            fence = None if value is None else decode_failover(b"fence", value)
+        except RetriableError:
+            raise
+        except Mm2pyError as error:
+            log.warning("fence of another failover cannot be read topic=%s cause=%s", name, error)
+            continue
+        if isinstance(fence, Fence):
+            rules.update(fence.rules)
+    return frozenset(rules)
+
+
 # ---- the steps
 
 
@@ -183,6 +213,8 @@ class FailoverSides:
         clusters = self._clusters
         topics = await clusters.topics()
         async with clusters.source() as source:
+            # Before the rules: one that another failover removes meanwhile is not taken for a user's.
+            others = await rules_of_others(source, self._source_topic, clusters.clock)
             try:
                 acls = await Admin(source).describe_topic_acls()
             except ServerError as error:
@@ -192,7 +224,18 @@ class FailoverSides:
         if acls is None:
             note = f"cluster {clusters.name.source} has no authorizer: stop its producers yourself"
             return FencePlan((), note)
-        return fence_of(acls, list(topics), self._principals(), mirror_writes=clusters.keeps_names)
+        return fence_of(
+            acls,
+            list(topics),
+            self._principals(),
+            mirror_writes=clusters.keeps_names,
+            others=others,
+        )
+
+    @property
+    def _source_topic(self) -> str:
+        """The topic on the source that has the record of its fence."""
+        return failover_topic(self._back.source)
 
     def _principals(self) -> set[str]:
         clusters = self._clusters
@@ -246,20 +289,36 @@ class FailoverSides:
             await clusters.store.refresh()
             if clusters.store.fence is not None:
                 self._lifted.add(clusters.store.fence.by)
-            await self._lift(clusters.store, Admin(clusters.target), ())
+            topic = failover_topic(clusters.name.source)
+            await self._lift(clusters.store, clusters.target, topic, ())
             return
         self._opened = True
         store = await clusters.source_store()
         async with clusters.source() as cluster:
-            await self._lift(store, Admin(cluster), self._made)
+            await self._lift(store, cluster, self._source_topic, self._made)
 
-    async def _lift(self, store: FailoverStore, admin: Admin, made: Sequence[Rule]) -> None:
-        """Remove the recorded ACLs, and those that this process has created."""
-        fence = store.fence
-        ours = {rule.acl for rule in _all_rules(fence, made)}
+    async def _lift(
+        self, store: FailoverStore, cluster: Cluster, topic: str, made: Sequence[Rule]
+    ) -> None:
+        """Remove the recorded ACLs, and those that this process has created, except those of other failovers."""
+        fence, admin = store.fence, Admin(cluster)
+        ours = frozenset(_all_rules(fence, made))
         if not ours:
             return
+        kept = ours & await rules_of_others(cluster, topic, self._clock)
+        await self._remove(admin, ours - kept)
+        await store.write(Fence(by="" if fence is None else fence.by))
+        # Others may have recorded or lifted theirs meanwhile: the one that comes last finds the record of the first.
+        now = ours & await rules_of_others(cluster, topic, self._clock)
+        await self._remove(admin, kept - now)
+        if restored := now - kept:
+            await admin.create_acls([rule.acl for rule in restored])
+
+    async def _remove(self, admin: Admin, rules: Collection[Rule]) -> None:
+        if not rules:
+            return
         # Only existing ones: to remove what the cluster refused to create, or what was removed by hand, may be refused too.
+        ours = {rule.acl for rule in rules}
         acls = [acl for acl in await admin.describe_topic_acls() or () if acl in ours]
         refused = _refusals(acls, await admin.delete_acls(acls))
         if refused:
@@ -267,7 +326,6 @@ class FailoverSides:
                 f"the rules that keep writers from {admin.cluster.alias} cannot be removed: {refused}",
                 remedy="grant Alter on the cluster, or remove them with kafka-acls, and run it again",
             )
-        await store.write(Fence(by="" if fence is None else fence.by))
 
     # ---- the copy
 
@@ -471,8 +529,13 @@ class FailoverSides:
 
     # ---- the flows
 
-    async def stop_flow(self) -> None:
-        """Stop the flow; returns when none of its tasks copies.
+    async def stop_flow(self) -> int:
+        """Stop the flow; returns when none of its tasks copies, with the offset of the record that it is stopped by."""
+        await self._stop_it()
+        return await stop_record(self._clusters.target, self._clusters.plan, self._clock)
+
+    async def _stop_it(self) -> None:
+        """Stop the flow.
 
         Workers that wait for an unreachable source accept no change: then the target state is recorded, which they read when they begin.
         """

@@ -55,6 +55,9 @@ RECENT_MS: Final = 10 * 60_000
 
 _SHOWN: Final = 3
 
+STAYS: Final = "what is not copied stays behind"
+"""Words of problems of a flow that does not copy, or not all."""
+
 
 @dataclass(slots=True)
 class _Problems:
@@ -148,15 +151,24 @@ async def _flows(
         problems.of_flow.append(
             f"the worker does not know flow {name}: cannot tell what is being copied"
         )
-    elif not now.copies or now.is_broken:
-        state = now.state if now.enabled else "not there"
-        if now.source_rests:
-            state = f"{state}, its {SOURCE} is paused or stopped"
-        problems.of_flow.append(f"flow {name} is {state}: what is not copied stays behind")
-    if now is not None:
+    else:
+        problems.of_flow += not_copying(name, now)
         # A held partition drains only after its cause is removed.
         problems.of_flow += [f"flow {name}: {text}" for text in now.errors[:_SHOWN]]
     return now, back
+
+
+def not_copying(name: FlowName, now: FlowNow) -> list[str]:
+    """Return what of a flow does not copy, or rests, also while there is nothing to copy."""
+    texts: list[str] = []
+    if not now.copies or now.is_broken:
+        state = now.state if now.enabled else "not there"
+        if now.source_rests:
+            state = f"{state}, its {SOURCE} is paused or stopped"
+        texts.append(f"flow {name} is {state}: {STAYS}")
+    if now.paused:
+        texts.append(f"{some_of(now.paused, _SHOWN)} of flow {name} is paused: {STAYS}")
+    return texts
 
 
 async def _check_flow_back(
@@ -533,6 +545,8 @@ async def time_plan(
             if first.held.get(TopicPartition(transaction.topic, transaction.partition))
             == transaction.offset
         ]
+        # Without lag it loses nothing now, but whatever is written until the fence.
+        reasons += [text for text in plan.problems if STAYS in text and not plan.standing]
         if last.ends != first.ends and not plan.fence_rules:
             reasons.append(
                 f"a producer is active on the source that no ACL would block: {plan.fence_note}"

@@ -479,7 +479,15 @@ async def newest_values(cluster: Cluster, topic: str, clock: Clock) -> dict[byte
     Raises:
         RetriableError: the cluster does not answer.
     """
-    newest: dict[bytes, bytes] = {}
+    records = await newest_records(cluster, topic, clock)
+    return {key: value for key, (_, value) in records.items()}
+
+
+async def newest_records(
+    cluster: Cluster, topic: str, clock: Clock
+) -> dict[bytes, tuple[int, bytes]]:
+    """Return offset and value as ``newest_values``, of a topic with one partition."""
+    newest: dict[bytes, tuple[int, bytes]] = {}
     if topic not in await Admin(cluster).describe_topics([topic]):
         return newest
 
@@ -487,7 +495,7 @@ async def newest_values(cluster: Cluster, topic: str, clock: Clock) -> dict[byte
         key = bytes(record.key or b"")
         newest.pop(key, None)
         if record.value is not None:
-            newest[key] = bytes(record.value)
+            newest[key] = record.offset, bytes(record.value)
 
     reader = LogReader(cluster, topic, clock=clock, waits_for_transactions=True)
     try:

@@ -15,6 +15,7 @@ from mm2py.mirror.offset_lookup import (
     PartitionIndex,
     Translation,
     beginning,
+    own_from,
     to_source,
     to_target,
 )
@@ -189,6 +190,8 @@ class FakeMap:
         self.pages: dict[int, Page] = {}
         self.exists = False
         self.broken: list[Mm2pyError] = []
+        self.unread: list[Mm2pyError] = []
+        """What answers of ``own_from`` fail with."""
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
@@ -247,7 +250,18 @@ class FakeMap:
         return tuple(self.index.partitions)
 
     def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
-        return self.index.of(partition)
+        index = self.index.of(partition)
+        return index if index is not None and index.has_segments else None
+
+    def covered(self, partition: TopicPartition) -> int:
+        index = self.index.of(partition)
+        return -1 if index is None else index.covered
+
+    async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
+        if self.unread:
+            raise self.unread.pop()
+        index = self.index_of(partition)
+        return index and own_from(index, begin, end, lambda ref: self.pages[ref.position])
 
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
         index = self.index.of(partition)

@@ -530,6 +530,40 @@ async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_ski
         assert [it.downstream for it in await bench.polled(3)] == [130]
 
 
+@pytest.mark.parametrize(
+    ("copies", "covered", "places"),
+    [
+        # t was paused for the flow back before its first record; clients wrote 10 to the target meanwhile.
+        ([(0, 20, 0), (20, 10, 30)], None, {"early": 10, "late": 20}),
+        ([(0, 20, 10)], None, {"early": 0, "late": 0}),
+        # It was paused after it had read, and copied nothing of, what the flow had written.
+        ([(0, 20, 0), (20, 10, 30)], 20, {"early": 10, "late": 20}),
+        ([(0, 20, 0), (21, 9, 21)], 25, {"early": 10, "late": 30}),
+        # All of the target is the flow's own: nothing waits for the flow back.
+        ([(0, 30, 0)], None, {"early": 10, "late": 30}),
+    ],
+)
+async def test_with_the_same_names_both_ways_groups_wait_for_a_flow_back_that_has_copied_nothing(
+    copies: list[tuple[int, int, int]], covered: int | None, places: dict[str, int]
+) -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.map.put("t", 0, *copies, covered=30)
+    region.map.unread = [ConnectionFailedError("not now")] * 2
+    region.map_back.put("other", 0, (0, 5, 0), covered=5)
+    if covered is not None:
+        region.map_back.put("t", 0, covered=covered)
+    region.at_source.put("early", t_0=10)
+    region.at_source.put("late", t_0=30)
+    names = {"replication.policy.class": "IdentityReplicationPolicy"}
+    async with running(region, **names) as bench:
+        assert {it.group: it.downstream for it in await bench.polled(3)} == places
+        end = copies[-1][1] + copies[-1][2]
+        region.map_back.put("t", 0, covered=end)
+        found = places | {it.group: it.downstream for it in await bench.polled(3)}
+        assert found["late"] == end, "it has read all, and nothing of that was to be copied"
+
+
 # -- group offsets --------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses, the fence."""
+"""Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses."""
 
 import asyncio
 from collections import defaultdict
@@ -6,11 +6,13 @@ from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 import pytest
 from typer.testing import CliRunner
 
+from mm2py.client.connect.admin import TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.failovers import (
@@ -18,23 +20,24 @@ from mm2py.mirror.failovers import (
     Failover,
     FailoverKind,
     OpenTransaction,
-    Rule,
     Step,
     Tail,
 )
 from mm2py.mirror.failovers import Place as FailoverPlace
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
-from mm2py.mirror.offset_map import Mark, PageRef, Segment
-from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
+from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
-from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
-from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now
+from mm2py_jobs.failover.driver import Progress
+from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now, stop_record
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
@@ -44,16 +47,16 @@ from mm2py_jobs.failover.groups import (
     moves_of,
 )
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
-from mm2py_jobs.failover.quarantine import holes_of, spans_of
+from mm2py_jobs.failover.quarantine import first_own_records, holes_of, spans_of
 from mm2py_jobs.failover.steps import (
-    EVERYBODY,
     CountedEnds,
     FailoverSides,
-    fence_of,
-    principal_of,
+    FencePlan,
 )
-from mm2py_jobs.failover.survey import stays_behind
+from mm2py_jobs.failover.survey import not_copying, stays_behind, time_plan
+from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.open_flow import FlowNow as OpenFlowNow
 from mm2py_workers.answers import Row
 from mm2py_workers.flow_target import SOURCE
 from tests.unit.rest.job_fakes import PLAN
@@ -411,6 +414,49 @@ def test_no_writers_are_not_claimed_where_brokers_do_not_disclose_them(
     assert "(producer 9, epoch 1) is open in orders-0 from offset 7" in text
 
 
+class Rehearsed:
+    """The clusters and the sides of a flow without lag."""
+
+    clock = FakeClock()
+
+    async def fence_plan(self) -> FencePlan:
+        return FencePlan((), "")
+
+    async def progress(self) -> Progress:
+        return Progress({ONE: 5}, {ONE: 5}, {ONE: 5})
+
+    async def nothing(self, *_: object, **__: object) -> Sequence[Any]:
+        return ()
+
+    target_ends = divergence = open_transactions = nothing
+
+
+@pytest.mark.parametrize(
+    ("state", "paused", "reason"),
+    [
+        ("RUNNING", [], ""),
+        ("PAUSED", [], "flow A->B is PAUSED: what is not copied stays behind"),
+        ("RUNNING", ["pay"], "pay of flow A->B is paused: what is not copied stays behind"),
+    ],
+)
+async def test_a_drill_is_not_ready_where_a_flow_or_topic_rests_also_without_lag(
+    monkeypatch: pytest.MonkeyPatch, state: str, paused: list[str], reason: str
+) -> None:
+    rehearsed = Rehearsed()
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    now = flow_now({"flow": "A->B", "state": state, "paused": paused})
+    monkeypatch.setattr("mm2py_jobs.failover.survey.move_groups", rehearsed.nothing)
+
+    async def ask() -> FailoverPlan:
+        return replace(PLAN, problems=tuple(not_copying(flow, now)))
+
+    clusters, sides = cast("FailoverClusters", rehearsed), cast("FailoverSides", rehearsed)
+    request = FailoverRequest(settle_s=0)
+    timed = await time_plan(clusters, sides, ask, request)
+    assert timed.reasons == ((reason,) if reason else ())
+    assert timed.ready is not bool(reason)
+
+
 class Coordinators:
     """Groups of a cluster, some of whose brokers answer late."""
 
@@ -536,13 +582,36 @@ async def test_a_failover_of_the_flow_back_that_began_at_the_same_time_is_waited
     assert await FailoverSides(clusters, RestFlows(HeldApi())).unfinished_job() == said
 
 
+@pytest.mark.parametrize(
+    ("state", "offset"),
+    [(TargetState.STOPPED, 5), (TargetState.PAUSED, -1), (TargetState.STARTED, -1), (None, -1)],
+)
+async def test_a_stop_is_known_by_its_record(
+    monkeypatch: pytest.MonkeyPatch, state: TargetState | None, offset: int
+) -> None:
+    async def records(*_: object) -> dict[bytes, tuple[int, bytes]]:
+        key, value = encode_config_record(TargetPut(SOURCE, state or TargetState.STARTED))
+        assert value is not None
+        return {} if state is None else {key: (5, value)}
+
+    monkeypatch.setattr("mm2py_jobs.failover.flows.newest_records", records)
+    asked = cast("Any", SameNames())
+    assert await stop_record(asked, asked, asked.clock) == offset
+
+
 # ---- where a group continues beside records of the target's own
 
 
-def moved_back(step: Step, end: int = 200) -> Failover:
+def moved_back(step: Step, end: int = 200, stopped_at: int = 7) -> Failover:
     place = FailoverPlace(topic="orders", partition=0, offset=end)
     return Failover(
-        id="1", flow="B->A", kind=FailoverKind.FAILBACK, step=step, run=1, ends=(place,)
+        id="1",
+        flow="B->A",
+        kind=FailoverKind.FAILBACK,
+        step=step,
+        run=1,
+        ends=(place,),
+        stopped_at=stopped_at,
     )
 
 
@@ -559,6 +628,9 @@ class OneMap:
     def is_former(self, _partition: TopicPartition) -> bool:
         return False
 
+    def partitions(self) -> Sequence[TopicPartition]:
+        return [ORDERS]
+
     async def to_target(self, _partition: TopicPartition, _offset: int) -> Translation:
         return self._answer
 
@@ -571,11 +643,21 @@ class SameNames:
     keeps_names = True
     clock = FakeClock()
     name = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-    target = None
+    target = source_tables = None
+    worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
-    def __init__(self, left: Failover | None = None) -> None:
+    def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
         self.selection = self.policy = self.back = self
-        self.failover = left
+        self.failover, self._read_back = left, read_back
+
+    def selection_of(self, *_: object) -> "SameNames":
+        return self
+
+    async def known_back(self) -> Known:
+        return Known({ORDERS: self._read_back}, {})
+
+    async def target_looping(self) -> frozenset[int]:
+        return frozenset({7})
 
     async def seen_source_store(self) -> "SameNames | None":
         return None if self.failover is None else self
@@ -600,6 +682,8 @@ class SameNames:
         (moved_back(Step.DONE), 200, 300),  # a failback: B has only copies behind 200
         (moved_back(Step.DONE, 190), 180, 300),  # its position went on over what the flow wrote
         (moved_back(Step.DONE, 150), 200, 200),  # it was resumed since, and stopped by a user
+        (moved_back(Step.DONE, stopped_at=5), 200, 200),  # the same, and it had copied nothing
+        (moved_back(Step.DONE, stopped_at=-1), 200, 300),  # of an earlier build
     ],
 )
 async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
@@ -611,72 +695,110 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, copied_back, 0, 100, -1)]
     maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
     maps._ids = defaultdict(dict)
-    maps._has_left = has_left(left, maps._copied_back)
+    maps._has_left = has_left(left, maps._copied_back, 7)
     assert await maps.place(ORDERS, 100, None) == place
 
 
-# ---- the fence
+class NothingBack:
+    """The map of a flow back that has copied nothing."""
 
-SHOP = Acl(
-    AclResourceType.TOPIC,
-    "orders",
-    PatternType.LITERAL,
-    "User:shop",
-    "*",
-    AclOperation.WRITE,
-    AclPermission.ALLOW,
-)
-MIRROR = replace(SHOP, principal="User:mirror")
+    def index_of(self, _partition: TopicPartition) -> None:
+        return None
 
-
-READER = replace(SHOP, principal="User:reader", operation=AclOperation.READ)
-OWNER = replace(SHOP, principal="User:owner", operation=AclOperation.ALL)
-FOR_PREFIX = replace(SHOP, resource_name="or", pattern_type=PatternType.PREFIXED)
-FOR_ALL = replace(SHOP, resource_name="*")
-DENIED = replace(SHOP, permission=AclPermission.DENY)
-EVERYBODY_MAY = replace(SHOP, principal=EVERYBODY)
-UNKNOWN, MINE = "", "User:mirror"
+    async def to_source(self, _partition: TopicPartition, _offset: int) -> None:
+        return None
 
 
 @pytest.mark.parametrize(
-    ("acls", "mirrors", "mirror_writes", "denied", "noted"),
+    ("config", "read_back", "place"),
     [
-        ([SHOP, MIRROR, READER, OWNER], {MINE}, True, {"User:shop", "User:owner"}, ""),
-        ([FOR_PREFIX], {MINE}, True, {"User:shop"}, ""),
-        ([FOR_ALL], {MINE}, True, {"User:shop"}, ""),
-        ([SHOP, DENIED], {MINE}, False, set[str](), ""),  # it is not recorded as ours
-        ([EVERYBODY_MAY], {MINE}, True, set[str](), "User:*"),
-        ([EVERYBODY_MAY], {MINE}, False, {EVERYBODY}, ""),
-        # A mirror whose login does not tell its name is kept out too.
-        ([SHOP], {UNKNOWN}, True, {"User:shop"}, "super user"),
-        ([SHOP], {UNKNOWN, MINE}, True, {"User:shop"}, "super user"),
-        ([SHOP], {UNKNOWN}, False, {"User:shop"}, ""),
+        # The flow back was paused before its first record: what B's clients wrote from 40 on is not read.
+        ({"enabled": "true"}, -1, 40),
+        ({"enabled": "true"}, 60, 300),  # it has read that, and had nothing to copy
+        ({"enabled": "false"}, -1, 300),
+        (None, -1, 300),  # one way
     ],
 )
-def test_everybody_who_may_write_is_denied_but_the_mirror(
-    acls: Sequence[Acl], mirrors: set[str], denied: set[str], noted: str, *, mirror_writes: bool
+async def test_a_group_skips_no_record_of_a_partition_that_the_flow_back_has_not_begun(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, str] | None, read_back: int, place: int
 ) -> None:
-    plan = fence_of(acls, ["orders"], mirrors, mirror_writes=mirror_writes)
-    assert set(plan.rules) == {Rule(topic="orders", principal=it) for it in denied}
-    assert noted in plan.note
-    assert bool(noted) == bool(plan.note)
+    async def in_force(*_: object) -> OpenFlowNow:
+        return OpenFlowNow(config)
+
+    async def own_records(
+        _clusters: object, back_at: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        return {tp: 40 if at <= 40 else 300 for tp, at in back_at.items()}
+
+    monkeypatch.setattr("mm2py_jobs.failover.groups.flow_in_force", in_force)
+    clusters = SameNames(None, read_back)
+    maps = cast("Any", BothMaps(cast("FailoverClusters", clusters)))
+    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
+    maps._back = NothingBack()
+    maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
+    maps._ids = defaultdict(
+        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), 1, internal=False)}}
+    )
+    maps._own = await own_records(clusters, await maps._not_copied_back())
+    assert await maps.place(ORDERS, 100, None) == place
 
 
-def test_a_rule_of_the_fence_denies_what_was_allowed() -> None:
-    (rule,) = fence_of([SHOP], ["orders"], [MINE], mirror_writes=True).rules
-    assert rule.acl == DENIED
+class OwnLog:
+    """A log on the target by range: a batch for each offset, of the mirror's producer 7 or of another."""
+
+    def __init__(self, own: int) -> None:
+        self._own = own
+
+    def __call__(self, _cluster: object, *, read_committed: bool) -> "OwnLog":
+        assert not read_committed
+        return self
+
+    async def read(
+        self, _tp: TopicPartition, first: int, end: int
+    ) -> AsyncGenerator[list[LogBatch]]:
+        for offset in range(first, end):
+            yield [
+                LogBatch(
+                    memoryview(b"own" if offset == self._own else b"mirror"),
+                    offset,
+                    offset,
+                    1,
+                    0,
+                    0,
+                    0,
+                )
+            ]
 
 
-def test_a_topic_without_rules_is_left_alone_and_named() -> None:
-    plan = fence_of([SHOP], ["orders", "a", "b", "c", "d"], [], mirror_writes=False)
-    assert {it.topic for it in plan.rules} == {"orders"}
-    assert plan.note.startswith("no rule names a, b, c and 1 more:")
+def own_producer(batch: LogBatch) -> int:
+    return 9 if batch.data == b"own" else 7
 
 
-def test_a_login_tells_the_principal_where_it_can() -> None:
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    jaas = f'{module} username="ann" password="x";'
-    assert principal_of({"sasl.jaas.config": jaas, "security.protocol": "SASL_SSL"}) == "User:ann"
-    assert principal_of({}) == "User:ANONYMOUS"
-    assert not principal_of({"security.protocol": "SSL"})
-    assert not principal_of({"sasl.jaas.config": "nonsense"})
+@pytest.mark.parametrize(
+    ("segments", "back_at", "own", "place"),
+    [
+        ([Segment(0, 20, 0), Segment(20, 10, 30)], 0, 25, 25),  # between copies and markers
+        ([Segment(0, 20, 0), Segment(20, 10, 30)], 27, 25, 40),  # the flow back has read it
+        ([Segment(0, 20, 0), Segment(20, 10, 22)], 0, 99, 32),  # markers alone
+        ([Segment(0, 20, 10)], 0, 5, 5),  # before the first copy
+        ([Segment(9, 0, 10), Segment(9, 20, 10)], 0, 5, 30),  # another program's
+    ],
+)
+async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_copies(
+    monkeypatch: pytest.MonkeyPatch, segments: list[Segment], back_at: int, own: int, place: int
+) -> None:
+    async def maps_of(*_: object) -> dict[TopicPartition, KnownMap]:
+        ids = b"\0" * 16
+        page = Page(0, ids, ids, 0, -1, -1, -1, 0, tuple(segments))
+        return {ORDERS: KnownMap({0: page})}
+
+    async def ends(*_: object, **__: object) -> dict[TopicPartition, LogEnds]:
+        return {ORDERS: LogEnds(0, 100)}
+
+    part = "mm2py_jobs.failover.quarantine."
+    monkeypatch.setattr(part + "known_maps", maps_of)
+    monkeypatch.setattr(part + "log_ends", ends)
+    monkeypatch.setattr(part + "RangeReader", OwnLog(own))
+    monkeypatch.setattr(part + "producer_of", own_producer)
+    clusters = cast("FailoverClusters", SameNames())
+    assert await first_own_records(clusters, {ORDERS: back_at}) == {ORDERS: place}

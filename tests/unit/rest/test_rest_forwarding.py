@@ -17,11 +17,11 @@ from mm2py.rest.forwarding import http_client
 from mm2py.rest.peer_client import node_snapshot
 from mm2py.runtime.errors import ForwardError, HerderError, NotFoundError, RebalanceExpectedError
 from mm2py.runtime.group.request_signing import sign_request
-from mm2py.runtime.herder.api import Health
+from mm2py.runtime.herder.api import Health, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
-from mm2py.types import FlowName, TaskId
+from mm2py.types import FlowName, State, TaskId
 from tests.unit.rest.flow_fakes import snapshot
 from tests.unit.rest.rest_fakes import (
     BASE,
@@ -579,3 +579,19 @@ def test_what_is_wrong_with_a_disabled_direction_is_a_note_with_a_remedy(*, read
     wanted = read_flow(heartbeats_only(enabled="true", read=read))
     assert (wanted.state(()), list(wanted.notes(()))) == ("FAILED", [])
     assert [text for _, text in wanted.wrongs(())] == ["A may only be read"]
+
+
+@pytest.mark.parametrize("resting", [State.PAUSED, State.STOPPED])
+def test_a_disabled_direction_is_shown_as_resting_only_where_all_of_it_rests(
+    resting: State,
+) -> None:
+    heart = "MirrorHeartbeatConnector"
+    one = heartbeats_only(read=True)
+    one.broken = None
+    one.configs[heart] = {"connector.class": heart}
+    one.states[heart] = state(heart)
+    work = WorkState(resting, "worker:8083", None, "4.3.1")
+    rests = one.states[NAME] = replace(state(NAME), connector=work, tasks={0: work})
+    assert read_flow(one).state(()) == "DISABLED"
+    one.states[heart] = rests
+    assert read_flow(one).state(()) == resting

@@ -10,12 +10,13 @@ from mm2py.mirror.backfills import NO_END, Lease, LeaseState
 from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.types import TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
 from mm2py_jobs.copy.lanes import Term
-from mm2py_jobs.copy.rerun import cut
+from mm2py_jobs.copy.rerun import cut, original_of
 from mm2py_jobs.copy.stream_copy import CopyTotals
+from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import log_batch, records_in
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.spark.session import SparkPlace
@@ -117,6 +118,28 @@ def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> Non
 
 TP = TopicPartition("t", 0)
 LOG = LogEnds(10, 20)
+
+
+@pytest.mark.parametrize(
+    ("names", "into", "original"),
+    [
+        ({}, "A.orders", "orders"),
+        ({}, "A.pay", "pay"),
+        ({}, "A.left-out", "left-out"),  # what is asked for
+        ({}, "A.other", ""),  # the flow leaves it out
+        ({}, "pay", ""),
+        ({"replication.policy.class": "IdentityReplicationPolicy"}, "pay", "pay"),
+        ({"replication.policy.class": "IdentityReplicationPolicy"}, "again", ""),
+    ],
+)
+def test_a_rerun_into_the_copy_of_any_topic_of_the_flow_is_refused(
+    names: dict[str, str], into: str, original: str
+) -> None:
+    aliases = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
+    servers = {"source.cluster.bootstrap.servers": "a:9092"}
+    connector = {**aliases, **servers, **names, "topics": "orders|pay|again"}
+    sides = FlowSides(FlowName(ClusterAlias("A"), ClusterAlias("B")), connector, {})
+    assert original_of(into, "left-out", sides, ["orders", "other", "pay"]) == original
 
 
 @pytest.mark.parametrize(

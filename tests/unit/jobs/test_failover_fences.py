@@ -1,0 +1,183 @@
+"""The fence of a failover without I/O: which rules it makes, and which it leaves."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final, cast
+
+import pytest
+
+from mm2py.mirror.failovers import Fence, Rule, encode_failover
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.testing.clock import FakeClock
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.flows import FlowsApi, RestFlows
+from mm2py_jobs.failover.steps import EVERYBODY, FailoverSides, fence_of, principal_of
+
+SHOP = Acl(
+    AclResourceType.TOPIC,
+    "orders",
+    PatternType.LITERAL,
+    "User:shop",
+    "*",
+    AclOperation.WRITE,
+    AclPermission.ALLOW,
+)
+MIRROR = replace(SHOP, principal="User:mirror")
+
+
+def test_everybody_who_may_write_is_denied_but_the_mirror() -> None:
+    reader = replace(SHOP, principal="User:reader", operation=AclOperation.READ)
+    owner = replace(SHOP, principal="User:owner", operation=AclOperation.ALL)
+    plan = fence_of([SHOP, MIRROR, reader, owner], ["orders"], ["User:mirror"], mirror_writes=True)
+    assert set(plan.rules) == {
+        Rule(topic="orders", principal="User:shop"),
+        Rule(topic="orders", principal="User:owner"),
+    }
+    assert not plan.note
+    (acl,) = {it.acl for it in plan.rules if it.principal == "User:shop"}
+    assert acl == replace(SHOP, permission=AclPermission.DENY)
+
+
+@pytest.mark.parametrize(
+    "acl",
+    [
+        replace(SHOP, resource_name="or", pattern_type=PatternType.PREFIXED),
+        replace(SHOP, resource_name="*"),
+    ],
+)
+def test_rules_for_many_topics_count(acl: Acl) -> None:
+    plan = fence_of([acl], ["orders", "x"], [], mirror_writes=True)
+    assert Rule(topic="orders", principal="User:shop") in plan.rules
+
+
+def test_what_is_denied_already_is_not_recorded_as_ours() -> None:
+    denied = replace(SHOP, permission=AclPermission.DENY)
+    assert not fence_of([SHOP, denied], ["orders"], [], mirror_writes=False).rules
+
+
+class TwoFailovers:
+    """A source with its rules, and the fences that failovers of its flows to B and C have recorded; also the ``Admin`` and the clusters of these."""
+
+    def __init__(self) -> None:
+        self.acls = {SHOP}
+        self.records: dict[str, Fence] = {}
+
+    def __call__(self, _cluster: object) -> "TwoFailovers":
+        return self
+
+    alias = "A"
+
+    async def list_topics(self) -> list[str]:
+        return ["orders", *self.records]
+
+    async def describe_topic_acls(self) -> list[Acl]:
+        return list(self.acls)
+
+    async def create_acls(self, acls: Sequence[Acl]) -> list[None]:
+        self.acls.update(acls)
+        return [None] * len(acls)
+
+    async def delete_acls(self, acls: Sequence[Acl]) -> list[None]:
+        self.acls.difference_update(acls)
+        return [None] * len(acls)
+
+    async def newest_values(
+        self, _cluster: object, topic: str, _clock: object
+    ) -> dict[bytes, bytes]:
+        return dict([encode_failover(self.records[topic])])
+
+
+class OneOfTwo:
+    """The clusters of the flow from A to one other; also the store of its fence."""
+
+    clock, keeps_names = FakeClock(), True
+    config: Final[dict[str, str]] = {}
+    props: Final[dict[str, str]] = {}
+
+    def __init__(self, source: TwoFailovers, target: str) -> None:
+        self.back, self._source = self, source
+        self.name = FlowName(ClusterAlias("A"), ClusterAlias(target))
+        self._topic = f"mm2py-failover.{target}.internal"
+
+    @asynccontextmanager
+    async def source(self) -> AsyncGenerator[TwoFailovers]:
+        yield self._source
+
+    async def topics(self) -> list[str]:
+        return ["orders"]
+
+    async def source_store(self) -> "OneOfTwo":
+        return self
+
+    @property
+    def fence(self) -> Fence | None:
+        return self._source.records.get(self._topic)
+
+    async def write(self, fence: Fence) -> None:
+        self._source.records[self._topic] = fence
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+async def test_a_failover_that_ends_leaves_the_rules_that_another_one_of_its_source_needs(
+    monkeypatch: pytest.MonkeyPatch, *, by_user: bool
+) -> None:
+    source, denied = TwoFailovers(), replace(SHOP, permission=AclPermission.DENY)
+    if by_user:
+        source.acls.add(denied)
+    monkeypatch.setattr("mm2py_jobs.failover.steps.Admin", source)
+    monkeypatch.setattr("mm2py_jobs.failover.steps.newest_values", source.newest_values)
+    first, second = (
+        FailoverSides(
+            cast("FailoverClusters", OneOfTwo(source, it)), RestFlows(cast("FlowsApi", None))
+        )
+        for it in "BC"
+    )
+    await first.fence("1")
+    await second.fence("2")
+    await first.lift_fence(source=True)
+    assert denied in source.acls, "the second one needs it"
+    await second.lift_fence(source=True)
+    assert (denied in source.acls) == by_user
+
+
+def test_everybody_is_not_denied_where_a_mirror_writes() -> None:
+    everybody = replace(SHOP, principal=EVERYBODY)
+    plan = fence_of([everybody], ["orders"], [], mirror_writes=True)
+    assert not plan.rules
+    assert "User:*" in plan.note
+    plan = fence_of([everybody], ["orders"], [], mirror_writes=False)
+    assert plan.rules == (Rule(topic="orders", principal=EVERYBODY),)
+
+
+def test_a_topic_without_rules_is_left_alone_and_named() -> None:
+    plan = fence_of([SHOP], ["orders", "a", "b", "c", "d"], [], mirror_writes=False)
+    assert {it.topic for it in plan.rules} == {"orders"}
+    assert plan.note.startswith("no rule names a, b, c and 1 more:")
+
+
+def test_a_login_tells_the_principal_where_it_can() -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    jaas = f'{module} username="ann" password="x";'
+    assert principal_of({"sasl.jaas.config": jaas, "security.protocol": "SASL_SSL"}) == "User:ann"
+    assert principal_of({}) == "User:ANONYMOUS"
+    assert not principal_of({"security.protocol": "SSL"})
+    assert not principal_of({"sasl.jaas.config": "nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "mirror_writes", "noted"),
+    [
+        ({""}, True, True),
+        ({"", "User:mirror"}, True, True),
+        ({"User:mirror"}, True, False),
+        ({""}, False, False),
+    ],
+)
+def test_a_mirror_whose_login_does_not_tell_its_name_is_said_to_be_kept_out_too(
+    mirrors: set[str], mirror_writes: bool, noted: bool
+) -> None:
+    plan = fence_of([SHOP], ["orders"], mirrors, mirror_writes=mirror_writes)
+    assert plan.rules
+    assert ("super user" in plan.note) is noted
