@@ -24,10 +24,10 @@ from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, 
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.flows.states import enabled
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import group_filter_from_config
+from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.shared_copies import shared_reason

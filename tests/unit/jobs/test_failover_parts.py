@@ -771,7 +771,7 @@ class OwnLog:
 
 
 def own_producer(batch: LogBatch) -> int:
-    return 9 if batch.data == b"own" else 7
+    return 9 if bytes(batch.data) == b"own" else 7
 
 
 @pytest.mark.parametrize(
