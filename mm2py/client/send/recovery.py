@@ -24,7 +24,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes, RecordBatch
 from mm2py.protocol.topics import EpochQuery, OffsetQuery
 from mm2py.types import EARLIEST, TopicPartition
 
@@ -133,10 +133,13 @@ class LaneRecovery:
                     doubtful=sum(sent.batch.count for sent in lane.unsettled),
                 )
             except FatalServerError as error:
-                doubtful = [sent for sent in lane.unsettled if sent.unknown_before]
-                if doubtful:
-                    first, last = doubtful[0].batch.base_offset, doubtful[-1].batch.last_offset
-                    self._owner.doubted(doubtful[0].source, first, last, error)
+                doubtful: dict[TopicPartition, list[RecordBatch]] = {}
+                for sent in lane.unsettled:
+                    if sent.unknown_before:
+                        doubtful.setdefault(sent.source, []).append(sent.batch)
+                for source, batches in doubtful.items():
+                    first, last = batches[0].base_offset, batches[-1].last_offset
+                    self._owner.doubted(source, first, last, error)
         if lane.lasting and not _all_ours(lane, found):
             self._owner.failed(lane, late_write(lane.target))
             return

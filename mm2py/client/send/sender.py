@@ -34,7 +34,7 @@ from mm2py.client.send.tail import (
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, PartitionError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
@@ -523,7 +523,10 @@ class Sender:
 
     def failed(self, lane: SenderLane, error: Exception) -> None:
         self._drop(lane)
-        self._on_failed(lane.source, lane.target, error)
+        source = lane.source
+        if isinstance(error, PartitionError):  # with transforms several share the target partition
+            source = TopicPartition(error.topic, error.partition)
+        self._on_failed(source, lane.target, error)
 
     async def name_writer(
         self, target: TopicPartition, producer_id: int, first: int, last: int
