@@ -237,14 +237,21 @@ class MirrorSourceTask(BatchSourceTask):
         for source, batches in fetched:
             outgoing.append(Outgoing(source, self._targets[source], batches))
             if batches:
-                if source not in self._ids:
-                    self._identify(reader, source)
-                self._delivered.setdefault(source, batches[0].runs[0][0] - 1)
-                first, count = batches[-1].runs[-1]
-                self._handed[source] = first + count - 1
-                self._covered.handed_out(source, sum(batch.count for batch in batches))
+                self._hand_out(reader, source, batches)
         self._report_covered(due)
         return outgoing
+
+    def _hand_out(
+        self, reader: SourceReader, source: TopicPartition, batches: Sequence[RecordBatch]
+    ) -> None:
+        if source not in self._ids:
+            self._identify(reader, source)
+        before = batches[0].runs[0][0] - 1
+        if self._delivered.setdefault(source, before) > before:
+            self._delivered[source] = before  # the log was cut, or is another one
+        first, count = batches[-1].runs[-1]
+        self._handed[source] = first + count - 1
+        self._covered.handed_out(source, sum(batch.count for batch in batches))
 
     def delivered(self, delivery: Delivery) -> None:
         """Note where records landed, and what transforms left without a copy; called in source order per partition."""
@@ -677,7 +684,7 @@ class MirrorSourceTask(BatchSourceTask):
         begins = [source for source, position in positions.items() if position == EARLIEST]
         if begins:
             positions |= await reader.log_starts(begins)
-        for source, end in (await reader.log_ends(tuple(self._failed))).items():
+        for source, end in (await reader.log_ends(tuple(positions))).items():
             self._report_uncopied(source, positions[source], end)
 
     def _uncopied(self, source: TopicPartition) -> int:

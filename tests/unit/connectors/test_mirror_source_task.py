@@ -1,6 +1,6 @@
 """The MirrorSource task: positions, renaming, failures, lag, offset syncs."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -242,6 +242,43 @@ async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
         bench.reader.ends = {T0: 212}
         await bench.context.clock.advance(HELD_LAG_S)
         assert bench.context.lags[T0] == (202, -1)
+
+
+async def test_a_partition_that_fails_while_others_are_asked_for_ends_no_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(Bench()) as bench:
+
+        async def fails_meanwhile(
+            partitions: Collection[TopicPartition],
+        ) -> dict[TopicPartition, int]:
+            bench.task.failed(T1, PartitionError("too large", topic="t", partition=1))
+            return dict.fromkeys(partitions, 0)
+
+        monkeypatch.setattr(bench.reader, "log_starts", fails_meanwhile)
+        bench.task.failed(T0, PartitionError("too large", topic="t", partition=0))
+        bench.reader.ends = {T0: 5, T1: 7}
+        await bench.context.clock.advance(HELD_LAG_S)
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert bench.context.lags == {T0: (5, -1), T1: (7, -1)}
+
+
+@pytest.mark.parametrize("cause", ["recreated", "truncation"])
+async def test_what_is_read_of_a_log_that_begins_lower_is_lag_until_it_is_acknowledged(
+    cause: str,
+) -> None:
+    async with running(Bench(stored={T0: 9})) as bench:
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])], [(T0, [a_batch(2, 3)])]]
+        await bench.task.poll(1)
+        bench.task.delivered(delivery(T0, Run(10, 5, 0)))
+        bench.reader.events.on_gap(SourceGap(T0, 15, 14, cause, "x"))
+        bench.reader.ends, bench.reader.lags = {T0: 5}, {T0: 0}
+        await bench.task.poll(1)
+        await a_second_later(bench)
+        assert bench.context.lags[T0][0] == 3
+        bench.task.delivered(delivery(T0, Run(2, 3, 5)))
+        await a_second_later(bench)
+        assert bench.context.lags[T0][0] == 0
 
 
 async def test_retention_is_forecast_of_a_partition_that_failed_while_it_kept_up() -> None:
