@@ -482,7 +482,7 @@ async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwh
             await rig.flushed()
         assert len(published) == 1
         refusals.append(RetriableError("the topic is away again"))
-        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH, 2)
+        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH)
         rig.enqueue(FIRST)
         await rig.flushed()
         await rig.sender.close()
