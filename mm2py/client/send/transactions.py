@@ -183,6 +183,8 @@ class Transactions:
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._added: set[TopicPartition] = set()
         self._to_add: dict[TopicPartition, _Waiting] = {}
+        self._declined: set[TopicPartition] = set()
+        """Partitions that were refused when they were added last."""
         self._adding: asyncio.Task[None] | None = None
         self._landed = self._ending = False
         self._changed = asyncio.Event()
@@ -361,27 +363,44 @@ class Transactions:
             each.sender.ready(each.lane)
 
     async def _add(self) -> None:
-        """Add all waiting partitions with data, with one request (old protocol)."""
+        """Add all waiting partitions with data, with one request (old protocol).
+
+        A partition that is refused lets a request fail for all of its partitions: the others are added without it, and it is tried apart.
+        """
         while self._to_add:
-            added, self._to_add = self._to_add, {}
+            added = self._next_to_add()
             call = add_partitions_to_txn(self._producer(), added)
             answer = await self._insist("AddPartitionsToTxn", call, _passing)
             ending = [code for code in answer.values() if code in ENDS_TRANSACTION]
             if ending:
                 self.refused(ending[0], "AddPartitionsToTxn")
                 return
+            codes_of = {it: answer.get(it, codes.UNKNOWN_TOPIC_OR_PARTITION) for it in added}
+            declined = {it for it, code in codes_of.items() if code not in (0, _NOT_ATTEMPTED)}
             for target, waiting in added.items():
-                code = answer.get(target, codes.UNKNOWN_TOPIC_OR_PARTITION)
+                code = codes_of[target]
                 if code == codes.NONE:
                     self._added.add(target)
-                elif code != _NOT_ATTEMPTED:
+                    self._declined.discard(target)
+                elif target in declined:
                     waiting.sender.stalled(waiting.lane, codes.server_error(code, str(target)))
-            refused = [it for target, it in added.items() if target not in self._added]
+                elif declined:
+                    self._to_add.setdefault(target, waiting)
+            self._declined |= declined
             for target in self._added & added.keys():
                 added[target].sender.ready(added[target].lane)
-            if refused:
-                self._spawn(self._try_later(refused))
+            left = added.keys() - self._added - self._to_add.keys()
+            if left:
+                self._spawn(self._try_later([added[target] for target in left]))
         self._changed.set()
+
+    def _next_to_add(self) -> Mapping[TopicPartition, _Waiting]:
+        """Take what the next request adds; what was refused before comes after the others."""
+        waiting, self._to_add = self._to_add, {}
+        added = {target: it for target, it in waiting.items() if target not in self._declined}
+        if added:
+            self._to_add = {target: it for target, it in waiting.items() if target not in added}
+        return added or waiting
 
     async def _try_later(self, refused: Iterable[_Waiting]) -> None:
         await self._clock.sleep(LONGEST_PAUSE_MS / 1000)
