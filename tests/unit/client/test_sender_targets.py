@@ -124,6 +124,37 @@ async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -
     assert len(set(announced)) == len(announced) == 3
 
 
+class Kept(Copied):
+    """Copies of a predecessor whose producer id is known."""
+
+    def producer(self, source: TopicPartition) -> KeptProducer:
+        del source
+        return KeptProducer(MIRROR, 0)
+
+
+async def test_a_log_that_cannot_be_read_at_the_start_keeps_no_other_partition_waiting() -> None:
+    other = TARGET._replace(partition=1)
+    async with FakeBroker(topics={TARGET.topic: 2}) as broker, connected_to(broker) as cluster:
+        for target in (TARGET, other):
+            data = encode_batch([NewRecord(None, b"before", (), SYSTEM_CLOCK.now_ms())])
+            sign(data, producer_id=MIRROR, producer_epoch=0, base_sequence=0)
+            broker.append(target, bytes(data))
+        made = SendRig(broker, cluster, copied=Kept(1))
+        await made.sender.start()
+        hold = broker.hold(1)
+        made.enqueue(TARGET)
+        made.enqueue(other)
+        await hold.arrived.wait()
+        broker.cluster.move_leader(TARGET, -1)
+        hold.release()
+        await eventually(lambda: [it for it, _, _ in made.delivered] == [other])
+        broker.cluster.move_leader(TARGET, 1)
+        await made.flushed()
+        last = [HEADER.unpack_from(broker.log(it)[-1])[9:12] for it in (TARGET, other)]
+        assert last == [(MIRROR, 0, 1)] * 2, "both continue the predecessor's sequences"
+        await made.sender.close()
+
+
 async def test_a_mirror_is_not_named_and_an_application_behind_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
