@@ -31,7 +31,7 @@ from mm2py.types import EARLIEST, TopicPartition
 log = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-_PATIENT_RETRIES: Final = 3
+PATIENT_RETRIES: Final = 3
 """Transient refusals are reported only after this many."""
 
 
@@ -60,7 +60,7 @@ class LaneRecovery:
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         backoff.failures = lane.retry()
         code, text = lane.error
-        if code and lane.retries > _PATIENT_RETRIES:
+        if code and lane.retries > PATIENT_RETRIES:
             denied = self._cluster.denied(code, "Write", lane.target.topic)
             self._owner.stalled(lane, denied or codes.server_error(code, text))
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):

@@ -132,6 +132,10 @@ class LaneSender(Protocol):
         """Let the lane try to send."""
         ...
 
+    def withdraw(self, lane: SenderLane) -> None:
+        """Let what was definitely refused wait for another transaction."""
+        ...
+
     def stalled(self, lane: SenderLane, error: Exception) -> None:
         """Report that the lane cannot join a transaction now and is retried."""
         ...
@@ -287,7 +291,7 @@ class Transactions:
     # ---- what ends a transaction
 
     async def settle(self) -> None:
-        """Stop sending new data, and wait until all batches in flight are answered (2).
+        """Stop sending new data, and wait until all batches in flight are answered (2); what was refused waits for the next transaction.
 
         Raises:
             Mm2pyError: what broke the transaction.
@@ -298,7 +302,7 @@ class Transactions:
             waiting.lane.admitted = False
             if waiting.lane.queue:
                 self._waiting[waiting.lane.target] = waiting
-        await self._until(self._is_settled)
+        await self._until(self._is_drained)
         for waiting in self._take_waiting():
             waiting.sender.ready(waiting.lane)
 
@@ -338,6 +342,13 @@ class Transactions:
         self._changed.set()
 
     # ---- inside: lanes
+
+    def _is_drained(self) -> bool:
+        for target, waiting in self._inside.items():
+            waiting.sender.withdraw(waiting.lane)
+            if waiting.lane.queue:
+                self._waiting[target] = waiting
+        return self._is_settled()
 
     def _is_settled(self) -> bool:
         return not (self._adding is not None and not self._adding.done()) and not any(

@@ -152,6 +152,34 @@ async def test_a_partition_that_may_not_be_added_holds_no_other_up() -> None:
 
 
 @generations
+async def test_2_what_is_refused_for_certain_waits_for_a_later_transaction(implicit: bool) -> None:
+    async with rig(implicit=implicit) as one:
+        await one.store(T1, b"before")
+        await one.commit()
+        one.broker.partition(T1).refusal = TOPIC_AUTHORIZATION_FAILED
+        one.send(T1, b"1")
+        one.send(T1, b"2")
+        for _ in range(3):
+            await one.store(T0, b"a")
+            async with asyncio.timeout(10):
+                await one.commit()
+        assert (one.committed().count(T0), one.committed().count(T1)) == (3, 1)
+        assert [it for it, _ in one.stalled] == [T1]
+        one.broker.partition(T1).refusal = 0
+        await eventually(lambda: len(one.landed) == 6)
+        await one.commit()
+        values = [
+            record.value
+            for stored in one.broker.cluster.transactions.committed
+            for batch in decode_batches(memoryview(stored.data))
+            for record in batch.records
+            if stored.partition == T1
+        ]
+        assert values == [b"before", b"1", b"2"]
+        assert one.sender.buffered_bytes == 0
+
+
+@generations
 async def test_2_a_commit_waits_for_every_batch_that_left(implicit: bool) -> None:
     async with rig(implicit=implicit) as one:
         await one.store(T0, b"a")
