@@ -347,6 +347,26 @@ async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None
     assert gaps == [(T0, 20, 39), (T1, 5, 9)]
 
 
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [({"recreate.policy": "stop"}, 15), ({"gap.policy": "FAIL"}, 15), ({}, 20)],
+    ids=["stop", "fail", "continue"],
+)
+async def test_what_was_read_and_goes_with_a_partition_that_stops_is_lost_too(
+    config: dict[str, str], first: int
+) -> None:
+    async with running(Bench(config)) as bench:
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])]]
+        await bench.task.poll(1)
+        bench.reader.unread = {T0: 5}
+        bench.reader.events.on_gap(SourceGap(T0, 20, 29, "recreated", "new topic id"))
+        (gap,) = bench.context.gaps
+        assert (gap.first_offset, gap.last_offset, gap.under_way) == (first, 29, 10)
+        bench.reader.unread, bench.reader.began = {T1: 3}, {T1: 7}
+        bench.reader.events.on_gap(SourceGap(T1, 10, 9, "recreated", "new topic id"))
+        assert bench.context.gaps[1].count == (3 if config else 0)
+
+
 @pytest.mark.parametrize(("policy", "stops"), [("continue", False), ("stop", True)])
 async def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
     policy: str, stops: bool
