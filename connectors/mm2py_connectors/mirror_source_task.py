@@ -237,14 +237,21 @@ class MirrorSourceTask(BatchSourceTask):
         for source, batches in fetched:
             outgoing.append(Outgoing(source, self._targets[source], batches))
             if batches:
-                if source not in self._ids:
-                    self._identify(reader, source)
-                self._delivered.setdefault(source, batches[0].runs[0][0] - 1)
-                first, count = batches[-1].runs[-1]
-                self._handed[source] = first + count - 1
-                self._covered.handed_out(source, sum(batch.count for batch in batches))
+                self._hand_out(reader, source, batches)
         self._report_covered(due)
         return outgoing
+
+    def _hand_out(
+        self, reader: SourceReader, source: TopicPartition, batches: Sequence[RecordBatch]
+    ) -> None:
+        if source not in self._ids:
+            self._identify(reader, source)
+        before = batches[0].runs[0][0] - 1
+        if self._delivered.setdefault(source, before) > before:
+            self._delivered[source] = before  # the log was cut, or is another one
+        first, count = batches[-1].runs[-1]
+        self._handed[source] = first + count - 1
+        self._covered.handed_out(source, sum(batch.count for batch in batches))
 
     def delivered(self, delivery: Delivery) -> None:
         """Note where records landed, and what transforms left without a copy; called in source order per partition."""
@@ -471,9 +478,10 @@ class MirrorSourceTask(BatchSourceTask):
         if self._ending:
             self._on_gap_at_end(gap)
             return
-        gap.under_way = self._covered.under_way(gap.partition)
-        if self._reader is not None:
-            gap.under_way += self._reader.reader.waiting(gap.partition)
+        waiting = 0 if self._reader is None else self._reader.reader.waiting(gap.partition)
+        gap.under_way = self._covered.under_way(gap.partition) + waiting
+        if waiting and self._stops_at(gap):
+            gap.first_offset = self._first_waiting(gap)
         self._before_gap[gap.partition] = gap.under_way
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
@@ -483,7 +491,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._ids[gap.partition] = gap.topic_id
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
-        if gap.cause == "recreated" and not gap.returns and self._config.recreate_policy == "stop":
+        if self._config.recreate_policy == "stop" and self._stops_at(gap):
             error = PartitionError(
                 f"the source topic was recreated or truncated ({gap.detail})",
                 topic=gap.partition.topic,
@@ -493,8 +501,23 @@ class MirrorSourceTask(BatchSourceTask):
             )
             self._on_failed(gap.partition, error)
         if gap.cause != "retention" and gap.partition not in self._failed:
-            waiting = 0 if self._reader is None else self._reader.reader.waiting(gap.partition)
             self._ends.lost(gap.partition, waiting, gap.detail)
+
+    def _stops_at(self, gap: SourceGap) -> bool:
+        """Whether a partition ends because its topic is another one."""
+        stops = self._config.recreate_policy == "stop"
+        fails = self._props.get("gap.policy", "").strip().lower() == "fail"
+        return gap.cause == "recreated" and not gap.returns and (stops or fails)
+
+    def _first_waiting(self, gap: SourceGap) -> int:
+        """Return where a loss begins of a partition that stops: what was read and not handed out goes with it, and cannot be read again."""
+        source = gap.partition
+        first = (
+            self._handed[source] + 1 if source in self._handed else self._resumed.get(source, -1)
+        )
+        if first < 0 and self._reader is not None:
+            first = self._reader.reader.began_at(source)
+        return min(first, gap.first_offset) if first >= 0 else gap.first_offset
 
     def _on_gap_at_end(self, gap: SourceGap) -> None:
         if gap.returns:

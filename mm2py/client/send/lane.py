@@ -419,6 +419,7 @@ class SenderLane:
                     self.foreign = self.acked_end, base_offset
                 self.acked_end = base_offset + sent.batch.count
             self._confirmed = True
+            self.retries = 0
             return (sent,)
         sent.outcome = Outcome.ACKED
         sent.base_offset = base_offset
@@ -490,7 +491,9 @@ class SenderLane:
         if self.unsettled:
             self.state = LaneState.RETRYING
         else:
+            retries = self.retries
             self._flow()
+            self.retries = retries  # what was taken back may be refused again
 
     def resolved(self, landed: dict[int, int]) -> list[Sent]:
         """Settle batches by a read of the target's log; ``landed`` maps our base sequences to base offsets.
@@ -607,6 +610,24 @@ class SenderLane:
         if self.next_source >= 0 and given:
             self.next_source = given[0].runs[0][0]
         return given
+
+    def withdraw(self) -> int:
+        """Put what was definitely refused back into the queue, to be sent anew (4); return by how many bytes that grew."""
+        refused = self.unsettled
+        certain = (Outcome.NOT_WRITTEN, Outcome.WAITING)
+        if (
+            self.state is not LaneState.BACKOFF
+            or not refused
+            or any(it.unknown_before or it.outcome not in certain for it in refused)
+        ):
+            return 0
+        grown = sum(len(it.batch.data) - it.counted for it in refused)
+        self.next_sequence = refused[0].base_sequence
+        self.queue.extendleft((it.source, it.batch) for it in reversed(refused))
+        self._apart += len(refused)
+        self.queued_bytes += grown
+        refused.clear()
+        return grown
 
     def look_after(self) -> None:
         """Copy batches that have waited since the last call, once a second, out of their receive buffers.

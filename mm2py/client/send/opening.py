@@ -17,7 +17,7 @@ from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.resume import Beginning, LaneResume
 from mm2py.client.send.tail import Identical, LaneTail, not_identical
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.types import LATEST
 
@@ -109,7 +109,7 @@ class LaneOpening:
                     )  # Write may be granted without Describe
                 else:
                     self._later(lane, end.error)
-            elif isinstance(beginning, ServerError):
+            elif isinstance(beginning, Mm2pyError):
                 self._later(lane, beginning)
             elif isinstance(beginning, LaneTail):
                 self._owner.spawn(self._open_behind(lane, node_id, beginning))

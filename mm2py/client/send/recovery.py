@@ -24,14 +24,14 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes, RecordBatch
 from mm2py.protocol.topics import EpochQuery, OffsetQuery
 from mm2py.types import EARLIEST, TopicPartition
 
 log = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-_PATIENT_RETRIES: Final = 3
+PATIENT_RETRIES: Final = 3
 """Transient refusals are reported only after this many."""
 
 
@@ -60,7 +60,7 @@ class LaneRecovery:
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         backoff.failures = lane.retry()
         code, text = lane.error
-        if code and lane.retries > _PATIENT_RETRIES:
+        if code and lane.retries > PATIENT_RETRIES:
             denied = self._cluster.denied(code, "Write", lane.target.topic)
             self._owner.stalled(lane, denied or codes.server_error(code, text))
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
@@ -133,33 +133,46 @@ class LaneRecovery:
                     doubtful=sum(sent.batch.count for sent in lane.unsettled),
                 )
             except FatalServerError as error:
-                doubtful = [sent for sent in lane.unsettled if sent.unknown_before]
-                if doubtful:
-                    first, last = doubtful[0].batch.base_offset, doubtful[-1].batch.last_offset
-                    self._owner.doubted(doubtful[0].source, first, last, error)
+                self._doubt(lane, error)
         if lane.lasting and not _all_ours(lane, found):
             self._owner.failed(lane, late_write(lane.target))
             return
+        # Before anything is settled: until then nothing can be sent under the old id.
+        writer = await self._next_writer(lane) if lane.bump_wanted else None
+        if lane.state is not LaneState.RESOLVING:
+            return  # failed or abandoned meanwhile
         try:
             offsets = {sequence: landed.offset for sequence, landed in found.items()}
             self._owner.delivered(lane, lane.resolved(offsets))
         except ValueError as error:
             self._owner.failed(lane, Mm2pyError(f"order on the target is broken: {error}"))
             return
-        if lane.bump_wanted:
-            await self._bump(lane)
+        if writer is not None:
+            lane.lasting = False
+            lane.new_epoch(*writer)
+            log.info(
+                "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
+                lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
+            )  # fmt: skip
 
-    async def _bump(self, lane: SenderLane) -> None:
-        # A lasting id is used only with its first epoch: a predecessor's late write must collide with our sequences.
-        lasting, lane.lasting = lane.lasting, False
-        if not lasting and lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
-            lane.new_epoch(lane.producer_id, lane.epoch + 1)
-        else:
-            lane.new_epoch(*await self._owner.new_producer())
-        log.info(
-            "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
-            lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
-        )  # fmt: skip
+    def _doubt(self, lane: SenderLane, cause: Exception) -> None:
+        """Report what is sent again although it may be in the log."""
+        doubtful: dict[TopicPartition, list[RecordBatch]] = {}
+        for sent in lane.unsettled:
+            if sent.unknown_before:
+                doubtful.setdefault(sent.source, []).append(sent.batch)
+        for source, batches in doubtful.items():
+            self._owner.doubted(source, batches[0].base_offset, batches[-1].last_offset, cause)
+
+    async def _next_writer(self, lane: SenderLane) -> tuple[int, int]:
+        """Return the producer id and epoch that follow where the target does not know our sequences.
+
+        A lasting id is used only with its first epoch: a predecessor's late write must collide with our sequences.
+        """
+        fenced = lane.error[0] == codes.INVALID_PRODUCER_EPOCH
+        if lane.lasting or lane.epoch >= MAX_EPOCH or fenced:
+            return await self._owner.new_producer()
+        return lane.producer_id, lane.epoch + 1
 
 
 def _all_ours(lane: SenderLane, found: dict[int, Landed]) -> bool:

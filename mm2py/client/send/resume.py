@@ -82,8 +82,8 @@ class LaneResume:
 
     async def look(
         self, node_id: int, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
-    ) -> dict[SenderLane, Beginning | LaneTail | ServerError]:
-        """Return, and make durable, where each lane begins; or what has to be compared first, or an error.
+    ) -> dict[SenderLane, Beginning | LaneTail | Mm2pyError]:
+        """Return, and make durable, where each lane begins; or what has to be compared first, or an error of this lane alone.
 
         Raises:
             RetriableError: the broker does not answer, or the offset map cannot be written now.
@@ -97,7 +97,7 @@ class LaneResume:
             for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
                 if kept >= 0:
                     await self._owner.announce(kept)
-        beginnings: dict[SenderLane, Beginning | LaneTail | ServerError] = {}
+        beginnings: dict[SenderLane, Beginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)
             if isinstance(end, ServerError):
@@ -111,19 +111,26 @@ class LaneResume:
             else:
                 beginnings[lane] = Beginning(end)
         begun = [lane for lane, beginning in beginnings.items() if isinstance(beginning, Beginning)]
-        writers = await asyncio.gather(
-            *(self._writer_behind(lane, _end_of(beginnings[lane])) for lane in begun)
-        )
-        for lane, writer in zip(begun, writers, strict=True):
-            beginnings[lane] = Beginning(_end_of(beginnings[lane]), writer)
+        found = await asyncio.gather(*(self._beginning(lane, beginnings[lane]) for lane in begun))
+        beginnings |= zip(begun, found, strict=True)
         await self._copied.begin(
             {
                 lane.source: LogEnd(_end_of(beginning), ids[lane], self._producer(lane, beginning))
                 for lane, beginning in beginnings.items()
-                if not isinstance(beginning, ServerError)
+                if not isinstance(beginning, Mm2pyError)
             }
         )
         return beginnings
+
+    async def _beginning(
+        self, lane: SenderLane, beginning: Beginning | LaneTail | Mm2pyError
+    ) -> Beginning | Mm2pyError:
+        """Return a beginning with its writer, or why that is not known now: the other lanes do not wait for it."""
+        end = _end_of(beginning)
+        try:
+            return Beginning(end, await self._writer_before(lane, end))
+        except Mm2pyError as error:
+            return error
 
     async def compare(self, lane: SenderLane, tail: LaneTail) -> Beginning:
         """Compare a lane's first batches with the tail of its log; return where it begins after that.
@@ -215,26 +222,33 @@ class LaneResume:
             return self._copied.producer(lane.source).producer_id
         return lane.producer_id if beginning.writer is None else beginning.writer.producer_id
 
-    async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
-        """Return the partition's producer if the batch before ``end`` is its own, or it wrote nothing yet; else None."""
+    async def _writer_before(self, lane: SenderLane, end: int) -> Writer | None:
+        """Return the partition's producer if the batch before ``end`` is its own, or it wrote nothing yet; else None.
+
+        Raises:
+            Mm2pyError: the log cannot be read now.
+        """
         producer_id, began = self._copied.producer(lane.source)
         if producer_id >= 0 and end == began:
             return Writer(producer_id, 0, 0)
+        if producer_id < 0 or end <= 0 or self.identical is Identical.OFF:
+            return None
+        try:
+            fetched = await self._reads.read(lane.target, end - 1)
+        except FatalServerError:
+            return None  # deleted, or it may not be read
+        writer = writer_of(fetched, end - 1)
+        return writer if writer is not None and writer.producer_id == producer_id else None
+
+    async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
+        """As ``_writer_before``, retrying without end."""
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
-        while producer_id >= 0 and end > 0 and self.identical is not Identical.OFF:
+        while True:
             try:
-                fetched = await self._reads.read(lane.target, end - 1)
-            except FatalServerError:
-                break  # deleted, or it may not be read
+                return await self._writer_before(lane, end)
             except Mm2pyError as error:
                 log.debug("log of %s cannot be read yet cause=%s", lane.target, error)
                 await self._clock.sleep(backoff.next_s())
-                continue
-            writer = writer_of(fetched, end - 1)
-            if writer is not None and writer.producer_id == producer_id:
-                return writer
-            break
-        return None
 
     async def _begin_anew(self, lane: SenderLane, end: int) -> None:
         """Store the lane's own producer id, retrying without end."""
@@ -312,7 +326,7 @@ class LaneResume:
             return await self._reads.read(tp, start)  # retention has taken what was before it
 
 
-def _end_of(beginning: Beginning | LaneTail | ServerError) -> int:
+def _end_of(beginning: Beginning | LaneTail | Mm2pyError) -> int:
     if isinstance(beginning, LaneTail):
         return beginning.end
     assert isinstance(beginning, Beginning)

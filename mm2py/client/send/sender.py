@@ -21,7 +21,7 @@ from mm2py.client.send.limits import LaneLimits, TargetLimits, fitting
 from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
 from mm2py.client.send.owner import MirrorIds
-from mm2py.client.send.recovery import LaneRecovery
+from mm2py.client.send.recovery import PATIENT_RETRIES, LaneRecovery
 from mm2py.client.send.repair import refusal
 from mm2py.client.send.resume import LaneResume
 from mm2py.client.send.tail import (
@@ -34,7 +34,7 @@ from mm2py.client.send.tail import (
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, PartitionError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
@@ -454,7 +454,7 @@ class Sender:
     def follow(self, lane: SenderLane) -> None:
         state = lane.state
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
-            if lane.can_send():
+            if lane.can_send() or (lane.queue and not lane.admitted):
                 self.ready(lane)
         elif state is LaneState.RESOLVING and self.transactions is not None:
             # An outcome or our sequence is in doubt: the whole transaction is aborted and sent again.
@@ -500,6 +500,12 @@ class Sender:
     def resized(self, by_bytes: int) -> None:
         self.buffered_bytes += by_bytes
 
+    def withdraw(self, lane: SenderLane) -> None:
+        # What is transient is waited for, as are positions: their records must not be committed without them.
+        is_lasting = lane.retries > PATIENT_RETRIES
+        if is_lasting and not self._sends_last and lane.error[0] != codes.CONCURRENT_TRANSACTIONS:
+            self.resized(lane.withdraw())
+
     # -- LaneOwner: reports -------------------------------------------------------------------------
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
@@ -523,7 +529,10 @@ class Sender:
 
     def failed(self, lane: SenderLane, error: Exception) -> None:
         self._drop(lane)
-        self._on_failed(lane.source, lane.target, error)
+        source = lane.source
+        if isinstance(error, PartitionError):  # with transforms several share the target partition
+            source = TopicPartition(error.topic, error.partition)
+        self._on_failed(source, lane.target, error)
 
     async def name_writer(
         self, target: TopicPartition, producer_id: int, first: int, last: int

@@ -133,6 +133,10 @@ class LaneSender(Protocol):
         """Let the lane try to send."""
         ...
 
+    def withdraw(self, lane: SenderLane) -> None:
+        """Let what was definitely refused wait for another transaction."""
+        ...
+
     def stalled(self, lane: SenderLane, error: Exception) -> None:
         """Report that the lane cannot join a transaction now and is retried."""
         ...
@@ -184,6 +188,8 @@ class Transactions:
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._added: set[TopicPartition] = set()
         self._to_add: dict[TopicPartition, _Waiting] = {}
+        self._declined: set[TopicPartition] = set()
+        """Partitions that were refused when they were added last."""
         self._adding: asyncio.Task[None] | None = None
         self._landed = self._ending = False
         self._changed = asyncio.Event()
@@ -286,7 +292,7 @@ class Transactions:
     # ---- what ends a transaction
 
     async def settle(self) -> None:
-        """Stop sending new data, and wait until all batches in flight are answered (2).
+        """Stop sending new data, and wait until all batches in flight are answered (2); what was refused waits for the next transaction.
 
         Raises:
             Mm2pyError: what broke the transaction.
@@ -297,7 +303,7 @@ class Transactions:
             waiting.lane.admitted = False
             if waiting.lane.queue:
                 self._waiting[waiting.lane.target] = waiting
-        await self._until(self._is_settled)
+        await self._until(self._is_drained)
         for waiting in self._take_waiting():
             waiting.sender.ready(waiting.lane)
 
@@ -338,6 +344,13 @@ class Transactions:
 
     # ---- inside: lanes
 
+    def _is_drained(self) -> bool:
+        for target, waiting in self._inside.items():
+            waiting.sender.withdraw(waiting.lane)
+            if waiting.lane.queue:
+                self._waiting[target] = waiting
+        return self._is_settled()
+
     def _is_settled(self) -> bool:
         return not (self._adding is not None and not self._adding.done()) and not any(
             waiting.lane.unsettled for waiting in self._inside.values()
@@ -362,27 +375,44 @@ class Transactions:
             each.sender.ready(each.lane)
 
     async def _add(self) -> None:
-        """Add all waiting partitions with data, with one request (old protocol)."""
+        """Add all waiting partitions with data, with one request (old protocol).
+
+        A partition that is refused lets a request fail for all of its partitions: the others are added without it, and it is tried apart.
+        """
         while self._to_add:
-            added, self._to_add = self._to_add, {}
+            added = self._next_to_add()
             call = add_partitions_to_txn(self._producer(), added)
             answer = await self._insist("AddPartitionsToTxn", call, _passing)
             ending = [code for code in answer.values() if code in ENDS_TRANSACTION]
             if ending:
                 self.refused(ending[0], "AddPartitionsToTxn")
                 return
+            codes_of = {it: answer.get(it, codes.UNKNOWN_TOPIC_OR_PARTITION) for it in added}
+            declined = {it for it, code in codes_of.items() if code not in (0, _NOT_ATTEMPTED)}
             for target, waiting in added.items():
-                code = answer.get(target, codes.UNKNOWN_TOPIC_OR_PARTITION)
+                code = codes_of[target]
                 if code == codes.NONE:
                     self._added.add(target)
-                elif code != _NOT_ATTEMPTED:
+                    self._declined.discard(target)
+                elif target in declined:
                     waiting.sender.stalled(waiting.lane, codes.server_error(code, str(target)))
-            refused = [it for target, it in added.items() if target not in self._added]
+                elif declined:
+                    self._to_add.setdefault(target, waiting)
+            self._declined |= declined
             for target in self._added & added.keys():
                 added[target].sender.ready(added[target].lane)
-            if refused:
-                self._spawn(self._try_later(refused))
+            left = added.keys() - self._added - self._to_add.keys()
+            if left:
+                self._spawn(self._try_later([added[target] for target in left]))
         self._changed.set()
+
+    def _next_to_add(self) -> Mapping[TopicPartition, _Waiting]:
+        """Take what the next request adds; what was refused before comes after the others."""
+        waiting, self._to_add = self._to_add, {}
+        added = {target: it for target, it in waiting.items() if target not in self._declined}
+        if added:
+            self._to_add = {target: it for target, it in waiting.items() if target not in added}
+        return added or waiting
 
     async def _try_later(self, refused: Iterable[_Waiting]) -> None:
         await self._clock.sleep(LONGEST_PAUSE_MS / 1000)

@@ -11,6 +11,7 @@ Invariants, tests of the same names:
 3. A record is put when its partition belongs to the task at that moment: callbacks of the group run inside a poll.
 4. A task that cannot put stays in its group: it polls with its partitions paused, and the same records are put again.
 5. A partition whose topic was deleted and created again is read from the beginning of the new one (``SinkPlaces``).
+6. A position waits while the loss ledger has an event of its partition that is not acknowledged.
 """
 
 import logging
@@ -135,6 +136,10 @@ class SinkObserver(PlaceObserver, Protocol):
 
     def standstill(self, cause: str) -> None:
         """Nothing that was read is being acknowledged, or partitions are not read, with the cause; an empty one ends the standstill."""
+        ...
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        """Return the partitions whose losses are not on record yet. May block for a moment."""
         ...
 
 
@@ -455,6 +460,7 @@ class SinkLoop:
             for tp, offset in allowed.items()
             if tp not in former and self._may_commit(tp, offset)
         }
+        positions = self._on_record(positions)
         if not positions:
             return
         try:
@@ -472,6 +478,14 @@ class SinkLoop:
             log.warning(
                 "positions are not committed partitions=%s cause=%s", _shown(refused), self._cause
             )
+
+    def _on_record(self, positions: Positions) -> Positions:
+        """Leave out those behind a loss that a kill would leave without a record (6)."""
+        unwritten = self._observer.unwritten() if positions else ()
+        if not unwritten:
+            return positions
+        self._cause = "a loss of the source is not in the ledger yet"
+        return {tp: offset for tp, offset in positions.items() if tp not in unwritten}
 
     def _note_committed(self, positions: Positions) -> None:
         self._committed.update(positions)

@@ -237,16 +237,22 @@ class TransformedTask(BatchSourceTask):
     # -- on the thread ----------------------------------------------------------------------------
 
     def _transform_all(self, fetched: Sequence[Outgoing]) -> _Work:
-        work = _Work()
-        for source, home, batches in fetched:
+        work, unreadable = _Work(), set[TopicPartition]()
+        for (
+            source,
+            home,
+            batches,
+        ) in fetched:  # several of one partition, where several answers came
             self._targets.add(home)
             made = _Made(source, home, {home: []})
             work.made.append(made)
             for batch in batches:
-                if work.error is None and made.error is None and not self._over:
-                    self._transform(work, made, batch)
-                else:
+                if work.error is not None or source in unreadable or self._over:
                     work.spent.append(batch)
+                    continue
+                self._transform(work, made, batch)
+                if made.error is not None:
+                    unreadable.add(source)
         return work
 
     def _transform(self, work: _Work, made: _Made, batch: RecordBatch) -> None:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 LEDGER_S: Final = 12.0
 """Longer than the worker waits for its ledger to be read."""
+WRITTEN_S: Final = 0.2
+"""How long a commit waits for the ledger; then those positions wait for the next one."""
 
 
 @final
@@ -132,6 +134,8 @@ class WorkerSinkTask(SinkObserver):
         context.belong_to(self._loop)
         self._errant, self._meter, self._on_topic = errant, meter, on_topic
         self._ledger = NoLedger() if events is None else events
+        self._named: set[TopicPartition] = set()
+        """Partitions with losses that are not known to be in the ledger; of the thread."""
         self._end_prepare = end_prepare
         self._silent_s = settings.commit_s + STANDSTILL_S
         self._silence: asyncio.TimerHandle | None = None
@@ -222,7 +226,18 @@ class WorkerSinkTask(SinkObserver):
         self._tell(self._note_harm, "acknowledgements", cause)
 
     def lost(self, gap: SourceGap) -> None:
+        self._named.add(gap.partition)
         self._tell(self._note_lost, gap)
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        if self._named:
+            assert self._events is not None
+            answer = asyncio.run_coroutine_threadsafe(self._unwritten(), self._events)
+            try:
+                self._named &= answer.result(2 * WRITTEN_S)
+            except TimeoutError:
+                answer.cancel()
+        return self._named
 
     def incarnations(self) -> Mapping[TopicPartition, bytes]:
         assert self._events is not None
@@ -249,6 +264,11 @@ class WorkerSinkTask(SinkObserver):
         self._lifecycle.to(state)
         if state is State.RUNNING:
             self._heard()
+
+    async def _unwritten(self) -> frozenset[TopicPartition]:
+        """Called after ``_note_lost`` of all that was named."""
+        await self._ledger.flush(WRITTEN_S)
+        return frozenset(self._ledger.unwritten())
 
     def _note_lost(self, gap: SourceGap) -> None:
         kind = EventKind(gap.cause)

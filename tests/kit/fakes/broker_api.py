@@ -170,7 +170,8 @@ async def _add_partitions(request: Request) -> AnswerWriter:
     for topic, indexes in topics.items():
         out.string(topic).count(len(indexes))
         for index in indexes:
-            out.int32(index).int16(code)
+            refusal = request.cluster.transactions.refusals.get(TopicPartition(topic, index), code)
+            out.int32(index).int16(refusal if request.forced == -2 else code)
     return out
 
 

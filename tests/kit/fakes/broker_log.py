@@ -67,11 +67,13 @@ class PartitionLog:
         self.leader_epoch = 0
         self.open_transaction_at = -1
         self.max_message_bytes = max_message_bytes
+        self.refusal = NONE
+        """Why no batch is taken."""
         self._producers: dict[int, _Producer] = {}
 
     def append(self, data: bytes, now_ms: int) -> AppendResult:
         """Check one produced batch as a leader does and store it."""
-        code = self._problem(data)
+        code = self.refusal or self._problem(data)
         if code:
             return AppendResult(code)
         header = HEADER.unpack_from(data)

@@ -20,6 +20,7 @@ from mm2py.types import TopicPartition
 IMPLICIT: Final = 12
 """Produce that adds its partitions by itself."""
 CHECKED: Final = 11
+OPERATION_NOT_ATTEMPTED: Final = 55
 
 
 class Stored(NamedTuple):
@@ -51,6 +52,8 @@ class FakeTransactions:
         """Broker that coordinates all of them; -1: every broker does."""
         self.features: dict[str, int] = {}
         """Finalized features; brokers need ``versions={18: (0, 4)}`` to name them."""
+        self.refusals: dict[TopicPartition, int] = {}
+        """Why partitions may not be added (old protocol); then none of the same request is."""
         self.committed: list[Stored] = []
         self.aborted: list[Stored] = []
         self.markers: set[TopicPartition] = set()
@@ -77,6 +80,8 @@ class FakeTransactions:
 
     def add(self, name: str, epoch: int, partitions: set[TopicPartition]) -> int:
         """Add partitions to a transaction (old protocol)."""
+        if not self.refusals.keys().isdisjoint(partitions):
+            return OPERATION_NOT_ATTEMPTED
         producer = self._by_name.get(name)
         if producer is None:
             return INVALID_PRODUCER_ID_MAPPING

@@ -117,6 +117,7 @@ class SendRig:
         self.arrived: dict[TopicPartition, list[int]] = {}
         """Source offsets of what was delivered, by target."""
         self.failed: list[tuple[TopicPartition, Exception]] = []
+        self.failed_sources: list[TopicPartition] = []
         self.stalled: list[tuple[TopicPartition, bool]] = []
         self.causes: list[str] = []
         self.doubts: list[tuple[TopicPartition, int, int]] = []
@@ -151,8 +152,9 @@ class SendRig:
         self.stalled.append((target, error is not None))
         self.causes += [] if error is None else [str(error)]
 
-    def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
+    def _on_failed(self, source: TopicPartition, target: TopicPartition, error: Exception) -> None:
         self.failed.append((target, error))
+        self.failed_sources.append(source)
         self.settled.set()
 
     def enqueue(

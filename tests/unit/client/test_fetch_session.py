@@ -211,6 +211,20 @@ def test_what_is_deleted_while_it_is_read_is_a_loss_whatever_is_behind(records: 
     assert cursor.lost == (100, 199)
 
 
+def test_a_loss_is_told_before_the_damage_behind_what_was_read_after_it() -> None:
+    cursor, overlapping = Cursor(TP, 100), a_batch(200, 1)
+    verdict, result = cursor.take(
+        answer(records=a_batch(200, 3) + overlapping, log_start=200), CountedLease()
+    )
+    assert result is not None
+    assert [it.base_offset for it in result.batches] == [200]
+    assert (verdict, cursor.lost, cursor.position) == (Verdict.LOST, (100, 199), 203)
+    damaged = stored_batch(203, 1, epoch=4)
+    damaged[16] = 9
+    again, _ = cursor.take(answer(records=damaged, log_start=200), CountedLease())
+    assert again is Verdict.FAILED
+
+
 @pytest.mark.parametrize("unknown_between", [False, True])
 def test_an_id_that_another_one_has_followed_never_comes_back(unknown_between: bool) -> None:
     old, new, newest = b"O" * 16, b"N" * 16, b"P" * 16

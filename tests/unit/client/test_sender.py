@@ -44,6 +44,7 @@ from tests.unit.client.client_stage import (
 LIST_OFFSETS, METADATA, EPOCH_ENDS = 2, 3, 23
 KIP_951 = {PRODUCE: (3, 10)}
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
+OTHER = TopicPartition("bills", 0)
 LONG_AGO_MS = 1_000_000
 
 
@@ -244,6 +245,25 @@ async def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_na
     await rig.flushed()
     assert rig.stored(FIRST)[-1] == 5
     assert rig.doubts == [(SOURCE, 2, 4)]
+
+
+async def test_what_fails_or_may_be_doubled_is_named_with_its_own_source_where_several_share_a_target(
+    rig: SendRig,
+) -> None:
+    rig.enqueue(FIRST, 2)
+    await rig.flushed()
+    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+    rig.broker.fail_next(EPOCH_ENDS, codes.TOPIC_AUTHORIZATION_FAILED)
+    rig.enqueue(FIRST, stamp=LONG_AGO_MS)
+    rig.sender.enqueue(OTHER, FIRST, [to_send([b"7"], 7, stamp=LONG_AGO_MS)])
+    await rig.flushed()
+    assert rig.doubts == [(SOURCE, 2, 2), (OTHER, 7, 7)]
+    async with rig.backlog():
+        rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
+        rig.enqueue(FIRST)
+        rig.sender.enqueue(OTHER, FIRST, [to_send([b"8"], 8)])
+    await rig.settled.wait()
+    assert rig.failed_sources == [SOURCE], "not the one that came last"
 
 
 async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
@@ -462,7 +482,7 @@ async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwh
             await rig.flushed()
         assert len(published) == 1
         refusals.append(RetriableError("the topic is away again"))
-        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH, 2)
+        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH)
         rig.enqueue(FIRST)
         await rig.flushed()
         await rig.sender.close()

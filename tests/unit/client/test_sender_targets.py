@@ -19,6 +19,7 @@ from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVer
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.configs import ConfigEntry, ConfigResource, ConfigResourceType, DescribedConfigs
+from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
@@ -103,6 +104,55 @@ async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_n
         )  # the task starts again, and reports what is lost
         assert "ends below offset 10, up to which it had acknowledged records" in str(error)
         assert made.broker.count(1) == reads
+
+
+async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -> None:
+    announced: list[int] = []
+
+    async def announce(producer_id: int) -> None:
+        announced.append(producer_id)
+        if len(announced) == 2:
+            raise ConnectionFailedError("not now")
+
+    async with rig(Ids(announce)) as made:
+        await made.copy()
+        made.broker.fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        await made.copy()
+        await made.copy()
+        writers = [HEADER.unpack_from(it)[9:12] for it in made.broker.log(TARGET)]
+    assert writers == [(announced[0], 0, 0), (announced[-1], 0, 0), (announced[-1], 0, 1)]
+    assert len(set(announced)) == len(announced) == 3
+
+
+class Kept(Copied):
+    """Copies of a predecessor whose producer id is known."""
+
+    def producer(self, source: TopicPartition) -> KeptProducer:
+        del source
+        return KeptProducer(MIRROR, 0)
+
+
+async def test_a_log_that_cannot_be_read_at_the_start_keeps_no_other_partition_waiting() -> None:
+    other = TARGET._replace(partition=1)
+    async with FakeBroker(topics={TARGET.topic: 2}) as broker, connected_to(broker) as cluster:
+        for target in (TARGET, other):
+            data = encode_batch([NewRecord(None, b"before", (), SYSTEM_CLOCK.now_ms())])
+            sign(data, producer_id=MIRROR, producer_epoch=0, base_sequence=0)
+            broker.append(target, bytes(data))
+        made = SendRig(broker, cluster, copied=Kept(1))
+        await made.sender.start()
+        hold = broker.hold(1)
+        made.enqueue(TARGET)
+        made.enqueue(other)
+        await hold.arrived.wait()
+        broker.cluster.move_leader(TARGET, -1)
+        hold.release()
+        await eventually(lambda: [it for it, _, _ in made.delivered] == [other])
+        broker.cluster.move_leader(TARGET, 1)
+        await made.flushed()
+        last = [HEADER.unpack_from(broker.log(it)[-1])[9:12] for it in (TARGET, other)]
+        assert last == [(MIRROR, 0, 1)] * 2, "both continue the predecessor's sequences"
+        await made.sender.close()
 
 
 async def test_a_mirror_is_not_named_and_an_application_behind_it_is(

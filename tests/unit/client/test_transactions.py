@@ -55,6 +55,7 @@ class Rig:
         self.broken: list[Exception] = []
         self.landed: list[int] = []
         self.failed: list[Exception] = []
+        self.stalled: list[tuple[TopicPartition, Exception | None]] = []
         self.transactions = Transactions(
             self.cluster, NAME, timeout_ms=60_000, clock=SYSTEM_CLOCK, announce=announce,
             permit=self.permit,
@@ -66,6 +67,7 @@ class Rig:
             clock=SYSTEM_CLOCK,
             on_delivered=lambda _s, _t, _b, offset: self.landed.append(offset),
             on_failed=lambda _s, _t, error: self.failed.append(error),
+            on_stalled=lambda target, error: self.stalled.append((target, error)),
             permit=self.permit,
             transactions=self.transactions,
         )
@@ -132,6 +134,50 @@ async def test_1_no_batch_leaves_before_its_partition_was_added() -> None:
         await one.commit()
         await one.store(T0, b"b")
         assert one.broker.count(ADD) >= 2, "each transaction adds its partitions"
+
+
+async def test_a_partition_that_may_not_be_added_holds_no_other_up() -> None:
+    async with rig(implicit=False) as one:
+        one.broker.cluster.transactions.refusals[T1] = TOPIC_AUTHORIZATION_FAILED
+        for _ in range(3):  # each transaction adds its partitions
+            one.send(T1, b"refused")
+            await one.store(T0, b"a")
+            await one.commit()
+        assert one.committed().count(T0) == 3
+        assert T1 not in one.committed()
+        assert [it for it, _ in one.stalled] == [T1]
+        one.broker.cluster.transactions.refusals.clear()
+        await eventually(lambda: len(one.landed) == 6)
+        await one.commit()
+        assert one.committed().count(T1) == 3
+
+
+@generations
+async def test_2_what_is_refused_for_certain_waits_for_a_later_transaction(implicit: bool) -> None:
+    async with rig(implicit=implicit) as one:
+        await one.store(T1, b"before")
+        await one.commit()
+        one.broker.partition(T1).refusal = TOPIC_AUTHORIZATION_FAILED
+        one.send(T1, b"1")
+        one.send(T1, b"2")
+        for _ in range(3):
+            await one.store(T0, b"a")
+            async with asyncio.timeout(10):
+                await one.commit()
+        assert (one.committed().count(T0), one.committed().count(T1)) == (3, 1)
+        assert [it for it, _ in one.stalled] == [T1]
+        one.broker.partition(T1).refusal = 0
+        await eventually(lambda: len(one.landed) == 6)
+        await one.commit()
+        values = [
+            record.value
+            for stored in one.broker.cluster.transactions.committed
+            for batch in decode_batches(memoryview(stored.data))
+            for record in batch.records
+            if stored.partition == T1
+        ]
+        assert values == [b"before", b"1", b"2"]
+        assert one.sender.buffered_bytes == 0
 
 
 @generations

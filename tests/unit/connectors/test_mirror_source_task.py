@@ -274,6 +274,24 @@ async def test_a_partition_that_fails_while_others_are_asked_about_ends_no_measu
         assert bench.context.lags == {T0: (60, -1), T1: (10, -1)}
 
 
+@pytest.mark.parametrize("cause", ["recreated", "truncation"])
+async def test_what_is_read_of_a_log_that_begins_lower_is_lag_until_it_is_acknowledged(
+    cause: str,
+) -> None:
+    async with running(Bench(stored={T0: 9})) as bench:
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])], [(T0, [a_batch(2, 3)])]]
+        await bench.task.poll(1)
+        bench.task.delivered(delivery(T0, Run(10, 5, 0)))
+        bench.reader.events.on_gap(SourceGap(T0, 15, 14, cause, "x"))
+        bench.reader.ends, bench.reader.lags = {T0: 5}, {T0: 0}
+        await bench.task.poll(1)
+        await a_second_later(bench)
+        assert bench.context.lags[T0][0] == 3
+        bench.task.delivered(delivery(T0, Run(2, 3, 5)))
+        await a_second_later(bench)
+        assert bench.context.lags[T0][0] == 0
+
+
 async def test_retention_is_forecast_of_a_partition_that_failed_while_it_kept_up() -> None:
     bench = Bench(stored={T0: 9})
     bench.region.source.topics = {"t": 2}
@@ -338,6 +356,26 @@ async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None
         assert await bench.task.poll(1)
     gaps = [(gap.partition, gap.first_offset, gap.last_offset) for gap in bench.context.gaps]
     assert gaps == [(T0, 20, 39), (T1, 5, 9)]
+
+
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [({"recreate.policy": "stop"}, 15), ({"gap.policy": "FAIL"}, 15), ({}, 20)],
+    ids=["stop", "fail", "continue"],
+)
+async def test_what_was_read_and_goes_with_a_partition_that_stops_is_lost_too(
+    config: dict[str, str], first: int
+) -> None:
+    async with running(Bench(config)) as bench:
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])]]
+        await bench.task.poll(1)
+        bench.reader.unread = {T0: 5}
+        bench.reader.events.on_gap(SourceGap(T0, 20, 29, "recreated", "new topic id"))
+        (gap,) = bench.context.gaps
+        assert (gap.first_offset, gap.last_offset, gap.under_way) == (first, 29, 10)
+        bench.reader.unread, bench.reader.began = {T1: 3}, {T1: 7}
+        bench.reader.events.on_gap(SourceGap(T1, 10, 9, "recreated", "new topic id"))
+        assert bench.context.gaps[1].count == (3 if config else 0)
 
 
 @pytest.mark.parametrize(("policy", "stops"), [("continue", False), ("stop", True)])

@@ -567,6 +567,7 @@ class Observed:
         self.made: list[Mapping[TopicPartition, SinkProgress]] = []
         self.standstills: list[str] = []
         self.gaps: list[SourceGap] = []
+        self.off_record: set[TopicPartition] = set()
         self.ids: dict[TopicPartition, bytes] = {}
 
     def state(self, state: State) -> None:
@@ -577,6 +578,9 @@ class Observed:
 
     def standstill(self, cause: str) -> None:
         self.standstills.append(cause)
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        return self.off_record
 
     def lost(self, gap: SourceGap) -> None:
         self.gaps.append(gap)

@@ -348,6 +348,18 @@ def test_a_position_that_is_refused_alone_is_tried_again_and_the_others_are_comm
     assert stage.observed.standstills[-1] == ""
 
 
+def test_a_position_waits_for_the_record_of_a_loss_and_others_do_not() -> None:
+    stage = begun(T0, T1)
+    stage.observed.off_record = {T0}
+    stage.turn(0, 1.0)
+    assert stage.group.committed == {T1: 3}
+    stage.pass_s(20)
+    assert "not in the ledger yet" in stage.observed.standstills[-1]
+    stage.observed.off_record = set()
+    stage.turn(1.0)
+    assert stage.group.committed[T0] == 10
+
+
 class Copier(RecordingTask):
     """A task with a target: what is put is under way until it is acknowledged, in order, at random moments."""
 

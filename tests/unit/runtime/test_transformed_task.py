@@ -320,12 +320,17 @@ async def test_a_batch_that_cannot_be_read_stops_its_partition_alone() -> None:
     damaged.data[HEADER_BYTES:] = b"?" * (len(damaged.data) - HEADER_BYTES)
     flow = Flow(
         MARK,
-        [*_from(S, _batch(0, b"a", b"b"), damaged, _batch(3, b"c")), *_from(T, _batch(0, b"d"))],
+        [
+            *_from(S, _batch(0, b"a", b"b"), damaged, _batch(3, b"c")),
+            *_from(T, _batch(0, b"d")),
+            *_from(S, _batch(4, b"e")),  # of a second answer that came before the poll
+        ],
     )
     await flow.context.committed_offsets([flow.copies.source_partition(it) for it in (S, T)])
     await flow.run(lambda: S in flow.copies.given_up and len(flow.copies.deliveries) == 2)
     assert flow.position("orders") == b'{"offset":1}'
     assert flow.position("bills") == b'{"offset":0}'
+    assert flow.runs() == [(0, 2)]
     (event,) = flow.events
     assert (event.kind, event.partition, event.first_offset) == (EventKind.POISONED, S, 2)
     assert flow.statuses[-1].state is State.UNASSIGNED, "the task itself went on to its end"
