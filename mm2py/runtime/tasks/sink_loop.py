@@ -455,12 +455,12 @@ class SinkLoop:
             return
         former = places.pending.keys() - self._positions.keys()
         places.acknowledged(allowed.keys())
-        positions = {
+        delivered = {
             tp: offset
             for tp, offset in allowed.items()
             if tp not in former and self._may_commit(tp, offset)
         }
-        positions = self._on_record(positions)
+        positions = self._on_record(delivered)
         if not positions:
             return
         try:
