@@ -705,7 +705,7 @@ class HostStage:
             on_topic=self._topic,
             permit=self.permit,
         )
-        self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
+        self.host = InProcessTaskHost(TaskAssembly(self.parts), self.changed, graceful_s=5)
 
     async def started(self, number: int = 0, **config: str) -> AskingTask:
         """Start a task, and return it when it runs."""
@@ -729,7 +729,7 @@ class HostStage:
         """As a hosted flow."""
         self.closed += 1
 
-    def _changed(self, task: TaskId, status: Status) -> None:
+    def changed(self, task: TaskId, status: Status) -> None:
         self.statuses.append((task, status.state.value))
         if self.watcher is not None:
             self.watcher(task, status)

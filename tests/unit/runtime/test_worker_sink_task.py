@@ -101,7 +101,7 @@ class SinkStage(HostStage):
             offset_flush_interval_ms=20,
             sinks=self.clients if in_child else None,
         )
-        self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
+        self.host = InProcessTaskHost(TaskAssembly(self.parts), self.changed, graceful_s=5)
 
     async def start(self, **connector: str) -> None:
         await super().start(topics="t", **connector)
@@ -145,7 +145,7 @@ async def test_a_position_behind_a_loss_is_committed_once_the_ledger_has_it(
     monkeypatch.setattr(task_assembly, "MIRROR_SINK_CONNECTOR", "FakeConnector")
     stage, ledger = SinkStage(), SlowLedger()
     stage.parts = replace(stage.parts, events=ledger)
-    stage.host = InProcessTaskHost(TaskAssembly(stage.parts), stage._changed, graceful_s=5)
+    stage.host = InProcessTaskHost(TaskAssembly(stage.parts), stage.changed, graceful_s=5)
     stage.group.committed, stage.group.starts = {T0: 2}, {T0: 5}
     await stage.start()
     await eventually(lambda: len(stage.sink.taken) == 5)
