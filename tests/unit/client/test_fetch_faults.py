@@ -355,7 +355,7 @@ async def test_a_quota_that_lets_nothing_be_read_is_told_and_lag_grows_meanwhile
         assert not rig.read
         rig.read_again.clear()
         cluster.withholds, cluster.throttle_ms = False, 0
-        await rig.until(lambda: rig.read[FIRST] == [0, 1, 2])
+        await rig.until(lambda: rig.read.get(FIRST) == [0, 1, 2])
         await rig.until(lambda: rig.read_again[-1:] == [FIRST])
         await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2)
 

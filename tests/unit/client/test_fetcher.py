@@ -146,7 +146,7 @@ async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones
         await rig.until(lambda: rig.broker.count(FETCH) > asked)  # of the idle one alone
         rig.fetcher.resume([FIRST])
         rig.fill(FIRST, range(1, 2))
-        await rig.until(lambda: rig.read[FIRST] == [0, 1])
+        await rig.until(lambda: rig.read.get(FIRST) == [0, 1])
 
 
 async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> None:
