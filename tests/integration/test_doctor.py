@@ -74,7 +74,7 @@ def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Se
     with running(flow.file) as mirror:
         code, rows = examined(flow)
         assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
-        assert "3 internal topics" in said(rows, "internal topics", "ok")
+        assert "7 internal topics" in said(rows, "internal topics", "ok")
         served = Asked(mirror).done("GET", f"{path_of(flow)}/doctor")
         # Numbers of the cluster, such as free bytes, change between the two.
         assert [it | {"finding": ""} for it in served] == [it | {"finding": ""} for it in rows]
@@ -222,6 +222,8 @@ def deleted_state(setup: Setup) -> Flow:
     flow = setup.flow(setup.topic("state"))
     name = f"mm2-configs.{flow.source_alias}.internal"
     setup.create_topic(setup.b, name, 1, config={"cleanup.policy": "compact,delete"})
+    name = f"mm2py-ledger.{flow.source_alias}.internal"
+    setup.create_topic(setup.b, name, 1, config={"retention.ms": "3600000"})
     return flow
 
 
@@ -241,7 +243,7 @@ def by_a_group(setup: Setup) -> Flow:
         (partly_there, [("topics", "warning", ["not-there", "correct topics"])]),
         (too_long, [("names", "error", ["characters, 249 are allowed", "shorten the alias"])]),
         (replicas, [("new copies", "error", ["cannot be created", "set replication.factor (now 3)"])]),
-        (deleted_state, [("internal topics", "error", ["cleanup.policy=compact,delete", "kafka-configs.sh"])]),
+        (deleted_state, [("internal topics", "error", ["cleanup.policy=compact,delete", "kafka-configs.sh", "has retention.ms=3600000", "--add-config retention.ms=-1"])]),
         (into_itself, [("clusters", "error", ["are one cluster, ", "correct bootstrap.servers"])]),
         (narrow, [
             ("limits", "error", ["is compacted, its source is not"]),

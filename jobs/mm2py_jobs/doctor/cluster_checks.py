@@ -10,7 +10,11 @@ from urllib.parse import urlsplit
 from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
+from mm2py.mirror.backfills import backfill_topic
 from mm2py.mirror.filters import group_filter_from_config
+from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.ledger import ledger_topic
+from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation
@@ -386,12 +390,13 @@ async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
         there = await flow.topics(side)
         found = [it for it in topics if it in there]
         for name, values in (await flow.configs(side, found)).items():
-            if values.get("cleanup.policy", "compact") != "compact":
-                yield Row(
-                    Level.ERROR,
-                    f"{opened.alias}: {name} has cleanup.policy={values['cleanup.policy']}: what the flow keeps there is deleted",
-                    f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic {name} --add-config cleanup.policy=compact",
-                )
+            for key, needed in topics[name].configs.items():
+                if values.get(key, needed) != needed:
+                    yield Row(
+                        Level.ERROR,
+                        f"{opened.alias}: {name} has {key}={values[key]}: what the flow keeps there is deleted",
+                        f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic {name} --add-config {key}={needed}",
+                    )
         missing = [it for name, it in topics.items() if name not in there]
         async for row in creatable(opened, {it.name: it for it in missing}):
             yield row
@@ -412,11 +417,23 @@ def _internal(flow: Examined) -> dict[Side, dict[str, NewTopic]]:
     if config.emit_offset_syncs_enabled:
         place = on_source if syncs == "source" else on_target
         place[flow.policy.offset_syncs_topic(other)] = config.offset_syncs_topic_replication_factor
+    source = flow.flow.source
+    ledger = ledger_topic(source)
+    ours = ledger, offset_map_topic(source), flows_topic(source), backfill_topic(source)
+    on_target |= dict.fromkeys(ours, worker.offset_storage_replication_factor)
     by_side: dict[Side, dict[str, int]] = {"source": on_source, "target": on_target}
     return {
-        side: {name: NewTopic(name, 1, factor) for name, factor in topics.items()}
+        side: {
+            name: NewTopic(name, 1, factor, _KEPT if name == ledger else _COMPACTED)
+            for name, factor in topics.items()
+        }
         for side, topics in by_side.items()
     }
+
+
+_COMPACTED: Final = {"cleanup.policy": "compact"}
+_KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
+"""Of the ledger, whose events have no key."""
 
 
 async def creatable(opened: Opened, topics: dict[str, NewTopic]) -> AsyncIterator[Row]:
