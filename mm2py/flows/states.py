@@ -235,6 +235,25 @@ class FlowWork:
             for finding in node.findings:
                 if not finding.harms:
                     yield f"{finding.task}: {finding.what}: {finding.text}"
+        blind = self._blind(nodes)
+        if blind:
+            yield (
+                f"nothing is measured of paused tasks that have not run since their worker started ({blind}): lag, RPO and what retention"
+                f" overtakes are not known, while the source deletes as ever; mm2py flow resume '{self.flow}' begins it"
+            )
+
+    def _blind(self, nodes: Sequence[NodeSnapshot]) -> int:
+        """Return how many tasks that copy were paused before their start: they have opened nothing."""
+        works = {} if self.source is None else self.source.tasks
+        measured = {part.task for node in nodes for part in node.partitions}
+        answers = {node.worker for node in nodes}
+        return sum(
+            work is not None
+            and work.state is State.PAUSED
+            and work.worker_id in answers
+            and str(task) not in measured
+            for task, work in works.items()
+        )
 
 
 def read_flow(herder: Herder) -> FlowWork:

@@ -176,6 +176,35 @@ def test_a_forecast_lists_what_retention_overtakes_the_soonest_first(rig: Rig) -
     assert NodeSnapshot.from_json(sent.to_json()) == sent
 
 
+@pytest.mark.parametrize(
+    ("paused", "partitions", "lag", "is_blind"),
+    [
+        (True, [], None, True),
+        (True, [partition("t", 0, 7)], 7, False),  # it was paused while it ran
+        (False, [], None, False),  # about to start
+    ],
+)
+def test_of_a_task_that_was_paused_before_its_start_nothing_is_known_and_a_note_says_so(
+    rig: Rig,
+    *,
+    paused: bool,
+    partitions: Sequence[PartitionSnapshot],
+    lag: int | None,
+    is_blind: bool,
+) -> None:
+    herder = rig.herders[AB]
+    herder.assigned = {0: "t-0"}
+    work = replace(state(NAME).connector, state=State.PAUSED if paused else State.RUNNING)
+    herder.states[NAME] = ConnectorState(NAME, work, {0: work}, "source")
+    herder.snapshot = snapshot("worker:8083", AB, *partitions)
+    found = rig.ask("GET", "/flows/A->B").json
+    assert (found["partitions"], found["lag_records"]) == (1, lag)
+    assert found["lag_ms"] == (None if lag is None else 10 * lag)
+    notes = [it for it in found["notes"] if it.startswith("nothing is measured of paused tasks")]
+    assert len(notes) == is_blind
+    assert all("mm2py flow resume 'A->B'" in it for it in notes)
+
+
 def test_the_course_of_a_flow_has_rates_between_its_samples(rig: Rig) -> None:
     def sample(at_s: int, records: int, lag: int | None) -> FlowSample:
         return FlowSample(
