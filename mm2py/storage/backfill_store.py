@@ -164,8 +164,9 @@ class BackfillStore:
     def lease_of(self, partition: TopicPartition) -> Lease | None:
         """Return a partition's lease in the newest job, None where it is not in it."""
         record, job = self._records.get(_lease_key(partition)), self.job
-        mine = isinstance(record, Lease) and job is not None and record.job == job.id
-        return record if mine else None
+        if not isinstance(record, Lease) or job is None or record.job != job.id:
+            return None
+        return record
 
     def silent_s(self, lease: Lease) -> float:
         """Return for how long nothing was heard of a lease: where it waits for a lane of any of them, else of its own."""
