@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from logging import Logger
 from typing import Final, Generic, Literal, Protocol, TypeVar, final
 from weakref import WeakKeyDictionary
 
@@ -93,6 +94,24 @@ def until_tick_s(clock: Clock, period_s: float) -> float:
 async def tick(clock: Clock, period_s: float) -> None:
     """Wait for the next whole multiple of ``period_s``, see ``until_tick_s``."""
     await clock.sleep(until_tick_s(clock, period_s))
+
+
+async def look_each(
+    clock: Clock, period_s: float, look: Callable[[], Awaitable[None]], log: Logger, what: str
+) -> None:
+    """Look each ``period_s`` until cancelled: whatever a look raises is logged, once for as long as it is the same, and ends nothing."""
+    said = ""
+    while True:
+        await clock.sleep(period_s)
+        try:
+            await look()
+        except Exception as error:
+            text = repr(error)
+            if text != said:
+                log.exception("%s, tried again every_s=%.0f", what, period_s)
+            said = text
+        else:
+            said = ""
 
 
 async def set_within(event: asyncio.Event, timeout_s: float) -> bool:

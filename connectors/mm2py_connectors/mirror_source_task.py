@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Final, final
 
@@ -17,6 +18,7 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.backoff import Backoff
 from mm2py.client.pacing import throttle_note
 from mm2py.client.stall_log import SOURCE, StallLog
+from mm2py.clock import look_each
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import (
@@ -189,7 +191,11 @@ class MirrorSourceTask(BatchSourceTask):
             await opened.session.close()
             raise
         self._reader = opened
-        self._end_watch = asyncio.create_task(self._watch_ends(opened.reader))
+        watch_ends = partial(self._watch_ends, opened.reader)
+        looks = look_each(
+            self._context.clock, HELD_LAG_S, watch_ends, log, "ends of logs cannot be watched"
+        )
+        self._end_watch = asyncio.create_task(looks)
         watch = RetentionWatch(
             self._open_source_admin, self._progress, self._why_stalled, self._context
         )
@@ -671,18 +677,15 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def _watch_ends(self, reader: SourceReader) -> None:
         """Keep lags true of held, throttled and failed partitions, and while no poll comes, as without a permit."""
-        clock = self._context.clock
-        while True:
-            await clock.sleep(HELD_LAG_S)
-            polled = clock.monotonic() - self._polled_at < HELD_LAG_S
-            alias = self._config.source_cluster_alias
-            text = throttle_note(
-                "what is read", f"cluster {alias}", reader.throttled_s(), "consumer_byte_rate"
-            )
-            self._context.report_finding(THROTTLE, text, harms=False)
-            await self._ask_ends(reader)
-            if self._held or not polled:
-                self._report_lag(self._targets.keys(), polled=polled)
+        polled = self._context.clock.monotonic() - self._polled_at < HELD_LAG_S
+        alias = self._config.source_cluster_alias
+        text = throttle_note(
+            "what is read", f"cluster {alias}", reader.throttled_s(), "consumer_byte_rate"
+        )
+        self._context.report_finding(THROTTLE, text, harms=False)
+        await self._ask_ends(reader)
+        if self._held or not polled:
+            self._report_lag(self._targets.keys(), polled=polled)
 
     async def _ask_ends(self, reader: SourceReader) -> None:
         try:

@@ -17,6 +17,7 @@ from math import inf
 from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
+from mm2py.clock import look_each
 from mm2py.errors import FatalServerError, Mm2pyError, RetriableServerError, ServerError
 from mm2py.observability.logging import some_of
 from mm2py.observability.metrics import UNKNOWN, Forecast
@@ -280,27 +281,31 @@ class RetentionWatch:
 
     async def run(self, partitions: Callable[[], Collection[TopicPartition]]) -> None:
         """Look each ``CHECK_S`` until cancelled, and close the connection then, where one was needed."""
-        clock = self._context.clock
+        cannot = "retention of what is behind cannot be watched"
         try:
-            while True:
-                await clock.sleep(CHECK_S)
-                self._look(partitions())
-                behind = [tp for tp, course in self._courses.items() if course.is_known]
-                try:
-                    async with asyncio.timeout(CHECK_S):
-                        await self._learn(behind)
-                    self._refusal = ""
-                except (Mm2pyError, TimeoutError) as error:
-                    # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
-                    self._refusal = str(error) or f"no answer within {CHECK_S:.0f} s"
-                    log.debug("retention of what is behind is not known cause=%r", error)
-                except Exception:  # the copy must not end with it; the next look may succeed
-                    log.exception("retention of what is behind cannot be watched")
-                self._report(behind)
+            await look_each(
+                self._context.clock, CHECK_S, lambda: self._check(partitions()), log, cannot
+            )
         finally:
             session, self._session = self._session, None
             if session is not None:
                 await session.session.close()
+
+    async def _check(self, partitions: Collection[TopicPartition]) -> None:
+        self._look(partitions)
+        behind = [tp for tp, course in self._courses.items() if course.is_known]
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self._learn(behind)
+            self._refusal = ""
+        except (Mm2pyError, TimeoutError) as error:
+            # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
+            self._refusal = str(error) or f"no answer within {CHECK_S:.0f} s"
+            log.debug("retention of what is behind is not known cause=%r", error)
+        except Exception:
+            self._report(behind)
+            raise
+        self._report(behind)
 
     def _look(self, partitions: Collection[TopicPartition]) -> None:
         now_ms = self._context.clock.now_ms()

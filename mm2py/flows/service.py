@@ -315,7 +315,8 @@ class FlowService:
             view = view.model_copy(update={"enabled": any(map(enabled, configs))})
         backfill = unfinished_job(node.herder)
         if backfill is not None and backfill.kind is JobKind.BACKFILL:
-            note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions whatever the state of the flow"
+            kept = 0 if node.herder.backfills is None else len(node.herder.backfills.kept_out())
+            note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions ({kept}) whatever the state of the flow"
             view = view.model_copy(update={"notes": (*view.notes, note)})
         since = self._parts.fleet.since(flow, view.state)
         return view.model_copy(update={"since_ms": since.at_ms})

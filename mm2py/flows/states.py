@@ -4,18 +4,20 @@ Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one wo
 wrong with it. Reads only.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
-from mm2py.mirror.backfills import NO_DRIVER, Job
+from mm2py.mirror.backfills import NO_DRIVER, Job, JobState, Lease
 from mm2py.mirror.flow_state import enabled
-from mm2py.observability.metrics import KEPT_OUT, NodeSnapshot
+from mm2py.observability.metrics import KEPT_OUT, NodeSnapshot, PartitionSnapshot
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import State, TaskId, TopicPartition
 
 DEGRADED: Final = "DEGRADED"
@@ -36,6 +38,17 @@ _GONE: Final = (
     " then another worker takes over"
 )
 
+LANE_SILENT_S: Final = 90.0
+"""How long a job may copy nothing of a partition that it has: lanes start, and Spark tries those that failed again."""
+TAKE_OVER_S: Final = 10.0
+"""How long the flow's workers may take to go on behind a job."""
+_NO_MORE: Final = "nothing copies what is left"
+_NO_LANE: Final = (
+    f"and no lane has copied it for {LANE_SILENT_S:.0f} s: see the log of its driver and whether Spark has executors;"
+    " to begin again end the driver and run the same command, or cancel it"
+)
+_NOT_TAKEN: Final = "no job has it any more, and the flow's workers do not copy it: mm2py flow restart '{}' begins it again"
+
 
 def engine(config: Mapping[str, str | None]) -> str:
     """Return what copies the records of a flow with this source connector: worker, or spark."""
@@ -49,12 +62,34 @@ def unfinished_job(herder: Herder) -> Job | None:
     return None if job is None or job.state.is_over else job
 
 
-def _abandoned(herder: Herder) -> str:
+def _not_copied(herder: Herder, partition: TopicPartition) -> str:
+    """Return why nobody copies a partition that the flow's workers leave to a job; empty while the job lives and its lane renews."""
     store = herder.backfills
     job = None if store is None or not store.live else store.shown_job
-    if job is None or job.cause != NO_DRIVER:
-        return ""
-    return f"{job.kind.lower()} {job.id} has it; {NO_DRIVER}"
+    if store is None or job is None:
+        return KEPT_OUT
+    lease = store.lease_of(partition)
+    if lease is None or job.state.is_over or not lease.state.keeps_live_out:
+        # Its task takes it over between two polls.
+        taking = lease is not None and store.silent_s(lease) < TAKE_OVER_S
+        return "" if taking else _NOT_TAKEN.format(herder.flow)
+    cause = _why_idle(store, job, lease, str(herder.flow))
+    return cause and f"{job.kind.lower()} {job.id} has it{cause}"
+
+
+def _why_idle(store: BackfillStore, job: Job, lease: Lease, flow: str) -> str:
+    """Return what keeps a job from copying a partition, empty while its lane renews."""
+    if job.cause == NO_DRIVER:
+        return f"; {NO_DRIVER}"
+    if job.state is JobState.FAILED:
+        return f" and failed ({job.cause}), {_NO_MORE}: run the same command again, or cancel it"
+    if job.state is JobState.PAUSED:
+        return (
+            f" and is paused, {_NO_MORE}: mm2py backfill resume FILE --flow '{flow}', or cancel it"
+        )
+    if lease.cause:
+        return f": {lease.cause}"
+    return "" if store.silent_s(lease) < LANE_SILENT_S else f", {_NO_LANE}"
 
 
 def state_name(work: WorkState | None) -> str:
@@ -96,8 +131,8 @@ class FlowWork:
     """Why the flow's herder does not run here, empty while it does."""
     flow: str = ""
     """Its name, for remedies."""
-    abandoned: str = ""
-    """Why nobody copies what a backfill has, empty where somebody does, or there is none."""
+    not_copied: Callable[[TopicPartition], str] = lambda _: KEPT_OUT
+    """Why nobody copies a partition that a job has; empty while one does."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
@@ -156,19 +191,26 @@ class FlowWork:
                 f" or roll the flow back with mm2py flow rollback '{self.flow}' 0, which is the file",
             )
         yield from self._resting()
-        on_spark = self.source is not None and engine(self.source.info.config) == "spark"
         for node in nodes:
             yield from node.problems.items()
             for finding in node.findings:
                 if finding.harms:
                     yield f"{finding.task}: {finding.what}", finding.text
             for part in node.partitions:
-                # What a stream does not copy is a problem of its own (``StreamWatch``).
-                # What waits for its copy has no task: its connector names it, once for the whole topic.
-                stuck = part.state in _STUCK and bool(part.task)
-                if stuck and not (on_spark and part.cause == KEPT_OUT):
-                    abandoned = self.abandoned if part.cause == KEPT_OUT else ""
-                    yield str(part.source), abandoned or part.cause
+                cause = self._stuck(part)
+                if cause is not None:
+                    yield str(part.source), cause
+
+    def _stuck(self, part: PartitionSnapshot) -> str | None:
+        """Return why a partition is not copied, None where it is, or where something else says so."""
+        # What waits for its copy has no task: its connector names it, once for the whole topic.
+        if part.state not in _STUCK or not part.task:
+            return None
+        if part.cause != KEPT_OUT:
+            return part.cause
+        # What a stream does not copy is a problem of its own (``StreamWatch``).
+        on_spark = self.source is not None and engine(self.source.info.config) == "spark"
+        return None if on_spark else self.not_copied(part.source) or None
 
     def _resting(self) -> Iterator[tuple[str, str]]:
         """Return the connectors that rest beside others that do not: Connect's interface pauses each by itself."""
@@ -193,6 +235,25 @@ class FlowWork:
             for finding in node.findings:
                 if not finding.harms:
                     yield f"{finding.task}: {finding.what}: {finding.text}"
+        blind = self._blind(nodes)
+        if blind:
+            yield (
+                f"nothing is measured of paused tasks that have not run since their worker started ({blind}): lag, RPO and what retention"
+                f" overtakes are not known, while the source deletes as ever; mm2py flow resume '{self.flow}' begins it"
+            )
+
+    def _blind(self, nodes: Sequence[NodeSnapshot]) -> int:
+        """Return how many tasks that copy were paused before their start: they have opened nothing."""
+        works = {} if self.source is None else self.source.tasks
+        measured = {part.task for node in nodes for part in node.partitions}
+        answers = {node.worker for node in nodes}
+        return sum(
+            work is not None
+            and work.state is State.PAUSED
+            and work.worker_id in answers
+            and str(task) not in measured
+            for task, work in works.items()
+        )
 
 
 def read_flow(herder: Herder) -> FlowWork:
@@ -205,8 +266,9 @@ def read_flow(herder: Herder) -> FlowWork:
         if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
+    not_copied = partial(_not_copied, herder)
     return FlowWork(
-        connectors, failure, str(herder.flow), _abandoned(herder), _disabled(herder, connectors)
+        connectors, failure, str(herder.flow), not_copied, _disabled(herder, connectors)
     )
 
 

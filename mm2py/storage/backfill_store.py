@@ -66,6 +66,8 @@ class BackfillStore:
         self._table, self._clock = table, clock
         self._records: dict[bytes, BackfillRecord] = {}
         self._renewed: dict[int, int] = {}
+        self._lease_heard: dict[bytes, float] = {}
+        self._lane_heard: dict[int, float] = {}
         self._changed: Callable[[], None] | None = None
         self.offset = 0
         """Offset after the last record that was read."""
@@ -88,8 +90,8 @@ class BackfillStore:
             RetriableError: not now; a later call begins anew.
         """
         self._records.clear()
-        self._renewed.clear()
-        self.progress_heard.clear()
+        for known in (self._renewed, self._lease_heard, self._lane_heard, self.progress_heard):
+            known.clear()
         self.offset = self.reserved = 0
         self.live, self.unreadable = False, None
         await self._table.start(self._take)
@@ -159,6 +161,22 @@ class BackfillStore:
         """Return the offset of the newest record of a lane that copies, -1 for none."""
         return self._renewed.get(lane, -1)
 
+    def lease_of(self, partition: TopicPartition) -> Lease | None:
+        """Return a partition's lease in the newest job, None where it is not in it."""
+        record, job = self._records.get(_lease_key(partition)), self.job
+        if not isinstance(record, Lease) or job is None or record.job != job.id:
+            return None
+        return record
+
+    def silent_s(self, lease: Lease) -> float:
+        """Return for how long nothing was heard of a lease: where it waits for a lane of any of them, else of its own."""
+        heard = [self._lease_heard.get(_lease_key(lease.source), 0.0)]
+        if lease.state is LeaseState.RESERVED:
+            heard += self._lane_heard.values()
+        elif lease.state is LeaseState.COPYING:
+            heard.append(self._lane_heard.get(lease.lane, 0.0))
+        return self._clock.monotonic() - max(heard)
+
     @property
     def copying(self) -> bool:
         """Whether a lane has not given its partitions back yet."""
@@ -215,6 +233,7 @@ class BackfillStore:
         if record.value is None:
             self._records.pop(key, None)
             self.progress_heard.pop(key, None)
+            self._lease_heard.pop(key, None)
         else:
             try:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
@@ -231,12 +250,23 @@ class BackfillStore:
             if isinstance(taken, Job):
                 self.unreadable = None
                 self._heard_s = self._clock.monotonic()
-            if isinstance(taken, Lease) and taken.state is LeaseState.RESERVED:
-                self.reserved = self.offset
-            if isinstance(taken, Lease) and taken.state is LeaseState.COPYING:
-                self._renewed[taken.lane] = record.offset
+            if isinstance(taken, Lease):
+                self._hear(key, taken)
         if self._changed is not None:
             self._changed()
+
+    def _hear(self, key: bytes, lease: Lease) -> None:
+        """Note when a lease was heard of; one record of a lane that copies renews all of its."""
+        now_s = self._lease_heard[key] = self._clock.monotonic()
+        if lease.state is LeaseState.RESERVED:
+            self.reserved = self.offset
+        elif lease.state is LeaseState.COPYING:
+            self._renewed[lease.lane] = self.offset - 1
+            self._lane_heard[lease.lane] = now_s
+
+
+def _lease_key(partition: TopicPartition) -> bytes:
+    return f"lease:{partition.topic}:{partition.partition}".encode()
 
 
 async def newest_backfills(

@@ -27,6 +27,9 @@ const MOST_WHILE_AWAY = 2;
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
 
+// Partitions that a job copies are held without an error while it lives, and the lag of the flow is not known for as long.
+const ofJob = (f) => f.state === "RUNNING" && f.engine !== "spark" && f.held_partitions > 0 && f.lag_records === null;
+
 // What never copied anything has no age.
 const isStuck = (f) => f.lag_records > 0 && !f.records_per_s && (f.lag_ms === null || f.lag_ms > STUCK_MS);
 
@@ -48,6 +51,7 @@ const RULES = [
   (f) => idle(f) && f.held_partitions > 0 && ["off", "a job has all its partitions: the flow itself copies nothing", cli("describe", f), "ALL HELD"],
   (f) => idle(f) && ["warn", "none of its partitions is copied", cli("describe", f, " -o wide")],
   (f) => f.engine === "spark" && f.lag_records === null && ["unknown", "a stream on Spark is to copy it: Jobs has how far it is", `mm2py job stream status FILE --flow '${f.flow}'`],
+  (f) => ofJob(f) && ["note", `copies; a job copies ${counted(f.held_partitions, "partition")} of it, Jobs has how far it is`, cli("describe", f)],
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => isStuck(f) && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
@@ -156,5 +160,7 @@ export function verdict(flows) {
   if (off.length) return { kind: "off", text: `${count(off.length)} of ${counted(flows.length, "flow")} ${off.length === 1 ? "copies" : "copy"} nothing: ${some(off)}.` };
   const partly = of((flow) => flow.paused.length > 0);
   if (partly.length) return { kind: "note", text: `Nothing is wrong, but topics are paused: ${some(partly)}.` };
+  const jobs = of(ofJob);
+  if (jobs.length) return { kind: "note", text: `Nothing is wrong; a job copies partitions of ${some(jobs)}.` };
   return { kind: "good", text: `Nothing is wrong: ${count(copying)} of ${counted(flows.length, "flow")} ${copying === 1 ? "copies" : "copy"}.` };
 }

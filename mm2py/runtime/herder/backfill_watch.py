@@ -93,8 +93,13 @@ class BackfillWatch:
                 await self._write_notice()
                 await self._changed.wait()
                 await self._follow()
-            except Mm2pyError as error:
-                log.warning("backfill is followed again after a pause cause=%s", error)
+            except Exception as error:  # without it workers neither let go nor take over
+                is_known = isinstance(error, Mm2pyError)
+                log.warning(
+                    "backfill is followed again after a pause cause=%s",
+                    error,
+                    exc_info=None if is_known else error,
+                )
                 self._changed.set()
                 await self._clock.sleep(backoff.next_s())
             else:

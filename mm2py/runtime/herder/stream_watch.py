@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, look_each
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError
@@ -83,7 +83,8 @@ class StreamWatch:
 
     def open(self) -> None:
         """Begin to look; the topic was read to its end."""
-        self._running = asyncio.create_task(self._run(), name="stream watch")
+        looks = look_each(self._clock, LOOK_S, self._try, log, "a stream cannot be watched")
+        self._running = asyncio.create_task(looks, name="stream watch")
 
     async def close(self) -> None:
         """Look no more; safe twice."""
@@ -92,13 +93,14 @@ class StreamWatch:
             running.cancel()
             await asyncio.wait({running})
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except Mm2pyError as error:
-                log.warning("a stream cannot be recalled now cause=%s", error)
-            await self._clock.sleep(LOOK_S)
+    async def _try(self) -> None:
+        try:
+            await self._look()
+        except Mm2pyError as error:
+            log.warning("a stream cannot be recalled now cause=%s", error)
+        except Exception as error:
+            self._problems = {"stream": f"whether Spark copies is not known: {error!r}"}
+            raise
 
     async def _look(self) -> None:
         job, now_s = self._backfills.job, self._clock.monotonic()

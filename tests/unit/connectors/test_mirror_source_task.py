@@ -238,6 +238,23 @@ async def test_the_lag_of_held_partitions_grows_without_a_poll() -> None:
         assert bench.reader.ends_asked == 2
 
 
+async def test_a_look_at_the_ends_that_fails_in_any_way_is_logged_and_the_next_one_counts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refresh() -> None:
+        raise ValueError("a bug")
+
+    async with running(Bench()) as bench:
+        bench.task.hold([T0])
+        bench.reader.ends[T0] = 70
+        with monkeypatch.context() as broken:
+            broken.setattr(bench.reader, "refresh_ends", refresh)
+            await bench.context.clock.advance(HELD_LAG_S)
+        assert "a bug" in caplog.text
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert bench.context.lags[T0][0] == 70
+
+
 async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
     async with running(Bench(stored={T0: 9})) as bench:
         bench.reader.answers = [[(T0, [a_batch(10, 5)])]]

@@ -367,7 +367,7 @@ def test_a_held_partition_degrades_its_flow(orders: Rig) -> None:
 def test_a_partition_that_a_stream_has_degrades_no_flow_on_spark(orders: Rig) -> None:
     kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
     orders.herders[AB].show(partitions=(kept_out,))
-    assert flow_of(orders)[0] == "DEGRADED"  # of a backfill
+    assert flow_of(orders)[0] == "DEGRADED"  # no job is known to have it
     orders.herders[AB].configs[NAME]["flow.engine"] = "spark"
     assert flow_of(orders) == ("RUNNING", [])
     stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")

@@ -19,7 +19,7 @@ from mm2py.mirror.backfills import (
     LeaseState,
 )
 from mm2py.observability.metrics import KEPT_OUT, Finding, Oversized
-from mm2py.runtime.herder.backfill_watch import BackfillWatch
+from mm2py.runtime.herder.backfill_watch import LONGEST_RETRY_MS, BackfillWatch
 from mm2py.runtime.herder.stream_watch import IDLE_S, SURE_S, StreamWatch
 from mm2py.runtime.herder.trace_watch import AGAIN_S, EVERY_S, MOST_CAUSES
 from mm2py.runtime.tasks.task_context import LIMITS_EVERY_S
@@ -138,6 +138,22 @@ async def test_a_partition_that_is_reserved_again_is_noticed_again(bench: Backfi
     assert tasks.seen == [frozenset({ONE})]
 
 
+async def test_whatever_goes_wrong_a_backfill_is_followed_again(
+    bench: BackfillStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kept_out() -> Collection[TopicPartition]:
+        raise ValueError("a bug")
+
+    backfills = bench.backfills
+    await bench.watch.open()
+    with monkeypatch.context() as broken:
+        broken.setattr(backfills, "kept_out", kept_out)
+        backfills.reserve(5, ONE)
+        await until(lambda: "a bug" in caplog.text)
+    await bench.clock.advance(LONGEST_RETRY_MS / 1000)
+    await until(lambda: backfills.notices == [("w", 5)])
+
+
 async def test_a_notice_that_cannot_be_written_is_written_later(bench: BackfillStage) -> None:
     backfills, clock = bench.backfills, bench.clock
     await bench.watch.open()
@@ -250,6 +266,23 @@ async def test_a_partition_that_no_lane_copies_is_a_problem(stage: StreamStage) 
     await stage.post(replace(LEASE, cause="record is too large"))
     await stage.pass_s(2)
     assert stage.problems() == {"stream: t-0": "record is too large"}
+
+
+async def test_a_look_that_fails_in_any_way_is_logged_and_the_next_one_counts(
+    stage: StreamStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def config() -> ConfigSnapshot:
+        raise ValueError("a bug")
+
+    snapshot, stage.snapshot = stage.snapshot, EMPTY
+    await stage.begin(JOB, LEASE)
+    with monkeypatch.context() as broken:
+        broken.setattr(stage.watch, "_config", config)
+        await stage.pass_s(2)
+    assert "a bug" in caplog.text
+    stage.snapshot, stage.beats = snapshot, False
+    await stage.pass_s(ALIVE_S + 2)
+    assert "flow.engine" in stage.problems()
 
 
 async def test_a_living_stream_is_asked_to_end_when_the_engine_is_surely_worker(
