@@ -127,9 +127,8 @@ class WorkerTask:
         self._held = self._holds.full
         self._topics: set[str] = set()
         self._on_topic = on_topic
-        self._failed: set[TopicPartition] = set()
-        self._unsent: set[TopicPartition] = set()
-        """Of those: what the task still returns of them is dropped."""
+        # What the task still returns of the second ones, all of which have failed, is dropped.
+        self._failed, self._unsent = set[TopicPartition](), set[TopicPartition]()
         self._stalls = StallLog(TARGET, self._clock)
         self._starved = False
         self._permit = permit
