@@ -28,7 +28,7 @@ T0, T1 = TopicPartition("t1", 0), TopicPartition("t1", 1)
 
 @asynccontextmanager
 async def running(
-    region: Region, published: Sequence[Mapping[str, str]] = (), **more: str
+    region: Region, published: Sequence[Mapping[str, str]] = (), /, **more: str
 ) -> AsyncGenerator[tuple[MirrorSinkConnector, FakeConnectorContext]]:
     context = FakeConnectorContext()
     context.published = published
