@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import SinkConnector
-from mm2py.api.context import ConnectorContext, WaitingPartition
+from mm2py.api.context import ConnectorContext, PublishedTasks, WaitingPartition
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.clock import Clock
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SINK_CONNECTOR
@@ -28,7 +28,7 @@ from mm2py.config.client_properties import (
 )
 from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.mirror.offset_checks import Positions
-from mm2py.mirror.start_positions import StartPositions
+from mm2py.mirror.start_positions import FIRST_START, StartPositions, first_start_ms
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import (
     AdminFactory,
@@ -76,6 +76,8 @@ class MirrorSinkConnector(SinkConnector):
         self._partitions = 0
         self._context: ConnectorContext | None = None
         self._first: FirstPositions | None = None
+        # What ages are counted from, for topics that appear later too; -1 where none is asked for.
+        self._first_start_ms = -1
 
     @staticmethod
     def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
@@ -102,6 +104,10 @@ class MirrorSinkConnector(SinkConnector):
         self._context = context
         try:
             source, target = await self._upkeep.open(context)
+            published = context.published_tasks() if isinstance(context, PublishedTasks) else ()
+            self._first_start_ms = first_start_ms(
+                self._config.start_positions, published, context.clock
+            )
             self._first = self._first_positions(source.admin, context.clock)
             await self._upkeep.topics.refresh()
             await self._first.settle(self._upkeep.topics.ready())
@@ -117,6 +123,8 @@ class MirrorSinkConnector(SinkConnector):
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         """Return a config for each member of the group, none while there is nothing to copy."""
         common = self._props | {"task.class": TASK_CLASS, "topics": ",".join(self._topics)}
+        if self._first_start_ms >= 0:
+            common[FIRST_START] = str(self._first_start_ms)
         return [
             common | {"task.index": str(index)} for index in range(min(max_tasks, self._partitions))
         ]
@@ -159,7 +167,7 @@ class MirrorSinkConnector(SinkConnector):
             {}, self._props, source=self.consumer_properties(self._props)
         )
         return FirstPositions(
-            StartPositions.parse(self._config.start_positions, clock),
+            StartPositions.parse(self._config.start_positions, clock, self._first_start_ms),
             consumer,
             source,
             lambda: self._groups(

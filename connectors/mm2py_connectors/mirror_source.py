@@ -31,7 +31,12 @@ from mm2py.mirror.producer_ids import (
     TARGET_CLUSTER_ID,
     Suppression,
 )
-from mm2py.mirror.start_positions import LATE_PARTITIONS, StartPositions
+from mm2py.mirror.start_positions import (
+    FIRST_START,
+    LATE_PARTITIONS,
+    StartPositions,
+    first_start_ms,
+)
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import (
     AdminFactory,
@@ -102,6 +107,8 @@ class MirrorSourceConnector(Connector):
         self._deal = PartitionDeal()
         # Where partitions begin at latest: those that the first start of the flow found.
         self._early: frozenset[TopicPartition] | None = None
+        # What ages are counted from, for tasks that start later too; -1 where none is asked for.
+        self._first_start_ms = -1
         # A connector that came here from another worker knows rates of this one alone: weighing its first deal
         # by them would restart tasks that were not changed.
         self._came = True
@@ -144,6 +151,9 @@ class MirrorSourceConnector(Connector):
                 partitions = self._deal.partitions.union(topics.waiting())
                 early = _early(context)
                 self._early = partitions if early is None else early
+            self._first_start_ms = first_start_ms(
+                config.start_positions, _tasks(context), context.clock
+            )
             self._upkeep.begin(source, target, self._refresh)
         except BaseException:
             await self.stop()
@@ -164,7 +174,7 @@ class MirrorSourceConnector(Connector):
         hands = self._deal.deal(max_tasks, rates)
         rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
         return [
-            {**config, **self._late(hand)}
+            {**config, **self._begins(hand)}
             for config, hand in zip(
                 self._dealt(hands, self._suppression | rate), hands, strict=True
             )
@@ -183,7 +193,7 @@ class MirrorSourceConnector(Connector):
         return [
             config
             | ({BESIDE + ASSIGNED_PARTITIONS: format_partitions(hand)} if kept else {})
-            | {BESIDE + name: text for name, text in self._late(hand).items()}
+            | {BESIDE + name: text for name, text in self._begins(hand).items()}
             for config, hand in zip(self._dealt(hands, {}), ours, strict=True)
         ]
 
@@ -271,12 +281,14 @@ class MirrorSourceConnector(Connector):
             type(self._upkeep.policy).__name__,
         )
 
-    def _late(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
-        """Name the partitions that begin at the earliest offset though they are to begin at ``latest``."""
-        if self._early is None:
-            return {}
-        late = [partition for partition in partitions if partition not in self._early]
-        return {LATE_PARTITIONS: format_partitions(late)} if late else {}
+    def _begins(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
+        """Name the partitions that begin at the earliest offset though they are to begin at ``latest``, and what ages are counted from."""
+        early = self._early
+        late = [] if early is None else [it for it in partitions if it not in early]
+        told = {LATE_PARTITIONS: format_partitions(late)} if late else {}
+        if self._first_start_ms >= 0:
+            told[FIRST_START] = str(self._first_start_ms)
+        return told
 
     async def _refresh(self) -> None:
         if self._context is None:
@@ -343,8 +355,11 @@ def _early(context: object) -> frozenset[TopicPartition] | None:
 
 def _published(context: object, key: str) -> list[tuple[TopicPartition, ...]]:
     """Return the partitions that the published config of each task names."""
-    published = context.published_tasks() if isinstance(context, PublishedTasks) else ()
-    return [parse_partitions(_items(config.get(key, ""))) for config in published]
+    return [parse_partitions(_items(config.get(key, ""))) for config in _tasks(context)]
+
+
+def _tasks(context: object) -> Sequence[Mapping[str, str]]:
+    return context.published_tasks() if isinstance(context, PublishedTasks) else ()
 
 
 def _items(text: str) -> list[str]:

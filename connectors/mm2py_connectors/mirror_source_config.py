@@ -189,3 +189,12 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
             ours=True,
         ),
     ] = ()
+    task_first_start_ms: Annotated[
+        int,
+        Option(
+            JavaType.LONG,
+            "When the flow first started with an age in start.positions, ms since the epoch: ages are counted from it. -1: from "
+            "the start of the task.",
+            ours=True,
+        ),
+    ] = -1

@@ -399,7 +399,9 @@ class MirrorSourceTask(BatchSourceTask):
         reset: str,
     ) -> dict[TopicPartition, int]:
         late = frozenset(parse_partitions(self._config.task_late_partitions))
-        starts = StartPositions.parse(self._config.start_positions, self._context.clock)
+        starts = StartPositions.parse(
+            self._config.start_positions, self._context.clock, self._config.task_first_start_ms
+        )
         positions: dict[TopicPartition, int] = {}
         for tp, offset in zip(partitions, stored, strict=True):
             position = next_offset(offset)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Final, NamedTuple, cast, final
 
 from confluent_kafka import (
@@ -157,6 +158,8 @@ def mirrored(message: Message) -> OutgoingRecord:
 @dataclass(slots=True)
 class _Failure:
     sent: Sent
+    number: int
+    """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
     error: KafkaError
 
 
@@ -183,6 +186,7 @@ class RecordSender:
         self._refused, self._is_sync = refused, is_sync
         self._gate = threading.Lock()
         self._failures: list[_Failure] = []
+        self._numbers = count()
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
         self._alone: Producer | None = None
@@ -224,7 +228,7 @@ class RecordSender:
         self._check()
         if self._failures:
             self._recover(idle)
-        self._produce(self._producer, sent, idle)
+        self._produce(self._producer, sent, next(self._numbers), idle)
         if self._is_sync:
             self.flush(idle)
 
@@ -241,7 +245,7 @@ class RecordSender:
             value = source.value()
             key = source.key()
             headers = source.headers()
-            failed = partial(self._not_forwarded, source)
+            failed = partial(self._not_forwarded, source, next(self._numbers))
             try:
                 # Without ``_handing``, which takes a tenth of the time: from this look until the record is with the library no
                 # other thread gets the interpreter.
@@ -340,7 +344,7 @@ class RecordSender:
         idempotent = bool(self._values.get("enable.idempotence"))
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
-    def _produce(self, producer: Producer, sent: Sent, idle: Idle) -> None:
+    def _produce(self, producer: Producer, sent: Sent, number: int, idle: Idle) -> None:
         topic, key, value, headers, timestamp_ms, partition = sent.record
         # It takes lists alone, and nothing in place of an empty one.
         listed = cast("list[tuple[str, str | bytes | None]]", list(headers)) if headers else None
@@ -353,7 +357,7 @@ class RecordSender:
                             topic,
                             value,
                             key,
-                            on_delivery=partial(self._failed, sent),
+                            on_delivery=partial(self._failed, sent, number),
                             timestamp=timestamp_ms or 0,
                             headers=listed,
                             partition=-1 if partition is None else partition,
@@ -363,22 +367,24 @@ class RecordSender:
                 if not self._poll(producer, FULL_S):
                     idle()
             except KafkaException as error:
-                self._failed(sent, _cause(error))
+                self._failed(sent, number, _cause(error))
                 return
             self._take_out()
             if producer not in (self._producer, self._alone):
-                self._failed(sent, _PURGED)
+                self._failed(sent, number, _PURGED)
                 return
 
     def _failed(
-        self, sent: Sent, error: KafkaError | None, _message: Message | None = None
+        self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
     ) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
-            self._failures.append(_Failure(sent, error))
+            self._failures.append(_Failure(sent, number, error))
 
-    def _not_forwarded(self, source: Message, error: KafkaError | None, message: Message) -> None:
+    def _not_forwarded(
+        self, source: Message, number: int, error: KafkaError | None, message: Message
+    ) -> None:
         if error is not None:
-            self._failed(_as_it_is(source), error, message)
+            self._failed(_as_it_is(source), number, error, message)
 
     def _wait(self, producer: Producer, idle: Idle) -> None:
         # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
@@ -439,13 +445,13 @@ class RecordSender:
         if alone is None:
             alone = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
             self._alone = alone
-        failures, self._failures = sorted(self._failures, key=_place), []
+        failures, self._failures = sorted(self._failures, key=_number), []
         try:
             for failure in failures:
                 if alone is self._alone:
-                    self._produce(alone, failure.sent, idle)
+                    self._produce(alone, failure.sent, failure.number, idle)
                 else:
-                    self._failed(failure.sent, _PURGED)
+                    self._failed(failure.sent, failure.number, _PURGED)
             self._wait(alone, idle)
         except BaseException:
             # Which of them have arrived is not known. What is left in this producer goes with it.
@@ -490,8 +496,8 @@ def _ignored(_error: KafkaError) -> None:
     pass
 
 
-def _place(failure: _Failure) -> tuple[str, int, int]:
-    return failure.sent.place
+def _number(failure: _Failure) -> int:
+    return failure.number
 
 
 def _cause(error: KafkaException) -> KafkaError:

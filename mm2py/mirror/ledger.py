@@ -166,12 +166,15 @@ class KnownEvents:
 
     def __init__(self) -> None:
         self._ranges: dict[TopicPartition, dict[EventKind, tuple[int, int]]] = {}
+        self._noted: set[TopicPartition] = set()
+        """Recreated as another process had noted, and not found again yet: only there offset 0 may be a position of the old one."""
 
     def note(self, event: LossEvent) -> None:
         """Add an event that is in the ledger; in ledger order."""
         kinds = self._ranges.setdefault(event.partition, {})
         if event.kind is EventKind.RECREATED:
             kinds.clear()
+            self._noted.add(event.partition)
         first, last = event.first_offset, event.last_offset
         known = kinds.get(event.kind)
         if known is not None and first <= known[1] + 1 and last >= known[0] - 1:
@@ -189,7 +192,9 @@ class KnownEvents:
         first, last = event.first_offset, event.last_offset
         if event.kind is EventKind.RECREATED:
             kinds.clear()
-            if known is not None and not event.count and 0 < first < known[0]:
+            lowest = 0 if event.partition in self._noted else 1
+            self._noted.discard(event.partition)
+            if known is not None and not event.count and lowest <= first < known[0]:
                 # A task that was killed had read the old one further than its stored position: what was under way is gone.
                 event = replace(
                     event, last_offset=max(known[0] - 1, known[1]), cause=event.cause + _UNDER_WAY

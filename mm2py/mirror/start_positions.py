@@ -5,7 +5,7 @@ Flow: ``orders=latest, clicks.*=24 hours ago, audit:0=offset:1500, 2026-01-31T00
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Self, final
@@ -18,6 +18,9 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start
 LATE_PARTITIONS: Final = "task.late.partitions"
 """Of a task config: those of its partitions that were found after the first start of the flow. Published beside the commit of
 task configs where they are as Java's connector makes them."""
+
+FIRST_START: Final = "task.first.start.ms"
+"""Of a task config: when the flow first started with an age among its positions, in ms since the epoch; published as those are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,12 @@ _AGO: Final = re.compile(r"(\d{1,9}) *(second|minute|hour|day|week)s? +ago", re.
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 
 
-def parse_boundary(text: str, name: str, edge: str, *, clock: Clock = SYSTEM_CLOCK) -> Boundary:
+def parse_boundary(
+    text: str, name: str, edge: str, *, clock: Clock = SYSTEM_CLOCK, since_ms: int = -1
+) -> Boundary:
     """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, ``N hours ago``, or ``offset:N``.
+
+    An age is counted from ``since_ms``; -1: from now.
 
     Raises:
         UsageError: it is none of them.
@@ -57,7 +64,8 @@ def parse_boundary(text: str, name: str, edge: str, *, clock: Clock = SYSTEM_CLO
     ago = _AGO.fullmatch(text)
     if ago is not None:
         age_ms = int(ago[1]) * _SECONDS[ago[2].lower()] * 1000
-        return Boundary(timestamp=max(0, clock.now_ms() - age_ms))
+        from_ms = clock.now_ms() if since_ms < 0 else since_ms
+        return Boundary(timestamp=max(0, from_ms - age_ms))
     try:
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
@@ -79,6 +87,7 @@ class _Rule:
     pattern: JavaPattern | None
     partition: int | None
     position: int
+    is_age: bool
 
     def matches(self, tp: TopicPartition) -> bool:
         if self.partition is not None and self.partition != tp.partition:
@@ -88,31 +97,46 @@ class _Rule:
 
 @final
 class StartPositions:
-    """The rules of one flow; ages are relative to the time of parsing."""
+    """The rules of one flow; ages are relative to ``since_ms``, or to the time of parsing."""
 
     def __init__(self, rules: Sequence[_Rule]) -> None:
         self._rules = tuple(rules)
 
     @classmethod
-    def parse(cls, items: Sequence[str], clock: Clock) -> Self:
+    def parse(cls, items: Sequence[str], clock: Clock, since_ms: int = -1) -> Self:
         """Read the items of the property.
 
         Raises:
             ConfigError: an item is no rule; does not name the property.
         """
-        return cls([_rule(item, clock) for item in items])
+        return cls([_rule(item, clock, since_ms) for item in items])
 
     @property
     def has_latest(self) -> bool:
         """Whether a rule starts partitions at the end of their log."""
         return any(rule.position == LATEST for rule in self._rules)
 
+    @property
+    def has_age(self) -> bool:
+        """Whether a rule starts partitions at an age."""
+        return any(rule.is_age for rule in self._rules)
+
     def of(self, tp: TopicPartition) -> int | None:
         """Return the start position of a partition, None where no rule matches."""
         return next((rule.position for rule in self._rules if rule.matches(tp)), None)
 
 
-def _rule(item: str, clock: Clock) -> _Rule:
+def first_start_ms(
+    items: Sequence[str], published: Iterable[Mapping[str, str]], clock: Clock
+) -> int:
+    """Return what ages among the items are counted from: now where no published task config tells it, -1 without an age."""
+    if not StartPositions.parse(items, clock).has_age:
+        return -1
+    told = {int(text) for it in published if (text := it.get(FIRST_START, "")).isdecimal()}
+    return min(told, default=clock.now_ms())
+
+
+def _rule(item: str, clock: Clock, since_ms: int) -> _Rule:
     topic, sign, text = item.rpartition("=")
     topic, text = topic.strip(), text.strip()
     if sign and not topic:
@@ -122,14 +146,15 @@ def _rule(item: str, clock: Clock) -> _Rule:
     if colon and not (number.isascii() and number.isdecimal()):
         raise ConfigError(f"item {item!r} names no partition", remedy="write topic:0=position")
     pattern = JavaPattern(name) if sign else None
-    return _Rule(pattern, int(number) if colon else None, _position(text, clock))
+    position = _position(text, clock, since_ms)
+    return _Rule(pattern, int(number) if colon else None, position, bool(_AGO.fullmatch(text)))
 
 
-def _position(text: str, clock: Clock) -> int:
+def _position(text: str, clock: Clock, since_ms: int) -> int:
     if text == _LATEST:
         return LATEST
     try:
-        boundary = parse_boundary(text, "position", _EARLIEST, clock=clock)
+        boundary = parse_boundary(text, "position", _EARLIEST, clock=clock, since_ms=since_ms)
     except UsageError:
         raise ConfigError(
             f"position {text!r} is not understood",

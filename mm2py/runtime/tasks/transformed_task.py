@@ -404,6 +404,13 @@ class OrderedWorkerTask(WorkerTask):
         self._sends.set()
         self._stuck = {}
 
+    def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
+        """Send what the chain still has of it: that was read before the gap, and of a topic that is gone it cannot be read again."""
+        before = partition in self._unsent
+        super().gap_refused(partition, error)
+        if not before:
+            self._unsent.discard(partition)
+
     async def _poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         try:
             outgoing = await super()._poll(budget_bytes)

@@ -127,7 +127,8 @@ class WorkerTask:
         self._held = self._holds.full
         self._topics: set[str] = set()
         self._on_topic = on_topic
-        self._failed: set[TopicPartition] = set()
+        # What the task still returns of the second ones, all of which have failed, is dropped.
+        self._failed, self._unsent = set[TopicPartition](), set[TopicPartition]()
         self._stalls = StallLog(TARGET, self._clock)
         self._starved = False
         self._permit = permit
@@ -223,6 +224,7 @@ class WorkerTask:
         self._arrivals.flush()
         if self._context.note_state(partition, PartitionState.FAILED, error):
             self._failed.add(partition)
+            self._unsent.add(partition)
             self._task.failed(partition, error)
             self._after_failure(partition, error)
 
@@ -363,7 +365,7 @@ class WorkerTask:
     # ---------------------------------------------------------------- hot path, both ways
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
-        enqueue, meters, failed = self._sender.enqueue, self._meters, self._failed
+        enqueue, meters, failed = self._sender.enqueue, self._meters, self._unsent
         new = [(source, target) for source, target, _ in outgoing if source not in meters]
         if new:
             self._open_meters(new)
@@ -437,6 +439,7 @@ class WorkerTask:
         self._arrivals.flush()
         self._committer.failed(source)
         self._failed.add(source)
+        self._unsent.add(source)
         self._holds.forget(source)
         self._stalls.forget(target)
         if isinstance(error, TargetMovedError):

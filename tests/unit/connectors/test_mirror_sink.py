@@ -1,6 +1,6 @@
 """The MirrorSink connector and its task: what is read, where it is written, and what may be committed."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
@@ -28,9 +28,10 @@ T0, T1 = TopicPartition("t1", 0), TopicPartition("t1", 1)
 
 @asynccontextmanager
 async def running(
-    region: Region, **more: str
+    region: Region, published: Sequence[Mapping[str, str]] = (), /, **more: str
 ) -> AsyncGenerator[tuple[MirrorSinkConnector, FakeConnectorContext]]:
     context = FakeConnectorContext()
+    context.published = published
     connector = MirrorSinkConnector(
         CONFIG | flow_config(CONFIG["name"], **more),
         admins=region.open_admin,
@@ -338,6 +339,17 @@ async def test_positions_that_are_there_stay_and_what_is_new_is_later_than_lates
     region.at_source.put(GROUP, t1_0=7)
     async with starting(region, "latest"):
         assert region.at_source.commits == [(GROUP, {T1: 50})]
+
+
+async def test_an_age_is_counted_from_the_first_start_also_after_a_restart() -> None:
+    region, ages = a_region(t1=1), {"start.positions": "1 hour ago"}
+    told = {"task.first.start.ms": "3603500"}
+    async with running(region, [told], **ages) as (connector, _):
+        assert region.at_source.commits == [(GROUP, {T0: 53})]
+        assert connector.task_configs(1)[0].items() >= told.items()
+    async with running(region, **ages) as (connector, context):
+        began = connector.task_configs(1)[0]["task.first.start.ms"]
+        assert began == str(context.clock.now_ms())
 
 
 async def test_a_topic_that_cannot_begin_where_it_should_waits() -> None:

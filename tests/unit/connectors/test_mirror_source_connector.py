@@ -227,6 +227,34 @@ async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_i
     assert late == ["t1-2,t3-0", "t2-0"]
 
 
+async def test_ages_are_counted_from_the_flows_first_start_also_after_restarts() -> None:
+    """Else a topic that appears while the flow is down for longer than the age begins behind its first records."""
+    ages = {"start.positions": "t.*=1 hour ago", "topics": "t.*"}
+    region = Region({"t1": 1})
+    async with running(Bench(region, ages)) as bench:
+        first = bench.connector.task_configs(1)
+        told = await bench.connector.java_task_configs(1)
+        began = str(bench.context.clock.now_ms())
+    assert [it["task.first.start.ms"] for it in first] == [began]
+    assert [it["beside:task.first.start.ms"] for it in told] == [began], "Java ignores it there"
+    assert "task.first.start.ms" not in told[0]
+    again = Bench(region, ages)
+    again.context.published = first
+    await again.context.clock.advance(7_200)
+    region.source.topics["t2"] = 1
+    async with running(again):
+        (config,) = again.connector.task_configs(1)
+    assert config["task.assigned.partitions"] == "t1-0,t2-0"
+    assert config["task.first.start.ms"] == began
+    # What an earlier build or Java published does not tell it: it counts from here on.
+    late = Bench(region, ages)
+    late.context.published = [{"task.assigned.partitions": "t1-0"}]
+    async with running(late):
+        assert late.connector.task_configs(1)[0]["task.first.start.ms"] == began
+    plain = await ran(region, ages | {"start.positions": "t.*=1000"})
+    assert "task.first.start.ms" not in plain.connector.task_configs(1)[0], "Java's config"
+
+
 async def test_an_interval_that_the_user_set_is_kept() -> None:
     async with running(Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})) as bench:
         bench.region.source.topics["t1"] = 1

@@ -143,6 +143,19 @@ async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_o
         assert again.reader.positions[T0] == 42
 
 
+@pytest.mark.parametrize("told", [{}, {"task.first.start.ms": "1700000000000"}])
+async def test_an_age_is_counted_from_the_first_start_of_the_flow_where_it_is_told(
+    told: dict[str, str],
+) -> None:
+    bench = Bench({"start.positions": "1 hour ago"} | told, {DASH: 4})
+    await bench.context.clock.advance(7_200)
+    start_ms = bench.context.clock.now_ms()
+    async with running(bench):
+        first_ms = int(told.get("task.first.start.ms", start_ms))
+        begun = start_at_time(first_ms - 3_600_000)
+        assert bench.reader.positions == {T0: begun, T1: begun, DASH: 5}
+
+
 async def test_positions_are_stored_with_their_leader_epoch_and_read_back() -> None:
     bench = Bench(stored={T0: 41})
     key = bench.task.source_partition(T1)

@@ -263,6 +263,17 @@ def test_what_another_reader_has_sent_since_is_not_given_up(cluster: Cluster) ->
     assert cluster.written == [b"0:1"]
 
 
+def test_records_of_a_topic_that_was_created_again_go_behind_those_of_the_former(
+    cluster: Cluster,
+) -> None:
+    sender = RecordSender({}, accept)
+    cluster.fails = 4
+    for offset in (998, 999, 0, 1):
+        sender.send(sent(KEPT, offset), never)
+    sender.flush(never)
+    assert cluster.written == [b"1:998", b"1:999", b"1:0", b"1:1"]
+
+
 def test_records_behind_a_refusal_that_failed_are_sent_again(cluster: Cluster) -> None:
     refused: list[int] = []
 

@@ -585,6 +585,19 @@ def test_what_was_under_way_at_a_kill_behind_a_recreation_is_named(read_to: int,
     assert known.take(an_event(25, 24, kind=EventKind.RECREATED)) == ()
 
 
+def test_what_was_under_way_at_a_kill_is_named_though_nothing_was_delivered_before() -> None:
+    """The stored position is 0 then, as that of an empty new incarnation: only what the next process finds first is the old one."""
+    known = KnownEvents()
+    known.note(an_event(30, 29, kind=EventKind.RECREATED))
+    (found,) = known.take(an_event(0, -1, kind=EventKind.RECREATED))
+    assert (found.first_offset, found.last_offset) == (0, 29)
+    assert known.take(an_event(0, -1, kind=EventKind.RECREATED)) == ()
+    later = KnownEvents()
+    later.note(an_event(30, 29, kind=EventKind.RECREATED))
+    assert later.take(an_event(30, 29, kind=EventKind.RECREATED)) == ()
+    assert later.take(an_event(0, -1, kind=EventKind.RECREATED)) == (), "an empty one ended in turn"
+
+
 @pytest.mark.parametrize("first", [0, 34])
 def test_an_end_without_offsets_is_no_event_until_the_new_incarnation_is_copied(first: int) -> None:
     """The stored position may lie behind what was reported; an incarnation that was empty begins at 0."""

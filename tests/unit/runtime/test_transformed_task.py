@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from mm2py.api.context import EventKind
+from mm2py.api.context import EventKind, SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.api.task import Outgoing, Run
 from mm2py.client.send.tail import Identical
@@ -101,9 +101,12 @@ class Flow(Bench):
         *rounds: Sequence[Outgoing],
         acknowledge: bool = True,
         errors: Mapping[str, str] | None = None,
+        fail_on_gap: bool = False,
     ) -> None:
         self.copies, self.order = Copies(*rounds), SourceOrder()
-        super().__init__(self.copies, acknowledge=acknowledge, order=self.order)
+        super().__init__(
+            self.copies, acknowledge=acknowledge, fail_on_gap=fail_on_gap, order=self.order
+        )
         options = parse_config(FrameworkConfig, dict(errors or {}))
         self.errant = ErrantRecords("m", 0, options, clock=self.clock)
         steps = steps_of(config) if isinstance(config, Mapping) else config
@@ -379,6 +382,33 @@ async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task
     assert not thread.is_alive()
     assert len(seen) == 1
     assert flow.position("orders") is None
+
+
+async def test_what_the_chain_has_when_a_gap_stops_its_partition_is_copied_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was read before the gap; of a topic that was created again it cannot be read again."""
+    monkeypatch.setattr(transformed_task, "WORK_S", 0.01)
+    seen, go = threading.Event(), threading.Event()
+
+    def slow(record: SinkRecord) -> SinkRecord:
+        seen.set()
+        go.wait(30)
+        return record
+
+    flow = Flow(
+        _step(slow),
+        [*_from(S, _batch(0, b"a", b"b")), *_from(T, _batch(0, b"c"))],
+        fail_on_gap=True,
+    )
+    await flow.context.committed_offsets([flow.copies.source_partition(it) for it in (S, T)])
+    await flow.begin(seen.is_set)
+    flow.context.report_gap(SourceGap(S, 2, 9, "recreated", "it is another topic"))
+    assert flow.copies.given_up == [S]
+    go.set()
+    await flow.run(lambda: len(flow.copies.deliveries) == 2 or flow.position("bills"))
+    assert flow.runs() == [(0, 2)]
+    assert flow.position("orders") == b'{"offset":1}'
 
 
 async def test_a_mark_of_the_source_stays_behind_the_records_that_were_under_way() -> None:
