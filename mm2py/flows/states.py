@@ -244,7 +244,8 @@ class FlowWork:
 
     def _blind(self, nodes: Sequence[NodeSnapshot]) -> int:
         """Return how many tasks that copy were paused before their start: they have opened nothing."""
-        works = {} if self.source is None else self.source.tasks
+        if self.source is None:
+            return 0
         measured = {part.task for node in nodes for part in node.partitions}
         answers = {node.worker for node in nodes}
         return sum(
@@ -252,7 +253,7 @@ class FlowWork:
             and work.state is State.PAUSED
             and work.worker_id in answers
             and str(task) not in measured
-            for task, work in works.items()
+            for task, work in self.source.tasks.items()
         )
 
 
