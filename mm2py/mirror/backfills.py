@@ -324,11 +324,16 @@ _ADAPTERS: Final[Mapping[str, TypeAdapter[BackfillRecord]]] = {
 }
 
 
+def lease_key(partition: TopicPartition) -> str:
+    """Return the key of a source partition's lease."""
+    return f"lease:{partition.topic}:{partition.partition}"
+
+
 def backfill_key(record: BackfillRecord) -> str:
     """Return ``job``, ``wish``, ``order``, ``lease:<topic>:<partition>``, ``notice:<worker>`` or ``progress:<kind>:<id>``."""
     match record:
-        case Lease(topic=topic, partition=partition):
-            return f"lease:{topic}:{partition}"
+        case Lease(source=partition):
+            return lease_key(partition)
         case Notice(worker=worker):
             return f"notice:{worker}"
         case Progress(kind=kind, id=identifier):

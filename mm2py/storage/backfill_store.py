@@ -31,6 +31,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     decode_backfill,
     encode_backfill,
+    lease_key,
     unknown_kind,
     without_driver,
     without_process,
@@ -163,14 +164,14 @@ class BackfillStore:
 
     def lease_of(self, partition: TopicPartition) -> Lease | None:
         """Return a partition's lease in the newest job, None where it is not in it."""
-        record, job = self._records.get(_lease_key(partition)), self.job
+        record, job = self._records.get(lease_key(partition).encode()), self.job
         if not isinstance(record, Lease) or job is None or record.job != job.id:
             return None
         return record
 
     def silent_s(self, lease: Lease) -> float:
         """Return for how long nothing was heard of a lease: where it waits for a lane of any of them, else of its own."""
-        heard = [self._lease_heard.get(_lease_key(lease.source), 0.0)]
+        heard = [self._lease_heard.get(lease_key(lease.source).encode(), 0.0)]
         if lease.state is LeaseState.RESERVED:
             heard += self._lane_heard.values()
         elif lease.state is LeaseState.COPYING:
@@ -263,10 +264,6 @@ class BackfillStore:
         elif lease.state is LeaseState.COPYING:
             self._renewed[lease.lane] = self.offset - 1
             self._lane_heard[lease.lane] = now_s
-
-
-def _lease_key(partition: TopicPartition) -> bytes:
-    return f"lease:{partition.topic}:{partition.partition}".encode()
 
 
 async def newest_backfills(

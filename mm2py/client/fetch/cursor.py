@@ -304,11 +304,9 @@ class Cursor:
             if asked_for < first and asked_for < fetched.log_start_offset:
                 self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)
                 verdict = Verdict.LOST
+        # A loss is reported first; the next response begins with the problem.
         if result.problem is None or verdict is Verdict.LOST:
-            return (
-                verdict,
-                result,
-            )  # the loss is reported first; the next response begins with the problem
+            return verdict, result
         if result.problem.kind is ProblemKind.CRC and self.suspect != result.problem.offset:
             # Fetch it once more: memory or network may be the reason.
             self.suspect = result.problem.offset

@@ -6,14 +6,13 @@ within the budget, and neither the broker's quota nor our own byte rate forbids 
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import quotas_now
+from mm2py.client.connect.admin import QuotaWatch
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.cursor import Cursor, Lookup
@@ -36,8 +35,6 @@ from mm2py.protocol.fetch import (
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
-
-log = logging.getLogger(__name__)
 
 TOPIC_ID_VERSION: Final = 13
 DIVERGING_VERSION: Final = 12
@@ -96,8 +93,7 @@ class FetchNode:
         self._isolation = isolation_of(settings)
         self._session = FetchSession(enabled=False, by_name=True)
         self._connection: BrokerConnection | None = None
-        self._quotas: frozenset[object] | None = None
-        """Those of the last look, while a throttle is long."""
+        self._quotas = QuotaWatch(cluster, node_id)
         self._full: dict[Cursor, None] = {}
         self._asked_bytes = self._oversized_bytes = 0
         self._long_poll = LongPoll(clock)
@@ -231,29 +227,24 @@ class FetchNode:
                 await self._look_at_quotas()
                 pause_s = min(pause_s, QUOTAS_EVERY_S)
             else:
-                self._quotas = None
+                self._quotas.forget()
             await self._clock.sleep(pause_s)
         return 0
 
     async def _look_at_quotas(self) -> None:
         """Open the connection anew when a quota was changed: the broker reads a muted one only after the time that it announced."""
-        before = self._quotas
+        changed = False
         with suppress(TimeoutError):  # no answer: the announced time is waited for
             async with asyncio.timeout(QUOTAS_EVERY_S):
-                self._quotas = await quotas_now(self._cluster, before)
-        if None in (before, self._quotas) or self._quotas == before:
+                changed = await self._quotas.is_changed(self.throttle.remaining_s())
+        if not changed:
             return
-        log.info(
-            "a quota was changed, the connection is opened anew node=%d remaining_s=%.0f",
-            self.node_id,
-            self.throttle.remaining_s(),
-        )
         self.throttle.lift()
         reason = "a quota of the cluster was changed"
         if self._connection is not None:
             self._connection.reset(reason)
         self._stripes.reset(reason)
-        self._quotas = None
+        self._quotas.forget()
 
     async def _look_up(self, connection: BrokerConnection) -> None:
         """Do the lookups of all partitions that need one, with one request of each kind."""

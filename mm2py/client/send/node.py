@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import quotas_now
+from mm2py.client.connect.admin import QuotaWatch
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.pacing import QUOTAS_EVERY_S, Throttle
@@ -334,16 +334,10 @@ class ProduceNode:
         The broker reads a muted connection only when the announced time is over, even if the quota is gone by then (4.3), and
         Java's producer waits for it. Over a new connection one request is sent above a quota that is still there.
         """
-        before: frozenset[object] | None = None
+        quotas = QuotaWatch(self._cluster, self._node_id)
         while (left_s := self._throttle.remaining_s()) > 0:
             self._owner.throttled()
-            quotas = await quotas_now(self._cluster, before)
-            if None not in (before, quotas) and quotas != before:
-                log.info(
-                    "a quota was changed, the connection is opened anew node=%d remaining_s=%.0f",
-                    self._node_id,
-                    left_s,
-                )
+            if await quotas.is_changed(left_s):
                 self._throttle.lift()
                 if self._connection is not None:
                     self._connection.reset("a quota of the cluster was changed")
@@ -351,7 +345,6 @@ class ProduceNode:
                     self._muted.cancel()
                     self._unmuted()
                 break
-            before = quotas
             await self._clock.sleep(min(QUOTAS_EVERY_S, left_s))
         self._owner.throttled()
 

@@ -237,12 +237,9 @@ class TransformedTask(BatchSourceTask):
     # -- on the thread ----------------------------------------------------------------------------
 
     def _transform_all(self, fetched: Sequence[Outgoing]) -> _Work:
+        # A partition stands there several times, where several answers of it came.
         work, unreadable = _Work(), set[TopicPartition]()
-        for (
-            source,
-            home,
-            batches,
-        ) in fetched:  # several of one partition, where several answers came
+        for source, home, batches in fetched:
             self._targets.add(home)
             made = _Made(source, home, {home: []})
             work.made.append(made)
