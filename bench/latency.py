@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bench.measure import CopyFailedError
 
 BYTES_PER_S: Final = 2_000_000
+OTHER_RATES: Final = (200_000, 20_000_000)
 RECORD_BYTES: Final = 1_000
 LINGER_MS: Final = 5  # default of Kafka's own producer since 4.0
 _TICK_S: Final = 0.005
@@ -41,8 +42,9 @@ def measure_latency(
     warm_up_s: float,
     measured_s: float,
     on_measured: Callable[[], None],
+    bytes_per_s: int = BYTES_PER_S,
 ) -> Latency:
-    """Produce 2 MB/s for both spans; only records of the second count.
+    """Produce at a steady rate for both spans; only records of the second count.
 
     Args:
         source: Bootstrap servers and topic to write to.
@@ -51,6 +53,7 @@ def measure_latency(
         warm_up_s: Seconds of traffic before the measured ones.
         measured_s: Seconds of traffic that count.
         on_measured: Called when the measured span begins and when it ends.
+        bytes_per_s: The rate.
 
     Raises:
         CopyFailedError: Not all records arrived.
@@ -59,7 +62,7 @@ def measure_latency(
         {"bootstrap.servers": target[0], "group.id": "bench-latency", "log_level": 2}
     )
     consumer.assign([TopicPartition(target[1], p, end) for p, end in enumerate(begin_at)])
-    per_tick = round(BYTES_PER_S / RECORD_BYTES * _TICK_S)
+    per_tick = round(bytes_per_s / RECORD_BYTES * _TICK_S)
     total = per_tick * round((warm_up_s + measured_s) / _TICK_S)
     begun_ns = time.monotonic_ns()
     first_ns = begun_ns + round(warm_up_s * 1e9)

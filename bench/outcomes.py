@@ -5,7 +5,7 @@ are those of design.md 7.
 """
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.group_moves import GroupMoves
@@ -85,10 +85,20 @@ def steady_figures(found: Mapping[str, Steady]) -> list[Figure]:
             "the same above a direct producer and consumer, p99", "ms", above[0][1], above[1][1], 15
         ),
         Figure(f"CPU at {rate}", "%", java.latency_cpu_percent, ours.latency_cpu_percent),
+        *_rates(java, ours),
         Figure("idle CPU", "%", java.idle_cpu_percent, ours.idle_cpu_percent, 1),
         Figure("memory (PSS) after a copy", "MB", pss[0], pss[1], 150),
     ]
     return [row for row in rows if row.java is not None or row.mm2py is not None]
+
+
+def _rates(java: Steady, ours: Steady) -> Iterator[Figure]:
+    for rate in sorted({*java.rates, *ours.rates}):
+        found = [each.rates.get(rate) for each in (java, ours)]
+        p50 = [it[0].p50_ms if it else None for it in found]
+        cpu = [it[1] if it else None for it in found]
+        yield Figure(f"latency at {rate / 1e6:g} MB/s, p50", "ms", p50[0], p50[1])
+        yield Figure(f"CPU at {rate / 1e6:g} MB/s", "%", cpu[0], cpu[1])
 
 
 def _above_direct(found: Steady) -> tuple[float | None, float | None]:

@@ -14,14 +14,14 @@ from typing import Final, final
 from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.java_mm2 import start_java
-from bench.latency import Latency, measure_latency
+from bench.latency import BYTES_PER_S, OTHER_RATES, Latency, measure_latency
 from bench.measure import CopyFailedError, ProcessTree
 from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
 from bench.workloads import PARTITIONS, WORKLOADS, fill
 
-MEASURES: Final = ("start", "memory", "latency", "new-topic", "idle")
+MEASURES: Final = ("start", "memory", "latency", "rates", "new-topic", "idle")
 DEADLINE_S: Final = 120.0
 NEW_TOPICS: Final = 3
 TARGET_ALIAS: Final = "B"
@@ -52,6 +52,10 @@ class Steady:
     latency: Latency | None = None
     direct: Latency | None = None  # producer to consumer of the source, while the mirror copies
     latency_cpu_percent: float | None = None
+    rates: dict[int, tuple[Latency, float]] = field(
+        default_factory=dict[int, tuple[Latency, float]]
+    )
+    """By bytes per second: latency, and CPU in percent of a core."""
     new_topics_s: list[float] = field(default_factory=list[float])
     idle_cpu_percent: float | None = None
 
@@ -123,7 +127,7 @@ class _SteadyRun:
         self, process: MirrorProcess, measures: Collection[str], found: Steady
     ) -> None:
         tree = ProcessTree(process.pid)
-        if not {"memory", "latency", "idle"}.isdisjoint(measures):
+        if not {"memory", "latency", "rates", "idle"}.isdisjoint(measures):
             workload = WORKLOADS["1k"]
             records = workload.warm_up_records * (1 if self._quick else 4)
             fill(self._servers, self._stream, workload, records)
@@ -134,6 +138,8 @@ class _SteadyRun:
         if "latency" in measures:
             found.latency, found.latency_cpu_percent = self._latency(tree)
             found.direct = self._direct()
+        if "rates" in measures:
+            found.rates = {rate: self._latency(tree, rate) for rate in OTHER_RATES}
         if "new-topic" in measures and self._tool.new_topics_refresh_s is None:
             found.new_topics_s = self.new_topics(process)
         if "idle" in measures:
@@ -162,7 +168,7 @@ class _SteadyRun:
             if name.endswith(f".{self._stream}"):
                 self._at_target.empty(name, PARTITIONS)
 
-    def _latency(self, tree: ProcessTree) -> tuple[Latency, float]:
+    def _latency(self, tree: ProcessTree, bytes_per_s: int = BYTES_PER_S) -> tuple[Latency, float]:
         name = f"{self._alias}.{self._stream}"
         marks: list[tuple[float, float]] = []
         latency = measure_latency(
@@ -172,6 +178,7 @@ class _SteadyRun:
             warm_up_s=3.0 if self._quick else 8.0,
             measured_s=6.0 if self._quick else 20.0,
             on_measured=lambda: marks.append((tree.cpu_s(), time.monotonic())),
+            bytes_per_s=bytes_per_s,
         )
         (cpu_from_s, begun), (cpu_to_s, ended) = marks
         return latency, (cpu_to_s - cpu_from_s) / (ended - begun) * 100

@@ -416,10 +416,14 @@ AdminFactory = Callable[[Mapping[str, str], str, Clock], AdminSession]
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """What a reader may hold (``buffer.memory`` of its task's producer), and read per second; 0 is no limit."""
+    """What a reader may hold, and how long records wait for others (``buffer.memory`` and ``linger.ms`` of its task's producer).
+
+    ``bytes_per_s`` of 0 is no limit.
+    """
 
     buffer_bytes: int
     bytes_per_s: int = 0
+    linger_ms: int = 0
 
 
 ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents, ReaderLimits], ReaderSession]
@@ -520,6 +524,7 @@ def open_reader(
         clock=clock,
         buffer_bytes=limits.buffer_bytes,
         bytes_per_s=limits.bytes_per_s,
+        linger_ms=limits.linger_ms,
         on_gap=events.on_gap,
         on_failed=events.on_failed,
         on_stalled=events.on_stalled,

@@ -176,7 +176,8 @@ class MirrorSourceTask(BatchSourceTask):
         )
         self._context.leave_out(left_out)
         props = self._client_props("source", "consumer", "replication-consumer")
-        limits = ReaderLimits(self._context.buffer_bytes, self._config.flow_max_bytes_per_second)
+        context, rate = self._context, self._config.flow_max_bytes_per_second
+        limits = ReaderLimits(context.buffer_bytes, rate, context.linger_ms)
         alias = self._config.source_cluster_alias
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)

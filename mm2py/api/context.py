@@ -229,6 +229,11 @@ class TaskContext(Protocol):
         """``buffer.memory``: what the task may have read that is not delivered, in receive buffers or copies."""
         ...
 
+    @property
+    def linger_ms(self) -> int:
+        """``linger.ms``: how long a record may wait for others, so that one request carries them."""
+        ...
+
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Report which of its partitions the task has left out at its start; see ``TakesOver``."""
         ...

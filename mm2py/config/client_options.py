@@ -176,6 +176,14 @@ class ProducerOptions(ConfigModel):
             low=1, ours=True, importance=_MEDIUM,
         ),
     ] = CONNECTIONS  # fmt: skip
+    linger_ms: Annotated[
+        int,
+        Option(
+            _LONG, "where few records come, how long one may wait at the source for others (Java: in the producer); half as "
+            "long again for less than 4 KiB at a time, not for more than 128 KiB; 0 or 1: not at all",
+            low=0, unit="ms", importance=_MEDIUM,
+        ),
+    ] = 5  # fmt: skip
     transaction_timeout_ms: Annotated[
         int,
         Option(
@@ -453,8 +461,6 @@ _UNREAD: Final = (
     *_unread(_N, "producer", "compression.zstd.level", _LEVEL, _INT, java=("3", _MEDIUM)),
     *_unread(_N, "producer", "batch.size", "the source's batches are forwarded as they are",
              _INT, low=0, java=("16384", _MEDIUM)),
-    *_unread(_N, "producer", "linger.ms", "whole batches are forwarded at once",
-             _LONG, low=0, java=("5", _MEDIUM)),
     *_unread(_N, "producer", "delivery.timeout.ms", _WITHOUT_END, _INT, low=0, java=("120000", _MEDIUM)),
     *_unread(_N, "producer", "retries", _WITHOUT_END, _INT, low=0, java=("2147483647", _HIGH)),
     *_unread(_N, "producer", "max.block.ms", _WITHOUT_END, _LONG, low=0, java=("60000", _MEDIUM)),

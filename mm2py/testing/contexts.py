@@ -56,6 +56,7 @@ class FakeTaskContext:
         self.forecasts: dict[TopicPartition, Forecast | None] = {}
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 32 << 20
+        self.linger_ms = 0
         self.left_out: set[TopicPartition] = set()
         self._positions: dict[str, SourceOffset] = {}
 

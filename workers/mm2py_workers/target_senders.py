@@ -70,9 +70,18 @@ class TargetSenders:
         self._permit = permit
         self._starts: dict[TaskId, Starts] = {}
 
-    def buffer_memory(self, spec: TaskSpec) -> int:
-        """Return ``buffer.memory`` of a task's producer, in bytes."""
-        return self._settings(spec).buffer_memory
+    def settings(self, spec: TaskSpec) -> ProducerSettings:
+        """Return how a task's producer writes.
+
+        Raises:
+            ConfigError: a producer property is wrong.
+        """
+        props = framework_producer_properties(
+            self._worker_props, spec.connector_config, task_index=spec.id.number
+        )
+        return producer_settings(
+            props, scope=f"producer of {spec.id} to cluster {self._flow.target}"
+        )
 
     def sender(self, spec: TaskSpec) -> SenderFactory:
         """Return what makes the Sender of a task.
@@ -80,7 +89,7 @@ class TargetSenders:
         Raises:
             ConfigError: a producer property is wrong.
         """
-        settings = self._settings(spec)
+        settings = self.settings(spec)
         mirror_ids = self._mirror_ids(spec)
 
         def make(
@@ -120,7 +129,7 @@ class TargetSenders:
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
         """
-        settings, mirror_ids = self._settings(spec), self._mirror_ids(spec)
+        settings, mirror_ids = self.settings(spec), self._mirror_ids(spec)
         interval_ms = transaction_interval_ms(framework, worker)
         raise_first(interval_problem(interval_ms, settings.transaction_timeout_ms))
         topic = framework.offsets_storage_topic or worker.offset_storage_topic
@@ -147,14 +156,6 @@ class TargetSenders:
         if not mirrors or suppression_of(config) is Suppression.OFF:
             return None
         return _TaskIds(self._producers, self._flow, spec, self._clock)
-
-    def _settings(self, spec: TaskSpec) -> ProducerSettings:
-        props = framework_producer_properties(
-            self._worker_props, spec.connector_config, task_index=spec.id.number
-        )
-        return producer_settings(
-            props, scope=f"producer of {spec.id} to cluster {self._flow.target}"
-        )
 
 
 @final

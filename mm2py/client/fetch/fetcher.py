@@ -65,7 +65,8 @@ class Fetcher:
 
     ``on_gap`` reports lost records; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
     one that cannot be read now and is retried, with ``None`` that it is read again. All on the loop.
-    ``bytes_per_s`` limits the reads of all partitions together, 0 for no limit. ``origins`` decides which batches of
+    ``bytes_per_s`` limits the reads of all partitions together, 0 for no limit. While records trickle they wait up to
+    ``linger_ms`` for others. ``origins`` decides which batches of
     other mirrors are dropped.
     """
 
@@ -77,6 +78,7 @@ class Fetcher:
         clock: Clock,
         buffer_bytes: int = BUFFER_BYTES,
         bytes_per_s: int = 0,
+        linger_ms: int = 0,
         on_gap: Callable[[SourceGap], None],
         on_failed: Callable[[TopicPartition, Exception], None],
         on_stalled: Callable[[TopicPartition, Exception | None], None] = _ignore_stall,
@@ -95,6 +97,7 @@ class Fetcher:
             owner=self,
             losses=self._losses,
             rate=ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None,
+            linger_ms=linger_ms,
         )
         self._open = OpenTransactions() if isolation_of(settings) == READ_COMMITTED else None
         self._cursors: dict[TopicPartition, Cursor] = {}

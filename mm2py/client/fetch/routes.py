@@ -43,6 +43,7 @@ class FetchRoutes:
         owner: FetchOwner,
         losses: FetchLosses,
         rate: ByteRate | None,
+        linger_ms: int,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -50,6 +51,7 @@ class FetchRoutes:
         self._owner = owner
         self._losses = losses
         self._rate = rate
+        self._linger_ms = linger_ms
         self._nodes: dict[int, FetchNode] = {}
         self._homeless: dict[Cursor, None] = {}
         self._patient: dict[Cursor, None] = {}
@@ -178,6 +180,7 @@ class FetchRoutes:
                 owner=self._owner,
                 losses=self._losses,
                 rate=self._rate,
+                linger_ms=self._linger_ms,
             )
             self._owner.spawn(node.run())
         node.add(cursor)

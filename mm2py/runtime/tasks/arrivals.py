@@ -25,7 +25,7 @@ from mm2py.api.task import Delivery, Run
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-GATHER_S: Final = 0.005
+GATHER_S: Final = 0.010
 """How long an acknowledgement may wait to be reported: shorter than any commit interval."""
 
 

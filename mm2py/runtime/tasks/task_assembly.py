@@ -23,6 +23,7 @@ from mm2py.config.class_names import (
     MIRROR_SOURCE_CONNECTOR,
     canonical_class,
 )
+from mm2py.config.clients import ProducerSettings
 from mm2py.config.definitions import parse_config
 from mm2py.config.exactly_once import exactly_once_problems, raise_first
 from mm2py.config.framework import SinkFrameworkConfig, TaskFrameworkConfig
@@ -100,7 +101,7 @@ class TaskParts:
     """What all tasks of one flow share.
 
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
-    ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
+    what the task's ``producer`` has set filled in; ``events`` is the loss ledger;
     ``on_topic`` is called at each task's first acknowledged record of a target topic. ``conversion`` reads from a
     connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
     ``transactions`` builds what a task uses in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
@@ -112,7 +113,7 @@ class TaskParts:
     meter: FlowMeter
     clock: Clock
     sender: Callable[[TaskSpec], SenderFactory]
-    buffer_memory: Callable[[TaskSpec], int]
+    producer: Callable[[TaskSpec], ProducerSettings]
     offset_flush_interval_ms: int
     offset_flush_timeout_ms: int
     graceful_timeout_ms: int
@@ -264,8 +265,10 @@ class TaskAssembly:
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)
             context.without_ledger()
+        producer = parts.producer(spec)
         settings = TaskSettings(
-            buffer_memory_bytes=parts.buffer_memory(spec),
+            buffer_memory_bytes=producer.buffer_memory,
+            linger_ms=producer.linger_ms,
             offset_flush_interval_ms=parts.offset_flush_interval_ms,
             graceful_timeout_ms=parts.graceful_timeout_ms,
             # A refused record of a foreign task cannot be isolated, nor one of a target partition that transforms let

@@ -148,7 +148,7 @@ class WorkerTaskContext:
         """Why the target takes nothing now: the source may not answer besides, and each ends without the other."""
         self._asked: set[TopicPartition] = set()
         self.kept_out: frozenset[TopicPartition] = frozenset()
-        self.buffer_bytes = 0
+        self.buffer_bytes = self.linger_ms = 0
         self.left_out: set[TopicPartition] = set()
         """Partitions that were kept out when the task asked, and are not taken over since."""
         self._metered: set[TopicPartition] = set()

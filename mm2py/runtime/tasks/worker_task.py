@@ -70,6 +70,7 @@ class TaskSettings:
     """How a worker treats its tasks (worker and connector properties)."""
 
     buffer_memory_bytes: int = 32 << 20
+    linger_ms: int = 0
     offset_flush_interval_ms: int = 1_000
     graceful_timeout_ms: int = 5_000
     fail_on_partition_failure: bool = False
@@ -123,7 +124,7 @@ class WorkerTask:
             lambda: context.partitions,
             context.clock,
         )
-        context.buffer_bytes = settings.buffer_memory_bytes
+        context.buffer_bytes, context.linger_ms = settings.buffer_memory_bytes, settings.linger_ms
         self._held = self._holds.full
         self._topics: set[str] = set()
         self._on_topic = on_topic

@@ -8,7 +8,7 @@ from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.client.fetch.owner import BatchOrigins
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_options import CONNECTIONS
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.batch_stage import sign
@@ -35,6 +35,8 @@ class Rig:
         bytes_per_s: int = 0,
         buffer_bytes: int = BUFFER_BYTES,
         origins: BatchOrigins | None = None,
+        linger_ms: int = 0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.broker = broker
         self.cluster = cluster
@@ -48,7 +50,8 @@ class Rig:
         self.fetcher = Fetcher(
             cluster,
             settings,
-            clock=SYSTEM_CLOCK,
+            clock=clock,
+            linger_ms=linger_ms,
             bytes_per_s=bytes_per_s,
             buffer_bytes=buffer_bytes,
             on_gap=self._gap,
@@ -128,6 +131,9 @@ async def fetching(
     connections: int = CONNECTIONS,
     partition_bytes_set: bool = False,
     origins: BatchOrigins | None = None,
+    linger_ms: int = 0,
+    min_bytes: int = 1,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncGenerator[Rig]:
     """A Fetcher that reads topic ``t`` of one broker, over ``line`` if given."""
     async with FakeBroker(topics={"t": partitions}, versions=versions) as broker:
@@ -148,6 +154,7 @@ async def fetching(
         settings = ConsumerSettings(
             connection=connection,
             fetch_max_wait_ms=max_wait_ms,
+            fetch_min_bytes=min_bytes,
             auto_offset_reset=reset,
             isolation_level=isolation,
             max_partition_fetch_bytes=partition_bytes,
@@ -161,6 +168,8 @@ async def fetching(
             bytes_per_s=bytes_per_s,
             buffer_bytes=buffer_bytes,
             origins=origins,
+            linger_ms=linger_ms,
+            clock=clock,
         )
         try:
             yield rig

@@ -9,6 +9,7 @@ from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import RecordBatch
+from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import LATEST, TopicPartition, start_at_offset, start_at_time
 from tests.kit.fakes.broker import FakeBroker
@@ -108,6 +109,56 @@ async def test_few_batches_that_were_not_joined_keep_no_receive_buffer() -> None
         assert 1 < len(read) < 5, "joined, and a rest"
         held = sum(len(batch.data) for batch in read)
         assert rig.cluster.pool.leased_bytes == held, "no buffer, and what was joined counts"
+
+
+async def test_where_records_trickle_the_next_fetch_waits_for_linger_ms() -> None:
+    clock = FakeClock()
+    async with fetching(linger_ms=5, clock=clock) as rig:
+
+        def arrived(number: int) -> Callable[[], bool]:
+            return lambda: rig.read.get(SECOND, [0])[-1] == number
+
+        rig.fill(FIRST, range(1))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.read.get(FIRST) == [0])
+        # The first wait is behind an answer with few bytes, the second behind one with more.
+        for number, wait_s in enumerate((0.006, 0.004), 1):
+            await eventually(lambda: clock.sleepers == 1)
+            asked = rig.broker.count(FETCH)
+            for tp in (FIRST, SECOND):
+                rig.fill(tp, range(number, number + 1), pad=3_000)
+            await clock.advance(wait_s - 0.0001)
+            assert rig.broker.count(FETCH) == asked
+            await clock.advance(0.0002)
+            await rig.until(arrived(number))
+            assert rig.broker.count(FETCH) == asked + 1, "one answer has both"
+
+
+@pytest.mark.parametrize(
+    ("linger_ms", "min_bytes", "pad", "partition_bytes", "round_trip_s"),
+    [(1, 1, 0, 1 << 20, 0.0), (9, 2, 0, 1 << 20, 0.0), (9, 1, 1 << 17, 1 << 20, 0.0),
+     (9, 1, 3_000, 4_000, 0.0), (9, 1, 0, 1 << 20, 0.03)],
+    ids=["not wanted", "fetch.min.bytes is set", "enough at a time", "more is there", "far away"],
+)  # fmt: skip
+async def test_the_next_fetch_waits_for_nothing(
+    linger_ms: int, min_bytes: int, pad: int, partition_bytes: int, round_trip_s: float
+) -> None:
+    with DelayProxy(round_trip_s=round_trip_s) as line:
+        async with fetching(
+            linger_ms=linger_ms,
+            min_bytes=min_bytes,
+            partition_bytes=partition_bytes,
+            line=line,
+            clock=FakeClock(),  # stands still
+        ) as rig:
+            rig.fill(FIRST, range(1), pad=pad)
+            if partition_bytes < 2 * pad:
+                rig.fill(FIRST, range(1, 2), pad=pad)
+            await rig.fetcher.assign({FIRST: 0})
+            await rig.until(lambda: FIRST in rig.read)
+            if partition_bytes >= 2 * pad:
+                rig.fill(FIRST, range(1, 2), pad=pad)
+            await rig.until(lambda: rig.read[FIRST] == [0, 1])
 
 
 async def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_again() -> None:

@@ -12,6 +12,7 @@ from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import producer_settings
 from mm2py.errors import RetriableError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import FlowMeter
@@ -696,7 +697,9 @@ class HostStage:
             meter=self.meter,
             clock=self.clock,
             sender=self._sender,
-            buffer_memory=lambda spec: 1 << 20,
+            producer=lambda spec: producer_settings(
+                {"bootstrap.servers": "b:9092", "buffer.memory": str(1 << 20)}
+            ),
             offset_flush_interval_ms=1_000,
             offset_flush_timeout_ms=5_000,
             graceful_timeout_ms=5_000,
