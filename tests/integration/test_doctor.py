@@ -534,7 +534,8 @@ FETCH: Final = 1
 def test_a_broker_of_an_earlier_release_than_the_others(
     setup: Setup, region_three: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = setup.flow(setup.topic("mixed", on=region_three, replicas=3), source=region_three)
+    topic = setup.topic("mixed", on=region_three, replicas=3)
+    flow = setup.flow(topic, SYNCED, source=region_three)
     negotiate = BrokerConnection._negotiate  # pyright: ignore[reportPrivateUsage] - what a broker tells
     port = region_three.bootstrap_servers.split(",")[2].rpartition(":")[2]
 
@@ -542,12 +543,16 @@ def test_a_broker_of_an_earlier_release_than_the_others(
         await negotiate(self)
         if self.address.endswith(port):
             self.versions = {**self.versions, FETCH: (4, 12)}
+        if self.address in setup.b.bootstrap_servers:
+            self.features = {}
 
     monkeypatch.setattr(BrokerConnection, "_negotiate", older)
     _, rows = examined(flow)
     found = said(rows, "versions", "warning")
     assert "broker 3 are of an earlier one" in found, rows
     assert "finish the upgrade" in found
+    assert "those of A are not synced" in found
+    assert "upgrade --feature share.version=1" in found
 
 
 LOGINS: Final = {17, 18, 36}

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.client.connect.share_positions import SHARE_FEATURE
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
 from mm2py.mirror.backfills import backfill_topic
@@ -82,6 +83,7 @@ async def _reach(opened: Opened, broker: BrokerNode) -> Row | None:
 
 async def versions(flow: Examined) -> AsyncIterator[Row]:
     """What the brokers of a cluster speak is the same, and enough for what is asked of it."""
+    shares: dict[Side, bool] = {}
     for side in SIDES:
         opened = flow.sides[side]
         cluster = opened.admin.cluster
@@ -101,6 +103,15 @@ async def versions(flow: Examined) -> AsyncIterator[Row]:
             yield Row(Level.WARNING, f"{text}; {some([f'broker {it}' for it in behind])} are of an earlier one: what only newer ones do may fail at times", "finish the upgrade of these brokers")  # fmt: skip
         elif spoken:
             yield Row(Level.OK, text)
+        if spoken:
+            shares[side] = features.get(SHARE_FEATURE, 0) > 0
+    if flow.syncs_share_groups and shares.get("source") and shares.get("target") is False:
+        target = flow.sides["target"]
+        yield Row(
+            Level.WARNING,
+            f"{target.alias}: has no share groups, those of {flow.flow.source} are not synced: it needs Kafka 4.2, or 4.1 with share.version=1",
+            f"kafka-features.sh --bootstrap-server {target.servers} upgrade --feature {SHARE_FEATURE}=1, or sync.share.group.offsets.enabled = false",
+        )
 
 
 _FETCH: Final = 1

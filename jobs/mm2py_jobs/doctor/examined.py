@@ -129,6 +129,12 @@ class Examined:
             self.connector.get("sync.group.offsets.enabled"), absent=False
         )
 
+    @property
+    def syncs_share_groups(self) -> bool:
+        """The same of the start offsets of share groups."""
+        chosen = self.connector.get("sync.share.group.offsets.enabled")
+        return parse_boolean_leniently(chosen, absent=self.syncs_groups)
+
     async def topics(self, side: Side) -> Mapping[str, TopicDescription]:
         """Return the topics of a cluster that our principal may see."""
         return await self.sides[side].topics()

@@ -92,7 +92,7 @@ export function failoverNow(flow) {
     const found = rule(flow, judged);
     if (found) return found;
   }
-  return ["good", "ready", ""];
+  return ["good", "note"].includes(judged.kind) ? ["good", "ready", ""] : ["unknown", "not known", judged.text];
 }
 
 /** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
@@ -160,6 +160,8 @@ export function verdict(flows) {
   if (off.length) return { kind: "off", text: `${count(off.length)} of ${counted(flows.length, "flow")} ${off.length === 1 ? "copies" : "copy"} nothing: ${some(off)}.` };
   const partly = of((flow) => flow.paused.length > 0);
   if (partly.length) return { kind: "note", text: `Nothing is wrong, but topics are paused: ${some(partly)}.` };
+  const held = of((flow) => flow.held_partitions > 0 && !ofJob(flow));
+  if (held.length) return { kind: "note", text: `Nothing is wrong, but partitions are held: ${some(held)}.` };
   const jobs = of(ofJob);
   if (jobs.length) return { kind: "note", text: `Nothing is wrong; a job copies partitions of ${some(jobs)}.` };
   return { kind: "good", text: `Nothing is wrong: ${count(copying)} of ${counted(flows.length, "flow")} ${copying === 1 ? "copies" : "copy"}.` };
