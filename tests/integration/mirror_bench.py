@@ -30,6 +30,7 @@ class Context:
 
     kept_out: frozenset[TopicPartition] = frozenset()
     buffer_bytes = 32 << 20
+    linger_ms = 0
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         assert not partitions

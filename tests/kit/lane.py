@@ -144,6 +144,15 @@ class Lane:
         if left_s:
             signal.setitimer(signal.ITIMER_REAL, left_s, AGAIN_S)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, object, object]:
+        """Stop that time while a failure is put into words: on a busy machine its end hit pytest itself, and ended the run."""
+        left_s, again_s = signal.setitimer(signal.ITIMER_REAL, 0)
+        report = yield
+        if left_s or again_s:
+            signal.setitimer(signal.ITIMER_REAL, left_s or again_s, again_s)
+        return report
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
         """Give the process's log back as it was: commands set it up, and levels are changed while a worker runs."""
