@@ -166,6 +166,8 @@ class Restore:
         self.logs = {self._key(log): log for log in logs}
         self._target, self._store, self._clock = target, store, clock
         self._suppression, self._held = suppression, held
+        self.emptied: set[TopicPartition] = set()
+        """Of which the last plan found the target empty behind a position."""
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
         return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
@@ -176,6 +178,7 @@ class Restore:
         Partitions of which the target would delete records after the run are refused, unless that is accepted.
         """
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
+        self.emptied.clear()
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
         refused = self._too_small(copies)
         there = {
@@ -197,6 +200,8 @@ class Restore:
             end = 0 if log_ends is None else log_ends.offset
             held = not self.is_renamed and is_held(key, self._held)
             refusal = self._refusal(key, log, known, end)
+            if refusal and not end:
+                self.emptied.add(key)
             reason = paused_alone(self.flow, key.topic) if held else refusal
             if reason:
                 refused[key] = reason

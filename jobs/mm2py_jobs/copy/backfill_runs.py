@@ -193,15 +193,16 @@ class _Run:
                 await driver.cancel()
                 say(f"backfill {job.id} was to be cancelled, which is done; a new one begins")
                 job = None
+            begins = job is None or not driver.has_reserved
             if job is not None:
                 say(f"backfill {job.id} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
-            elif plan.refused:
+            if begins and plan.refused:
                 return refuse(plan, self._printer)
             task = await session.prepare_topics()
-            if job is None:
+            if begins:
                 # Topics that were just created have configs to look at.
-                plan = _without_copies(await self._order.plan(survey), task)
+                plan = _without_copies(await self._order.plan(survey, job), task)
                 if plan.refused:
                     return refuse(plan, self._printer)
             return await self._copy(driver, plan, task)
