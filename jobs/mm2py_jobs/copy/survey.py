@@ -6,6 +6,7 @@ offset map -> a range per partition, or why it is refused -> ``Plan``.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -13,7 +14,7 @@ from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescr
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
 from mm2py.config.java_regex import PatternList
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UnsupportedVersionError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror.offset_map import (
@@ -188,6 +189,28 @@ async def known_copies(
     return replace(copies, positions=positions)
 
 
+async def copied_now(
+    source: Admin,
+    known: Known,
+    ids: Mapping[str, bytes],
+    logs: Mapping[TopicPartition, LogEnds],
+) -> Mapping[TopicPartition, int]:
+    """Return the offsets below which the source's present logs are copied, after recreation and truncation; ``ids`` of its topics.
+
+    Raises:
+        RetriableError: a leader does not answer.
+    """
+    epochs = {
+        tp: epoch
+        for tp in logs
+        if (epoch := known.epoch(tp, known.resume_in(tp, ids[tp.topic]))) >= 0
+    }
+    ended: Mapping[TopicPartition, EpochEnd] = {}
+    with suppress(UnsupportedVersionError):  # before 2.0
+        ended = await source.epoch_ends(epochs) if epochs else {}
+    return {tp: known.copied(tp, ids[tp.topic], log, ended.get(tp)) for tp, log in logs.items()}
+
+
 @final
 class CopiesReader:
     """Reads how far a flow has copied, again and again: each time only what is new.
@@ -341,11 +364,17 @@ class Survey:
         )
 
     async def plan(
-        self, topics: str, start: Boundary, end: Boundary, *, accepts_expiry: bool = False
+        self,
+        topics: str,
+        start: Boundary,
+        end: Boundary,
+        *,
+        accepts_expiry: bool = False,
+        has_end: bool = True,
     ) -> Plan:
         """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all.
 
-        Partitions of which the target would delete records after the run are refused, unless that is accepted.
+        Partitions of which the target would delete records after the run are refused, unless that is accepted; of a job that ``has_end`` also ``_gone_logs``.
         """
         chosen = _matching(topics, self._flow.copies)
         if not chosen:
@@ -362,6 +391,13 @@ class Survey:
         ranges, refused = await self._ranges(partitions, start, end)
         known = await known_copies(self._target, self._flow, partitions, self._clock)
         refused |= await self._target_refusals(partitions, chosen, copies, known)
+        if has_end:
+            passed = {
+                tp: last
+                for tp, (_, last, low) in ranges.items()
+                if tp not in refused and low < last <= known.resume(tp)
+            }
+            refused |= await self._gone_logs(passed, sources, known)
         sizes = await self._sizes(sources)
         planned: list[PartitionPlan] = []
         for partition in partitions:
@@ -546,6 +582,31 @@ class Survey:
                     " copied nothing into it: history cannot be put in front of what is there"
                 )
         return refused
+
+    async def _gone_logs(
+        self,
+        passed: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicDescription],
+        known: Known,
+    ) -> dict[TopicPartition, str]:
+        """Return of which partitions only the flow's position is behind the range, which is of a log that is not there any more: they would be done at once."""
+        starts, ends = [
+            await self._offsets(self._source, dict.fromkeys(passed, at))
+            for at in (EARLIEST, LATEST)
+        ]
+        logs = {
+            tp: LogEnds(starts[tp].offset, ends[tp].offset)
+            for tp in passed
+            if starts[tp].error is None and ends[tp].error is None
+        }
+        ids = {name: it.topic_id for name, it in topics.items()}
+        copied = await copied_now(self._source, known, ids, logs)
+        return {
+            tp: f"the flow has copied it up to offset {known.resume(tp)}, of a log that is not there any more: its topic was created again,"
+            f" or the log was cut; let the flow copy what is there now from offset {at} on, then run this again"
+            for tp, at in copied.items()
+            if at < passed[tp]
+        }
 
     async def _sizes(self, topics: Mapping[str, TopicDescription]) -> Mapping[TopicPartition, int]:
         try:

@@ -158,6 +158,44 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
     assert (plan.partitions, plan.refused[0].partition) == ((), 0)
 
 
+@pytest.mark.parametrize(
+    ("page_id", "epoch_end", "refused"),
+    [
+        (b"1", -1, False),  # copied as a whole
+        (b"2", -1, True),  # created again, with fewer records than were copied
+        (b"1", 60, True),  # cut at 60, and written again
+    ],
+)
+async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, page_id: bytes, epoch_end: int, *, refused: bool
+) -> None:
+    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    copied = Known({ONE: 150}, {ONE: of(page_id * 16, covered=150, epoch=4)})
+
+    async def known(*_: object) -> Known:
+        return copied
+
+    class Source(Sides):
+        async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+            there = await super().describe_topics(names)
+            return {it: replace(topic, topic_id=b"1" * 16) for it, topic in there.items()}
+
+        async def epoch_ends(
+            self, epochs: Mapping[TopicPartition, int]
+        ) -> Mapping[TopicPartition, EpochEnd]:
+            return {tp: EpochEnd(*tp, 0, epoch, epoch_end) for tp, epoch in epochs.items()}
+
+    monkeypatch.setattr("mm2py_jobs.copy.survey.known_copies", known)
+    end = 150 if page_id == b"1" and epoch_end < 0 else 100
+    source, target = cast("Admin", Source(("t",), end)), cast("Admin", Sides(()))
+    survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
+    plan = await survey.plan("", Boundary(), Boundary())
+    assert bool(plan.refused) is refused
+    assert not refused or "of a log that is not there any more" in plan.refused[0].reason
+    stream = await survey.plan("", Boundary(), Boundary(), has_end=False)
+    assert not stream.refused  # its lanes copy what is there now
+
+
 async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the_file() -> None:
     names = ("a", "b", "b2", "c")
     copies = {it: f"A.{it}" for it in names}
@@ -201,7 +239,9 @@ async def test_a_restore_that_was_cancelled_before_it_copied_anything_may_begin_
         pages = {} if map_page is None else {tp: map_page}
         plan = await restore.plan(Known({tp: begins}, pages))
         assert [(it.start, it.end) for it in plan.partitions] == [(begins, 9)]
+    assert not restore.emptied
     assert (await restore.plan(Known({tp: 9}, {}))).refused
+    assert restore.emptied == {tp}
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(
