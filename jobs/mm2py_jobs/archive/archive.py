@@ -289,9 +289,8 @@ class _PartitionArchive:
             await self._publish(gone.offset)
         if self._lost_from < 0:
             self._lost_from = gone.offset
-        if self._lost_at_start < 0:
-            self._lost_at_start = self._lost_from
-        self._first = self._lost_to = min(gone.log_start, self._end)
+        self._first = min(gone.log_start, self._end)
+        self._note_lost(self._lost_from, self._first)
         return self._first < self._end
 
     def answer(self, cause: str) -> dict[str, object]:
@@ -317,7 +316,14 @@ class _PartitionArchive:
                 self._records += manifest.records
                 self._bytes += manifest.size_bytes
                 self._files += 1
+                if manifest.lost_from >= 0:
+                    self._note_lost(manifest.lost_from, manifest.first)
                 self._first, self._lost_from = manifest.end, -1
+
+    def _note_lost(self, lost_from: int, lost_to: int) -> None:
+        if self._lost_at_start < 0:
+            self._lost_at_start = lost_from
+        self._lost_to = lost_to
 
     async def _publish(self, end: int) -> None:
         """Write what was read, if it is of the topic that the archive is of: asked after the reading."""
