@@ -102,9 +102,12 @@ class CommandEnd:
 
     @property
     def cause(self) -> str:
-        """Its own last word, or how the process ended."""
+        """Its own last word, what refused it, or how the process ended."""
         if self.code < 0:
             return f"the process was ended by signal {-self.code}"
+        if self.code == REFUSED and self.out:
+            rows = cast("list[Mapping[str, object]]", json.loads(self.out)["refused"])
+            return "; ".join(_refused(row) for row in rows)
         errors = [line.removeprefix("mm2py: ") for line in self.log if line.startswith("mm2py: ")]
         return errors[-1] if errors else f"the process ended with exit code {self.code}"
 
@@ -357,12 +360,7 @@ class BackfillService:
 
     def _refusal(self, ended: CommandEnd) -> HerderError:
         """Return why a plan was not made, as an answer."""
-        if ended.code == REFUSED and ended.out:
-            rows = cast("list[Mapping[str, object]]", json.loads(ended.out)["refused"])
-            text = "; ".join(_refused(row) for row in rows)
-        else:
-            text = ended.cause
-        text = self._mask.apply(text)
+        text = self._mask.apply(ended.cause)
         if ended.code == REFUSED:
             return ConflictError(text)
         return BadRequestError(text) if ended.code == USAGE else HerderError(text, status=503)

@@ -125,6 +125,15 @@ async def test_a_driver_that_fails_before_it_begins_is_shown_with_what_it_wrote(
     assert stage.show(identifier)["cause"] == ""
 
 
+async def test_a_driver_whose_checks_refuse_is_shown_with_what_they_found() -> None:
+    stage = Stage()
+    identifier = await stage.driven()
+    rows = [{"topic": "t", "partition": 3, "reason": "is not empty"}]
+    stage.commands.end(3, out=json.dumps({"state": "REFUSED", "refused": rows}))
+    await until(lambda: stage.show(identifier)["state"] == "FAILED")
+    assert stage.show(identifier)["cause"] == "t-3: is not empty"
+
+
 async def test_another_worker_shows_why_a_driver_failed() -> None:
     stage = Stage()
     identifier = await stage.driven()
