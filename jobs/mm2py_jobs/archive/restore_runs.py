@@ -62,6 +62,8 @@ class RestoreOrder:
     def request(self, root: str) -> Request:
         """Return a job as its record keeps it: another run continues it only with the same arguments."""
         archive = f"{root} as {self.rename}" if self.rename else root
+        if self.topics:
+            archive += f", topics {self.topics}"
         return Request(id=new_id(SYSTEM_CLOCK.now_ms()), topics=self.topics, archive=archive)
 
 
@@ -246,6 +248,7 @@ class _RestoreRun:
         driver = driver_of(session, SYSTEM_CLOCK)
         job = await driver.claim(archive=None if restore.is_renamed else self._request.archive)
         if job is not None and job.archive != self._request.archive:
+            say(f"restore {job.id} of {job.archive} is unfinished and is cancelled")
             await driver.cancel()  # its topics keep what they have, and no flow waits for them
             job = None
         if job is not None:

@@ -59,6 +59,19 @@ class BackfillOrder:
     """Of the job, where a worker has planned it; this process then ends with that worker."""
     accepts_expiry: bool = False
 
+    def check_continues(self, job: Job) -> None:
+        """Refuse to continue an unfinished job for other partitions: it would end as done without them.
+
+        Raises:
+            BackfillRefusedError: it was begun with other arguments, and not all of them are left out.
+        """
+        begun, wanted = (job.topics, job.start, job.end), (self.topics, self.start, self.end)
+        if wanted not in (begun, ("", "earliest", "now")):
+            raise BackfillRefusedError(
+                f"backfill {job.id} of {self.flow} is unfinished and was begun with --topics '{job.topics}' --from '{job.start}' --to '{job.end}'",
+                remedy="run it with these to its end first, or end it with mm2py backfill cancel",
+            )
+
     async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
         """Return the plan, of an unfinished job by what it was begun with."""
         topics, start, end = (
@@ -195,7 +208,9 @@ class _Run:
                 job = None
             begins = job is None or not driver.has_reserved
             if job is not None:
-                say(f"backfill {job.id} is unfinished, it is continued")
+                self._order.check_continues(job)
+                of = f" of {job.topics}" if job.topics else ""
+                say(f"backfill {job.id}{of} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
             if begins and plan.refused:
                 return refuse(plan, self._printer)

@@ -9,14 +9,17 @@ import pytest
 
 from mm2py.client.connect.admin import Admin, TopicDescription
 from mm2py.errors import FatalError, UsageError
-from mm2py.mirror.backfills import NO_END, Lease, LeaseState
+from mm2py.mirror.backfills import NO_END, Job, JobState, Lease, LeaseState
 from mm2py.mirror.offset_map import Page, Segment
 from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY
+from mm2py_jobs.archive.restore_runs import RestoreOrder
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
+from mm2py_jobs.copy.backfill_runs import BackfillOrder
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.lanes import Term
 from mm2py_jobs.copy.plan import PartitionPlan
@@ -33,6 +36,38 @@ from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import CONFIG
 
 TP = TopicPartition("t", 0)
+
+# -- a second run of a job is about the same partitions ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "continues"),
+    [
+        (("a,b", "earliest", "now"), True),
+        (("", "earliest", "now"), True),  # what messages and the guide name
+        (("a", "earliest", "now"), False),
+        (("a,b", "earliest", "offset:7"), False),
+    ],
+)
+def test_a_run_with_other_arguments_does_not_end_an_unfinished_backfill_as_its_own(
+    arguments: tuple[str, str, str], *, continues: bool
+) -> None:
+    order = BackfillOrder(Path("f"), "A->B", *arguments, SparkPlace(""), 0)
+    job = Job(id="j", state=JobState.FAILED, run=1, lanes=1, topics="a,b")
+    if continues:
+        order.check_continues(job)
+        return
+    with pytest.raises(BackfillRefusedError, match="was begun with --topics 'a,b'"):
+        order.check_continues(job)
+
+
+def test_a_restore_of_other_topics_is_another_one() -> None:
+    one, other, every = (
+        RestoreOrder(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(""), topics=topics)
+        for topics in ("a", "b", "")
+    )
+    assert len({it.request("/d/A-B").archive for it in (one, other, every)}) == 3
+
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
 
