@@ -222,6 +222,7 @@ async def play(seed: int, *, renews: bool) -> None:
         last = Process(world, freezes=0)
         await until_it_ends_or_freezes(last, last.act(again, start, cancels=cancels))
         if last.store.job is not None and last.store.job.state.is_over:
+            is_done = last.store.job.state is JobState.DONE
             break
     else:
         raise AssertionError("the job does not end")
@@ -235,8 +236,7 @@ async def play(seed: int, *, renews: bool) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    ended = last.store.job
-    check(world, renews=renews, is_done=ended is not None and ended.state is JobState.DONE)
+    check(world, renews=renews, is_done=is_done)
 
 
 def check(world: World, *, renews: bool, is_done: bool) -> None:
