@@ -12,6 +12,7 @@ from mm2py.client.connect.admin import Admin, ConfigOp
 from mm2py.errors import FatalError, RequestTimedOutError, RetriableError, ServerError
 from mm2py.mirror.backfills import (
     ALIVE_S,
+    BEAT_S,
     LEASE_S,
     RANGE_GONE,
     CopyAgain,
@@ -32,6 +33,7 @@ from mm2py.protocol.error_codes import (
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
 from mm2py.storage.memory import MemoryTopic
+from mm2py.storage.table import Entry
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.backfill import STOPPED, BackfillDriver, Request
@@ -435,6 +437,23 @@ async def test_a_cancel_whose_driver_dies_meanwhile_is_done_without_it() -> None
     await until(lambda: driver.store.wanted is Wanted.CANCEL)
     ended = await stage.passing(_result(asked))
     assert (ended.state, ended.run) == (JobState.CANCELLED, 2)
+
+
+async def test_a_beat_that_waited_for_the_last_record_does_not_come_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    write = stage.writer.write
+
+    async def slow(entries: Sequence[Entry]) -> None:
+        if any(b'"DONE"' in (value or b"") for _, value in entries):
+            await stage.clock.sleep(2 * BEAT_S)
+        await write(entries)
+
+    monkeypatch.setattr(stage.writer, "write", slow)
+    assert (await stage.begin(part(ONE))).state is JobState.DONE
+    await stage.store.refresh()
+    assert stage.job.state is JobState.DONE
 
 
 async def test_a_cancel_that_finds_the_job_done_says_so() -> None:
