@@ -141,7 +141,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         telling.end(
             equal=report["equal"],
             records=report["checked_records"],
-            differences=len(differences),
+            differences=len(differences) + _lost(report),
             not_compared=len(cast("list[str]", report["not_compared"])),
             result=verdict(report, differences),
         )
@@ -176,7 +176,7 @@ def _repaired(
 
 def exit_code(report: Mapping[str, object]) -> int:
     """Return how the command ends; a flow that has copied nothing of what there is does not pass, nor a repair that lost records."""
-    if report["differences"] or any(row["lost"] for row in _repairs(report)):
+    if report["differences"] or _lost(report):
         return NOT_EQUAL
     return OK if report["equal"] and not _nothing(report) else UNHEALTHY
 
@@ -221,12 +221,16 @@ def _repairs(report: Mapping[str, object]) -> Sequence[Row]:
     return rows_of(report, "repairs") if "repairs" in report else ()
 
 
+def _lost(report: Mapping[str, object]) -> int:
+    """Return how many offsets a repair found on neither side."""
+    ranges = (it for row in _repairs(report) for it in cast("Sequence[Sequence[int]]", row["lost"]))
+    return sum(end - first for first, end in ranges)
+
+
 def verdict(report: Mapping[str, object], differences: Sequence[Row]) -> str:
     """Return the last line of a report; it says no more than the exit code."""
     checked = int(str(report["checked_records"]))
-    ranges = (it for row in _repairs(report) for it in cast("Sequence[Sequence[int]]", row["lost"]))
-    lost = sum(end - first for first, end in ranges)
-    if lost and not differences:
+    if (lost := _lost(report)) and not differences:
         return f"NOT equal: neither side has {lost:,} offsets; {checked:,} records are the same"
     if not differences:
         if nothing := _nothing(report):
