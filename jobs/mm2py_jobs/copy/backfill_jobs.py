@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.flows.graph import FlowNode
-from mm2py.mirror.backfills import NO_DRIVER, Job, Lease, Order, Wanted, Wish, new_id
+from mm2py.mirror.backfills import NO_DRIVER, Job, JobKind, Lease, Order, Wanted, Wish, new_id
 from mm2py.observability.logging import SecretMask, hide_userinfo
 from mm2py.runtime.errors import (
     BadRequestError,
@@ -27,7 +27,7 @@ from mm2py.runtime.errors import (
     HerderError,
     NotFoundError,
 )
-from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.backfill_store import BackfillStore, describe_unfinished
 from mm2py.types import FlowName
 from mm2py_jobs.copy.backfill_report import (
     GONE,
@@ -288,6 +288,8 @@ class BackfillService:
             self._commands.stop(flow)
         elif job.state.is_over:
             raise ConflictError(f"backfill {identifier} is {job.state.value}")
+        elif job.kind is JobKind.STREAM:
+            raise ConflictError(describe_unfinished(job, str(flow)))
         elif wanted is not Wanted.CANCEL and not job.state.is_copied:
             raise ConflictError(f"backfill {identifier}: {job.cause or NO_DRIVER}")
         else:
@@ -341,6 +343,8 @@ class BackfillService:
         job = entry.job
         if job is not None and job.state.is_over:
             raise ConflictError(f"backfill {job.id} is {job.state.value}: plan another one")
+        if job is not None and entry.kind != "backfill":
+            raise ConflictError(describe_unfinished(job, str(entry.flow)))
         if entry.flow in self._driving:
             raise ConflictError(f"backfill {entry.id} is starting, running or just ending")
         if job is None:
