@@ -33,7 +33,8 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import REASONS, Known, changed_settings, is_held, paused_alone
+from mm2py_jobs.copy.survey import Known, is_held, paused_alone
+from mm2py_jobs.copy.target_settings import REASONS, changed_settings
 
 
 @final

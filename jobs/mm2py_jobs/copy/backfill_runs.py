@@ -220,6 +220,8 @@ class _Run:
                 plan = _without_copies(await self._order.plan(survey, job), task)
                 if plan.refused:
                     return refuse(plan, self._printer)
+                for note in plan.notes:
+                    say(f"note: {note}")
             return await self._copy(driver, plan, task)
 
     async def _copy(self, driver: BackfillDriver, plan: Plan, task: Mapping[str, str]) -> int:
