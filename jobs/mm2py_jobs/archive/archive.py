@@ -159,7 +159,12 @@ async def _plan(
         configs = await admin.describe_topic_configs(topics)
         head = ArchiveHead(flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape)
         put_or_check(store, "manifest.json", head, writes=writes)
-        partitions: list[TopicPartition] = []
+        partitions = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in sorted(described[topic].partitions)
+        ]
+        ends = await log_ends(source, partitions, read_committed=flow.read_committed)
         for topic in topics:
             description = described[topic]
             archived = ArchivedTopic(
@@ -169,12 +174,11 @@ async def _plan(
                 configs={
                     it.name: it.value or "" for it in configs.get(topic, ()) if not it.is_default
                 },
+                begins={
+                    str(it): ends[TopicPartition(topic, it)].start for it in description.partitions
+                },
             )
             put_or_check(store, f"topic={topic}/topic.json", archived, writes=writes)
-            partitions += (
-                TopicPartition(topic, partition) for partition in sorted(description.partitions)
-            )
-        ends = await log_ends(source, partitions, read_committed=flow.read_committed)
     ranges: list[_Ranges] = []
     refused = [_refused(store, shape, topic, -1, 0, str(it)) for topic, it in hidden.items()]
     for tp in partitions:

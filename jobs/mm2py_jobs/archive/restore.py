@@ -22,6 +22,7 @@ from mm2py.protocol.topics import NewTopic, is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
     ArchivedTopic,
+    FileManifest,
     Shape,
     chain_of,
     head_of,
@@ -121,11 +122,17 @@ def read_archive(
                     end=chain[-1].end if chain else 0,
                     records=sum(it.records for it in chain),
                     bytes=sum(it.size_bytes for it in chain),
-                    lost=sum(it.first - it.begins for it in chain),
+                    lost=sum(it.first - it.begins for it in chain) + _missing(topic, number, chain),
                     mirrors=[mirror for it in chain for mirror in it.mirrors],
                 )
             )
     return logs
+
+
+def _missing(topic: ArchivedTopic, partition: int, chain: Sequence[FileManifest]) -> int:
+    """Return how many offsets the first files had that are gone, as where a bucket deletes what is old."""
+    begins = topic.begins.get(str(partition))
+    return chain[0].begins - begins if chain and begins is not None else 0
 
 
 def _last_partition(store: ArchiveStore, topic: str) -> int:

@@ -27,13 +27,18 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive import run_lane
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
+    ArchiveHead,
     FileManifest,
+    Shape,
     batch_row,
     manifest_name,
     partition_folder,
+    put_or_check,
 )
+from mm2py_jobs.archive.archive_format import ArchivedTopic as StoredTopic
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
+from mm2py_jobs.archive.restore import read_archive
 from mm2py_jobs.archive.restore_runs import run_each
 from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED
@@ -243,6 +248,20 @@ async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_
         (answer,) = cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])  # fmt: skip
     assert (answer["to"], answer["files"], answer["cause"]) == (100, 2, "")
     assert (answer["lost_from"], answer["lost_to"]) == (20, 50)
+
+
+@pytest.mark.parametrize(("begins", "lost"), [({"0": 0}, 20), ({"0": 20}, 0), ({}, 0)])
+def test_files_that_are_gone_from_the_beginning_of_an_archive_are_named(
+    tmp_path: Path, begins: dict[str, int], lost: int
+) -> None:
+    store = ArchiveStore(str(tmp_path))
+    head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
+    put_or_check(store, "manifest.json", head)
+    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={}, begins=begins)
+    put_or_check(store, "topic=one/topic.json", topic)
+    publish(store, ONE, 20, 40)
+    (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
+    assert (log.begins, log.end, log.lost) == (20, 40, lost)
 
 
 async def test_a_restore_that_is_stopped_or_cancelled_begins_no_further_part() -> None:
