@@ -243,8 +243,8 @@ class JobClaim:
         while True:
             await self._clock.sleep(BEAT_S)
             async with self._turn:
-                if self.stopped:
-                    return
+                if self.stopped or not self.mine.state.is_copied:
+                    return  # the last record may have been written while this one waited
                 paused = self._store.wanted is Wanted.PAUSE
                 job = replace(
                     self.mine,

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings, strategies
 
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.mirror.backfills import CopyAgain, Job, LeaseState
+from mm2py.mirror.backfills import CopyAgain, Job, JobState, LeaseState
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -222,6 +222,7 @@ async def play(seed: int, *, renews: bool) -> None:
         last = Process(world, freezes=0)
         await until_it_ends_or_freezes(last, last.act(again, start, cancels=cancels))
         if last.store.job is not None and last.store.job.state.is_over:
+            is_done = last.store.job.state is JobState.DONE
             break
     else:
         raise AssertionError("the job does not end")
@@ -235,10 +236,10 @@ async def play(seed: int, *, renews: bool) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    check(world, renews=renews)
+    check(world, renews=renews, is_done=is_done)
 
 
-def check(world: World, *, renews: bool) -> None:
+def check(world: World, *, renews: bool, is_done: bool) -> None:
     copies = list(world.visible.values())
     whole = list(range(COPIED + MORE))
     if not renews and copies != whole:
@@ -246,6 +247,8 @@ def check(world: World, *, renews: bool) -> None:
         assert copies == [*range(LOST_FROM), *range(COPIED, COPIED + MORE)]
         return
     assert copies == whole
+    # A job is done only with what it was begun for.
+    assert not renews or not is_done or None not in world.log[world.log_start :]
     assert world.map == {source: at for at, source in world.visible.items()}
 
 

@@ -159,7 +159,12 @@ async def _plan(
         configs = await admin.describe_topic_configs(topics)
         head = ArchiveHead(flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape)
         put_or_check(store, "manifest.json", head, writes=writes)
-        partitions: list[TopicPartition] = []
+        partitions = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in sorted(described[topic].partitions)
+        ]
+        ends = await log_ends(source, partitions, read_committed=flow.read_committed)
         for topic in topics:
             description = described[topic]
             archived = ArchivedTopic(
@@ -169,12 +174,11 @@ async def _plan(
                 configs={
                     it.name: it.value or "" for it in configs.get(topic, ()) if not it.is_default
                 },
+                begins={
+                    str(it): ends[TopicPartition(topic, it)].start for it in description.partitions
+                },
             )
             put_or_check(store, f"topic={topic}/topic.json", archived, writes=writes)
-            partitions += (
-                TopicPartition(topic, partition) for partition in sorted(description.partitions)
-            )
-        ends = await log_ends(source, partitions, read_committed=flow.read_committed)
     ranges: list[_Ranges] = []
     refused = [_refused(store, shape, topic, -1, 0, str(it)) for topic, it in hidden.items()]
     for tp in partitions:
@@ -289,9 +293,8 @@ class _PartitionArchive:
             await self._publish(gone.offset)
         if self._lost_from < 0:
             self._lost_from = gone.offset
-        if self._lost_at_start < 0:
-            self._lost_at_start = self._lost_from
-        self._first = self._lost_to = min(gone.log_start, self._end)
+        self._first = min(gone.log_start, self._end)
+        self._note_lost(self._lost_from, self._first)
         return self._first < self._end
 
     def answer(self, cause: str) -> dict[str, object]:
@@ -317,7 +320,14 @@ class _PartitionArchive:
                 self._records += manifest.records
                 self._bytes += manifest.size_bytes
                 self._files += 1
+                if manifest.lost_from >= 0:
+                    self._note_lost(manifest.lost_from, manifest.first)
                 self._first, self._lost_from = manifest.end, -1
+
+    def _note_lost(self, lost_from: int, lost_to: int) -> None:
+        if self._lost_at_start < 0:
+            self._lost_at_start = lost_from
+        self._lost_to = lost_to
 
     async def _publish(self, end: int) -> None:
         """Write what was read, if it is of the topic that the archive is of: asked after the reading."""

@@ -70,7 +70,7 @@ def run_archive(  # noqa: PLR0913 - an argument per option
             state=JobState.FAILED if causes else JobState.DONE,
             records=count_of(report, "records") or 0,
             bytes=count_of(report, "bytes") or 0,
-            result=f"to {report['path']}",
+            result=f"to {report['path']}{_gone(report)}",
             cause=some_of(causes, 3, "; "),
         )
     _print(report, printer, _ARCHIVED, "nothing new to archive")
@@ -86,6 +86,13 @@ def run_archive(  # noqa: PLR0913 - an argument per option
     records, size = count_of(report, "records") or 0, size_text(count_of(report, "bytes"))
     say(f"archived {records:,} records in {size} to {report['path']}")
     return FAILED if causes else OK
+
+
+def _gone(report: Mapping[str, object]) -> str:
+    """Say how much the source had deleted before it was archived; between the first and the last of it other records may be archived."""
+    firsts = [count_of(row, "lost_from") for row in rows_of(report, "partitions")]
+    gone = sum(first is not None and first >= 0 for first in firsts)
+    return f"; {gone} partitions had lost records before they were archived" if gone else ""
 
 
 def _print(

@@ -8,7 +8,7 @@ one before it ended, and has the digest of its file. No I/O but through ``Archiv
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final, Self, cast, final
@@ -61,12 +61,13 @@ class ArchiveHead:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """``topic.json``: what a topic was when its archive began."""
+    """``topic.json``: what a topic was when its archive began; ``begins``: where the logs of its partitions did, not in archives of earlier versions."""
 
     topic: str
     topic_id: str
     partitions: int
     configs: Mapping[str, str]
+    begins: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @final
@@ -184,6 +185,7 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
             topic_id=str(members["topic_id"]),
             partitions=int(str(members["partitions"])),
             configs=cast("dict[str, str]", members["configs"]),
+            begins=cast("dict[str, int]", members.get("begins", {})),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{store.path}: {name} is damaged: {error}") from error

@@ -22,6 +22,7 @@ from mm2py.protocol.topics import NewTopic, is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
     ArchivedTopic,
+    FileManifest,
     Shape,
     chain_of,
     head_of,
@@ -33,7 +34,8 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import REASONS, Known, changed_settings, is_held, paused_alone
+from mm2py_jobs.copy.survey import Known, is_held, paused_alone
+from mm2py_jobs.copy.target_settings import REASONS, changed_settings
 
 
 @final
@@ -120,11 +122,17 @@ def read_archive(
                     end=chain[-1].end if chain else 0,
                     records=sum(it.records for it in chain),
                     bytes=sum(it.size_bytes for it in chain),
-                    lost=sum(it.first - it.begins for it in chain),
+                    lost=sum(it.first - it.begins for it in chain) + _missing(topic, number, chain),
                     mirrors=[mirror for it in chain for mirror in it.mirrors],
                 )
             )
     return logs
+
+
+def _missing(topic: ArchivedTopic, partition: int, chain: Sequence[FileManifest]) -> int:
+    """Return how many offsets the first files had that are gone, as where a bucket deletes what is old."""
+    begins = topic.begins.get(str(partition))
+    return chain[0].begins - begins if chain and begins is not None else 0
 
 
 def _last_partition(store: ArchiveStore, topic: str) -> int:
@@ -166,6 +174,8 @@ class Restore:
         self.logs = {self._key(log): log for log in logs}
         self._target, self._store, self._clock = target, store, clock
         self._suppression, self._held = suppression, held
+        self.emptied: set[TopicPartition] = set()
+        """Of which the last plan found the target empty behind a position."""
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
         return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
@@ -176,6 +186,7 @@ class Restore:
         Partitions of which the target would delete records after the run are refused, unless that is accepted.
         """
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
+        self.emptied.clear()
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
         refused = self._too_small(copies)
         there = {
@@ -197,6 +208,8 @@ class Restore:
             end = 0 if log_ends is None else log_ends.offset
             held = not self.is_renamed and is_held(key, self._held)
             refusal = self._refusal(key, log, known, end)
+            if refusal and not end:
+                self.emptied.add(key)
             reason = paused_alone(self.flow, key.topic) if held else refusal
             if reason:
                 refused[key] = reason

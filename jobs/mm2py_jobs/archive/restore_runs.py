@@ -5,7 +5,7 @@ Flow: archive -> ``Restore.plan`` for copies of the flow, and for topics under o
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
@@ -24,11 +24,11 @@ from mm2py_jobs.archive.archive import archive_root
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
 from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
-from mm2py_jobs.copy.backfill import Request
+from mm2py_jobs.copy.backfill import STOPPED, Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import driver_of, lanes_of, refuse, show_document
 from mm2py_jobs.copy.backfill_spark import SparkRun
-from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.copy.plan import Plan, Refusal
 from mm2py_jobs.copy.restored_flows import renamed_plan
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms
 from mm2py_jobs.spark.session import SparkPlace
@@ -62,6 +62,8 @@ class RestoreOrder:
     def request(self, root: str) -> Request:
         """Return a job as its record keeps it: another run continues it only with the same arguments."""
         archive = f"{root} as {self.rename}" if self.rename else root
+        if self.topics:
+            archive += f", topics {self.topics}"
         return Request(id=new_id(SYSTEM_CLOCK.now_ms()), topics=self.topics, archive=archive)
 
 
@@ -107,7 +109,7 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
                 return _show_plan(runs, order, printer)
             if any(run.checked.refused for run in runs):
                 return refuse(_joined([run.checked for run in runs]), printer)
-            ended = [await run.run() for run in runs]
+            ended = await run_each([run.run for run in runs])
     rows = [row for run in runs for row in run.rows()]
     report = {
         "flow": str(session.name),
@@ -129,6 +131,16 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
         f"restored {report['restored_records']:,} records; topics that were made here keep all records (retention.ms=-1)"
     )
     return OK if report["state"] == JobState.DONE.value else FAILED
+
+
+async def run_each(runs: Sequence[Callable[[], Awaitable[Job]]]) -> list[Job]:
+    """Run one after the other; whoever stops or cancels one means all."""
+    ended: list[Job] = []
+    for run in runs:
+        ended.append(await run())
+        if ended[-1].state is JobState.CANCELLED or ended[-1].cause == STOPPED:
+            break
+    return ended
 
 
 def _show_plan(runs: Sequence["_RestoreRun"], order: RestoreOrder, printer: Printer) -> int:
@@ -213,13 +225,21 @@ class _RestoreRun:
         plan = await self._restore.plan(known, accepts_expiry=self._order.accepts_expiry)
         if plan.refused and await self._is_unfinished():
             # What a restore has written that was killed before it stored a position: its lanes find it in the log.
-            plan = replace(plan, refused=())
+            plan = replace(plan, refused=tuple(filter(self._is_lost, plan.refused)))
         self.checked = plan
+
+    def _is_lost(self, refused: Refusal) -> bool:
+        """Whether what a former run has restored is gone: another one would continue behind it."""
+        key = TopicPartition(refused.topic, refused.partition)
+        lease = self._session.store.leases.get(key)
+        return key in self._restore.emptied and lease is not None and lease.records > 0
 
     async def _is_unfinished(self) -> bool:
         await self._session.open_if_there()
         job = self._session.store.job
-        return job is not None and not job.state.is_over and job.archive == self._request.archive
+        if job is None or job.state.is_over or job.archive != self._request.archive:
+            return False
+        return bool(self._session.store.leases)  # else it died before it began
 
     async def run(self) -> Job:
         """Make the topics and restore; continues an unfinished restore of the same archive."""
@@ -228,6 +248,7 @@ class _RestoreRun:
         driver = driver_of(session, SYSTEM_CLOCK)
         job = await driver.claim(archive=None if restore.is_renamed else self._request.archive)
         if job is not None and job.archive != self._request.archive:
+            say(f"restore {job.id} of {job.archive} is unfinished and is cancelled")
             await driver.cancel()  # its topics keep what they have, and no flow waits for them
             job = None
         if job is not None:

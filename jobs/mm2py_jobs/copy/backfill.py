@@ -13,6 +13,9 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 5. Partitions whose copies have begun to go back (``mm2py_jobs.copy.copy_again``) are given back only when that is done.
 6. Of two restores that have a target topic in common, whichever flows they belong to, one at most has lanes.
 7. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``); what a former run has reserved is given back.
+8. A job whose driver died before it had reserved anything is begun as a new one: it has copied nothing.
+9. What a former run of a restore has reserved stays so where a later one is refused, except by a failover: the flow would copy on where the archive is not restored.
+10. A job does not continue behind copies that the target has lost.
 """
 
 import logging
@@ -36,6 +39,7 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import (
     LOOK_S,
@@ -117,6 +121,11 @@ class BackfillDriver:
         """Return whether a driver works on the newest job."""
         return await self._claim.is_driven()
 
+    @property
+    def has_reserved(self) -> bool:
+        """Whether the newest job has partitions; a driver writes them after its own record, so that one that died between has none."""
+        return bool(self._store.leases)
+
     async def run(self, plan: Plan, request: Request, lanes: Lanes) -> Job:
         """Run the unfinished job, or a new one by ``plan``, to its end; return the job as it ended.
 
@@ -136,22 +145,33 @@ class BackfillDriver:
     async def _copy(
         self, job: Job, leases: Sequence[Lease], plan: Plan, request: Request, lanes: Lanes
     ) -> Job:
+        gives_back = True
         try:
+            self._check_stopped()
             await self._claim.insist(partial(refuse_beside_failover, self._name, self._flow))
+            gives_back = not (request.archive and self.has_reserved)
             await self._reserve(leases)
             if request.archive:
                 await self._refuse_second_restore(plan)
+            await self._refuse_lost_copies(plan)
+            self._check_stopped()
             await self._change(job.settings)
             if plan.forgotten:
                 await self._flow.set_positions(dict.fromkeys(plan.forgotten, -1))
             await self._place(leases)
             dealt = self._dealt(plan, request.lanes)
+            self._check_stopped()
             if dealt:
                 await lanes.run(job, dealt)
         except BaseException as error:
-            await self._close_after(error)
+            await self._close_after(error, gives_back=gives_back)
             raise
         return await self._close()
+
+    def _check_stopped(self) -> None:
+        """End a run that was stopped before its lanes began: it beats no more."""
+        if self._claim.stopped:
+            raise FatalError(STOPPED)
 
     async def _reserve(self, leases: Sequence[Lease]) -> None:
         """Keep the live flow out; returns when none of its workers copies these any more."""
@@ -166,6 +186,25 @@ class BackfillDriver:
                 raise BackfillRefusedError(
                     f"topic {partition.target_topic} is written by {others[partition.target_topic]}, which is not ended",
                     remedy="run that one to its end first, or restore into another topic with --rename",
+                )
+
+    async def _refuse_lost_copies(self, plan: Plan) -> None:
+        """Refuse to continue behind copies of a former run that the target has lost since (10)."""
+        leases = self._store.leases
+        copied = {
+            TopicPartition(it.target_topic, it.partition): leases[it.source].target_end
+            for it in plan.partitions
+            if it.source in leases and leases[it.source].records and it.source not in plan.forgotten
+        }
+        if not copied:
+            return
+        ends = await self._claim.insist(partial(self._flow.log_ends, copied))
+        for copy, end in copied.items():
+            if ends[copy] < end:
+                raise BackfillRefusedError(
+                    f"{copy} ended at {end} when it was copied last and ends at {ends[copy]} now: the target has lost copies, and the job"
+                    " would not make them again",
+                    remedy="mm2py verify --repair makes copies of a backfill again; cancel a restore, and begin it anew into an empty topic",
                 )
 
     async def cancel(self) -> Job:
@@ -215,7 +254,7 @@ class BackfillDriver:
         if followed is not None:
             return followed
         left = await self.claim()
-        return job if left is None else await self.cancel()
+        return await self.cancel() if left is not None else self._store.job or job
 
     async def _followed(self, asked: Job, wanted: Wanted) -> Job | None:
         """Return the job once its driver has done what is wanted, None where it ended before."""
@@ -247,32 +286,35 @@ class BackfillDriver:
         before = self._store.job
         if before is not None and not before.state.is_over:
             job = replace(before, run=before.run + 1, state=JobState.RUNNING, cause="")
-            left = [
-                lease
-                for lease in self._store.leases.values()
-                if lease.state is not LeaseState.HANDED_OVER and not lease.is_gone
-            ]
-            return job, [
-                replace(it, state=LeaseState.RESERVED, run=job.run, cause="") for it in left
-            ]
-        job = Job(
-            id=request.id,
-            state=JobState.RUNNING,
-            run=1,
-            lanes=request.lanes,
-            topics=request.topics,
-            start=request.start,
-            end=request.end,
-            started_ms=self._clock.now_ms(),
-            settings=plan.settings,
-            archive=request.archive,
-        )
+            if self.has_reserved:
+                left = [
+                    lease
+                    for lease in self._store.leases.values()
+                    if lease.state is not LeaseState.HANDED_OVER and not lease.is_gone
+                ]
+                return job, [
+                    replace(it, state=LeaseState.RESERVED, run=job.run, cause="") for it in left
+                ]
+            job = replace(job, settings=plan.settings)
+        else:
+            job = Job(
+                id=request.id,
+                state=JobState.RUNNING,
+                run=1,
+                lanes=request.lanes,
+                topics=request.topics,
+                start=request.start,
+                end=request.end,
+                started_ms=self._clock.now_ms(),
+                settings=plan.settings,
+                archive=request.archive,
+            )
         return job, [
             Lease(
                 topic=partition.topic,
                 partition=partition.partition,
                 job=job.id,
-                run=1,
+                run=job.run,
                 state=LeaseState.RESERVED,
                 start=partition.start,
                 end=partition.end,
@@ -366,9 +408,9 @@ class BackfillDriver:
         await self._claim.write([job])
         return job
 
-    async def _close_after(self, error: BaseException) -> None:
-        """Note why the run ended; a refusal has changed nothing, but what has begun to go back."""
-        if isinstance(error, BackfillRefusedError) and not self._going_back():
+    async def _close_after(self, error: BaseException, *, gives_back: bool) -> None:
+        """Note why the run ended; a refusal has changed nothing, but what has begun to go back, and what a former run has restored (9)."""
+        if isinstance(error, BackfillRefusedError) and gives_back and not self._going_back():
             if not isinstance(error, DriverSupersededError):
                 await self._release(str(error))
             return
@@ -422,7 +464,8 @@ class BackfillDriver:
             changes.setdefault(setting.topic, []).append(operation)
         altered = await self._claim.insist(partial(self._flow.alter_topic_configs, changes))
         for topic, error in altered.items():
-            if error is not None:
+            # A topic that was deleted meanwhile has no settings.
+            if error is not None and error.code != UNKNOWN_TOPIC_OR_PARTITION:
                 names = ", ".join(change.name for change in changes[topic])
                 raise BackfillRefusedError(
                     f"{names} of target topic {topic} cannot be changed: {error}",

@@ -25,6 +25,7 @@ from mm2py.mirror.filters import (
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import level_name
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.storage.job_claim import JobClaim
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -200,14 +201,7 @@ class BackfillSession:
     ) -> Mapping[str, ServerError | None]:
         """Change topic configs of the target; a refusal of what they are already is none."""
         self._check_permit()
-        target = await self.flow.admin("target")
-        altered = await target.alter_topic_configs(changes)
-        refused = [topic for topic, error in altered.items() if error is not None]
-        with suppress(FatalServerError):
-            for topic, entries in (await target.describe_topic_configs(refused)).items():
-                if all(is_so(change, entries) for change in changes[topic]):
-                    altered[topic] = None
-        return altered
+        return await altered_configs(await self.flow.admin("target"), changes)
 
     async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where the logs of target partitions end."""
@@ -272,6 +266,29 @@ class BackfillSession:
             synced=lambda entries: config_operations(entries, filtered) if syncs else (),
             held=self.flow.held,
         )
+
+
+async def altered_configs(
+    target: Admin, changes: Mapping[str, Sequence[ConfigOp]]
+) -> Mapping[str, ServerError | None]:
+    """Change topic configs; a refusal of what they are already is none, and topics that are gone say so at once."""
+    try:
+        altered = await target.alter_topic_configs(changes)
+    except RetriableError:
+        # A request whose topics are all unknown is repeated until its time is over.
+        if not changes or await target.describe_topics(changes):
+            raise
+        return {topic: server_error(UNKNOWN_TOPIC_OR_PARTITION, topic) for topic in changes}
+    refused = [
+        topic
+        for topic, error in altered.items()
+        if error is not None and error.code != UNKNOWN_TOPIC_OR_PARTITION
+    ]
+    with suppress(FatalServerError):
+        for topic, entries in (await target.describe_topic_configs(refused)).items():
+            if all(is_so(change, entries) for change in changes[topic]):
+                altered[topic] = None
+    return altered
 
 
 def is_so(change: ConfigOp, entries: Sequence[ConfigEntry]) -> bool:

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.flows.graph import FlowNode
-from mm2py.mirror.backfills import NO_DRIVER, Job, Lease, Order, Wanted, Wish, new_id
+from mm2py.mirror.backfills import NO_DRIVER, Job, JobKind, Lease, Order, Wanted, Wish, new_id
 from mm2py.observability.logging import SecretMask, hide_userinfo
 from mm2py.runtime.errors import (
     BadRequestError,
@@ -27,7 +27,7 @@ from mm2py.runtime.errors import (
     HerderError,
     NotFoundError,
 )
-from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.backfill_store import BackfillStore, describe_unfinished
 from mm2py.types import FlowName
 from mm2py_jobs.copy.backfill_report import (
     GONE,
@@ -102,9 +102,12 @@ class CommandEnd:
 
     @property
     def cause(self) -> str:
-        """Its own last word, or how the process ended."""
+        """Its own last word, what refused it, or how the process ended."""
         if self.code < 0:
             return f"the process was ended by signal {-self.code}"
+        if self.code == REFUSED and self.out:
+            rows = cast("list[Mapping[str, object]]", json.loads(self.out)["refused"])
+            return "; ".join(_refused(row) for row in rows)
         errors = [line.removeprefix("mm2py: ") for line in self.log if line.startswith("mm2py: ")]
         return errors[-1] if errors else f"the process ended with exit code {self.code}"
 
@@ -285,6 +288,8 @@ class BackfillService:
             self._commands.stop(flow)
         elif job.state.is_over:
             raise ConflictError(f"backfill {identifier} is {job.state.value}")
+        elif job.kind is JobKind.STREAM:
+            raise ConflictError(describe_unfinished(job, str(flow)))
         elif wanted is not Wanted.CANCEL and not job.state.is_copied:
             raise ConflictError(f"backfill {identifier}: {job.cause or NO_DRIVER}")
         else:
@@ -338,6 +343,8 @@ class BackfillService:
         job = entry.job
         if job is not None and job.state.is_over:
             raise ConflictError(f"backfill {job.id} is {job.state.value}: plan another one")
+        if job is not None and entry.kind != "backfill":
+            raise ConflictError(describe_unfinished(job, str(entry.flow)))
         if entry.flow in self._driving:
             raise ConflictError(f"backfill {entry.id} is starting, running or just ending")
         if job is None:
@@ -357,12 +364,7 @@ class BackfillService:
 
     def _refusal(self, ended: CommandEnd) -> HerderError:
         """Return why a plan was not made, as an answer."""
-        if ended.code == REFUSED and ended.out:
-            rows = cast("list[Mapping[str, object]]", json.loads(ended.out)["refused"])
-            text = "; ".join(_refused(row) for row in rows)
-        else:
-            text = ended.cause
-        text = self._mask.apply(text)
+        text = self._mask.apply(ended.cause)
         if ended.code == REFUSED:
             return ConflictError(text)
         return BadRequestError(text) if ended.code == USAGE else HerderError(text, status=503)

@@ -59,6 +59,19 @@ class BackfillOrder:
     """Of the job, where a worker has planned it; this process then ends with that worker."""
     accepts_expiry: bool = False
 
+    def check_continues(self, job: Job) -> None:
+        """Refuse to continue an unfinished job for other partitions: it would end as done without them.
+
+        Raises:
+            BackfillRefusedError: it was begun with other arguments, and not all of them are left out.
+        """
+        begun, wanted = (job.topics, job.start, job.end), (self.topics, self.start, self.end)
+        if wanted not in (begun, ("", "earliest", "now")):
+            raise BackfillRefusedError(
+                f"backfill {job.id} of {self.flow} is unfinished and was begun with --topics '{job.topics}' --from '{job.start}' --to '{job.end}'",
+                remedy="run it with these to its end first, or end it with mm2py backfill cancel",
+            )
+
     async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
         """Return the plan, of an unfinished job by what it was begun with."""
         topics, start, end = (
@@ -193,17 +206,22 @@ class _Run:
                 await driver.cancel()
                 say(f"backfill {job.id} was to be cancelled, which is done; a new one begins")
                 job = None
+            begins = job is None or not driver.has_reserved
             if job is not None:
-                say(f"backfill {job.id} is unfinished, it is continued")
+                self._order.check_continues(job)
+                of = f" of {job.topics}" if job.topics else ""
+                say(f"backfill {job.id}{of} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
-            elif plan.refused:
+            if begins and plan.refused:
                 return refuse(plan, self._printer)
             task = await session.prepare_topics()
-            if job is None:
+            if begins:
                 # Topics that were just created have configs to look at.
-                plan = _without_copies(await self._order.plan(survey), task)
+                plan = _without_copies(await self._order.plan(survey, job), task)
                 if plan.refused:
                     return refuse(plan, self._printer)
+                for note in plan.notes:
+                    say(f"note: {note}")
             return await self._copy(driver, plan, task)
 
     async def _copy(self, driver: BackfillDriver, plan: Plan, task: Mapping[str, str]) -> int:

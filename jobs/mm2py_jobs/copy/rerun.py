@@ -17,13 +17,13 @@ from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import producer_settings
-from mm2py.errors import ConfigError, Mm2pyError, PartitionError
+from mm2py.errors import ConfigError, FatalError, Mm2pyError, PartitionError
 from mm2py.mirror.backfills import ProgressKind
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import decode_batch
-from mm2py.protocol.topics import NewTopic
+from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.types import TopicPartition
 from mm2py_cli.output import OK, Column, Output, Printer, say
@@ -133,6 +133,8 @@ class _Rerun:
             on_delivered=self._delivered,
             on_failed=self._failed,
         )
+        self._topic_id = NO_TOPIC_ID
+        self._landed = LandedRecords()
         self._records: dict[TopicPartition, int] = {}
         self._pending: dict[TopicPartition, int] = {}
         self._error: Exception | None = None
@@ -151,6 +153,7 @@ class _Rerun:
             raise ConfigError(f"{self._source} has no topic {topic}", remedy="correct --topic")
         if description.error is not None:
             raise description.error
+        self._topic_id = description.topic_id
         numbers = sorted(set(self._order.partitions) or set(description.partitions))
         absent = set(numbers).difference(description.partitions)
         if absent:
@@ -237,6 +240,7 @@ class _Rerun:
                 f"topic {into} of {self._target} is not empty",
                 remedy="delete it, or name another topic with --into",
             )
+        self._landed = LandedRecords({tp: log.end for tp, log in ends.items()})
 
     async def _until_led(self, topic: str, count: int) -> None:
         every = [TopicPartition(topic, number) for number in range(count)]
@@ -262,6 +266,8 @@ class _Rerun:
             raise _first(errors) from None
         finally:
             await self._sender.close()
+        order = self._order
+        await check_topic(Admin(self._source), order.topic, self._topic_id, order.into)
         return self.rows(ranges)
 
     def rows(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
@@ -299,8 +305,9 @@ class _Rerun:
             raise self._error
 
     def _delivered(
-        self, source: TopicPartition, _target: TopicPartition, batch: RecordBatch, _offset: int
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, offset: int
     ) -> None:
+        self._error = self._error or self._landed.note(target, offset, batch.count)
         self._records[source] = self._records.get(source, 0) + batch.count
         self._pending[source] -= batch.count
         self._moved.set()
@@ -308,6 +315,43 @@ class _Rerun:
     def _failed(self, _source: TopicPartition, _target: TopicPartition, error: Exception) -> None:
         self._error = self._error or error
         self._moved.set()
+
+
+@final
+class LandedRecords:
+    """Finds another writer of a topic that was empty, such as a second run into it: records land behind each other, and nothing between.
+
+    Args:
+        ends: where logs ended before; 0 for those of a new topic.
+    """
+
+    def __init__(self, ends: Mapping[TopicPartition, int] | None = None) -> None:
+        self._ends = dict(ends or {})
+
+    def note(self, target: TopicPartition, offset: int, count: int) -> FatalError | None:
+        """Take where records have landed, -1 where the broker did not say; return the error."""
+        expected = self._ends.get(target, 0)
+        self._ends[target] = max(expected, offset) + count
+        if offset in (expected, -1):
+            return None
+        return FatalError(
+            f"records were stored at offset {offset} of {target}, expected {expected}: another program writes to it",
+            remedy=f"delete {target.topic}, and run it again while nothing else writes to it",
+        )
+
+
+async def check_topic(source: Admin, topic: str, topic_id: bytes, into: str) -> None:
+    """Refuse what was read of two topics of the same name, which offsets alone do not tell apart; asked behind the copy.
+
+    Raises:
+        FatalError: the topic is another one by now.
+    """
+    now = (await source.describe_topics([topic])).get(topic)
+    if now is None or is_another_topic(topic_id, now.topic_id):
+        raise FatalError(
+            f"{topic} was deleted on the source while it was copied: {into} may have records of two topics of that name",
+            remedy=f"delete {into}, and run it again",
+        )
 
 
 def original_of(into: str, topic: str, sides: FlowSides, listed: Iterable[str]) -> str:

@@ -47,7 +47,8 @@ def show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
 async def _show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
         check_engine(session)
-        plan = await (await session.survey()).plan("", Boundary(), Boundary(), accepts_expiry=True)
+        survey = await session.survey()
+        plan = await survey.plan("", Boundary(), Boundary(), accepts_expiry=True, has_end=False)
         await session.open_if_there()
         job = session.store.job
         if job is not None and not job.state.is_over and job.kind is not JobKind.STREAM:

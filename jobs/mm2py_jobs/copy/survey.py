@@ -6,6 +6,7 @@ offset map -> a range per partition, or why it is refused -> ``Plan``.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -13,9 +14,10 @@ from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescr
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
 from mm2py.config.java_regex import PatternList
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UnsupportedVersionError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
+from mm2py.mirror.offset_lookup import Beginning, beginning_of
 from mm2py.mirror.offset_map import (
     Page,
     PartitionMap,
@@ -38,31 +40,21 @@ from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
+from mm2py_jobs.copy.target_settings import REASONS, changed_settings, smaller_batches
 from mm2py_jobs.log.range_reader import LogEnds
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LONG_MAX: Final = str((1 << 63) - 1)
 LEADERS_S: Final = 20.0
 LOOK_S: Final = 0.3
 SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 
-REASONS: Final[Mapping[str, str]] = {
-    "retention.ms": "the target would delete records older than that as soon as they are copied",
-    "retention.bytes": "the target would delete the beginning while the end is copied",
-    "message.timestamp.before.max.ms": "the target would refuse records that are older than that",
-}
 _RECREATED: Final = (
     "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
     " former one; it was left alone: verify it again"
 )
-UNLIMITED_VALUES: Final = {
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "message.timestamp.before.max.ms": LONG_MAX,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +102,10 @@ class Known:
     )
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     ids: Mapping[TopicPartition, bytes] = field(default_factory=dict[TopicPartition, bytes])
+    begins: Mapping[TopicPartition, Beginning] = field(
+        default_factory=dict[TopicPartition, Beginning]
+    )
+    """Where whole maps begin."""
 
     def resume(self, partition: TopicPartition) -> int:
         """Return where the copy of a partition continues, -1 where there is none."""
@@ -188,6 +184,28 @@ async def known_copies(
     return replace(copies, positions=positions)
 
 
+async def copied_now(
+    source: Admin,
+    known: Known,
+    ids: Mapping[str, bytes],
+    logs: Mapping[TopicPartition, LogEnds],
+) -> Mapping[TopicPartition, int]:
+    """Return the offsets below which the source's present logs are copied, after recreation and truncation; ``ids`` of its topics.
+
+    Raises:
+        RetriableError: a leader does not answer.
+    """
+    epochs = {
+        tp: epoch
+        for tp in logs
+        if (epoch := known.epoch(tp, known.resume_in(tp, ids[tp.topic]))) >= 0
+    }
+    ended: Mapping[TopicPartition, EpochEnd] = {}
+    with suppress(UnsupportedVersionError):  # before 2.0
+        ended = await source.epoch_ends(epochs) if epochs else {}
+    return {tp: known.copied(tp, ids[tp.topic], log, ended.get(tp)) for tp, log in logs.items()}
+
+
 @final
 class CopiesReader:
     """Reads how far a flow has copied, again and again: each time only what is new.
@@ -212,6 +230,7 @@ class CopiesReader:
         self._incarnations: dict[TopicPartition, bytes] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._ids: dict[TopicPartition, bytes] = {}
+        self._begins: dict[TopicPartition, Beginning] = {}
 
     async def read(self) -> Known:
         """Read to the ends of now; topics that do not exist hold nothing.
@@ -232,6 +251,7 @@ class CopiesReader:
             dict(self._incarnations),
             dict(self._epochs),
             dict(self._ids),
+            dict(self._begins),
         )
 
     async def close(self) -> None:
@@ -272,8 +292,12 @@ class CopiesReader:
         pages = self._pages
         try:
             partition, number = decode_page_key(record.key)
+            if not number:
+                self._begins.pop(partition, None)
             if record.value is not None:
-                pages[partition] = decode_page(number, bytes(record.value))
+                page = pages[partition] = decode_page(number, bytes(record.value))
+                if not number and page.segments:
+                    self._begins[partition] = beginning_of(page.segments[0])
             elif partition in pages and pages[partition].number == number:
                 del pages[partition]
         except ProtocolError as error:
@@ -341,11 +365,17 @@ class Survey:
         )
 
     async def plan(
-        self, topics: str, start: Boundary, end: Boundary, *, accepts_expiry: bool = False
+        self,
+        topics: str,
+        start: Boundary,
+        end: Boundary,
+        *,
+        accepts_expiry: bool = False,
+        has_end: bool = True,
     ) -> Plan:
         """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all.
 
-        Partitions of which the target would delete records after the run are refused, unless that is accepted.
+        Partitions of which the target would delete records after the run are refused, unless that is accepted; of a job that ``has_end`` also ``_gone_logs``.
         """
         chosen = _matching(topics, self._flow.copies)
         if not chosen:
@@ -362,6 +392,13 @@ class Survey:
         ranges, refused = await self._ranges(partitions, start, end)
         known = await known_copies(self._target, self._flow, partitions, self._clock)
         refused |= await self._target_refusals(partitions, chosen, copies, known)
+        if has_end:
+            passed = {
+                tp: last
+                for tp, (_, last, low) in ranges.items()
+                if tp not in refused and low < last <= known.resume(tp)
+            }
+            refused |= await self._gone_logs(passed, sources, known)
         sizes = await self._sizes(sources)
         planned: list[PartitionPlan] = []
         for partition in partitions:
@@ -401,7 +438,7 @@ class Survey:
             ),
             settings=settings,
             reasons=REASONS,
-            notes=(*notes, *self._left_out(partitions)),
+            notes=(*notes, *self._left_out(partitions), *_in_front(ranges, known)),
         )
 
     def _left_out(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
@@ -547,6 +584,31 @@ class Survey:
                 )
         return refused
 
+    async def _gone_logs(
+        self,
+        passed: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicDescription],
+        known: Known,
+    ) -> dict[TopicPartition, str]:
+        """Return of which partitions only the flow's position is behind the range, which is of a log that is not there any more: they would be done at once."""
+        starts, ends = [
+            await self._offsets(self._source, dict.fromkeys(passed, at))
+            for at in (EARLIEST, LATEST)
+        ]
+        logs = {
+            tp: LogEnds(starts[tp].offset, ends[tp].offset)
+            for tp in passed
+            if starts[tp].error is None and ends[tp].error is None
+        }
+        ids = {name: it.topic_id for name, it in topics.items()}
+        copied = await copied_now(self._source, known, ids, logs)
+        return {
+            tp: f"the flow has copied it up to offset {known.resume(tp)}, of a log that is not there any more: its topic was created again,"
+            f" or the log was cut; let the flow copy what is there now from offset {at} on, then run this again"
+            for tp, at in copied.items()
+            if at < passed[tp]
+        }
+
     async def _sizes(self, topics: Mapping[str, TopicDescription]) -> Mapping[TopicPartition, int]:
         try:
             return await self._source.partition_sizes(
@@ -567,37 +629,15 @@ def _matching(topics: str, of: Mapping[str, T]) -> Mapping[str, T]:
     return {name: it for name, it in of.items() if patterns.matches(name)}
 
 
-async def changed_settings(
-    target: Admin, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
-) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
-    """Return what has to be changed on target topics for a run, and what is only worth knowing."""
-    topics = sorted({it.target_topic for it in planned if it.start < it.end})
-    configs = await target.describe_topic_configs([it for it in topics if it in copies])
-    changes: list[SettingChange] = []
-    notes: list[str] = []
-    for topic in topics:
-        entries = {entry.name: entry for entry in configs.get(topic, ())}
-        changes += _changes(topic, entries)
-        notes += _notes(topic, entries)
-        if topic not in copies:
-            notes.append(
-                f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
-            )
-    return tuple(changes), tuple(notes)
-
-
-def smaller_batches(
-    topic: str, entries: Sequence[ConfigEntry], of_source: Sequence[ConfigEntry]
+def _in_front(
+    ranges: Mapping[TopicPartition, tuple[int, int, int]], known: Known
 ) -> tuple[str, ...]:
-    """Return a note where a target topic takes smaller batches than its source topic."""
-    here, there = (
-        value_of({it.name: it for it in side}, "max.message.bytes") for side in (entries, of_source)
-    )
-    if not here or not there or int(here) >= int(there):
-        return ()
-    return (
-        f"{topic} has max.message.bytes={here}, its source {there}: batches above it are cut, a record above it stops"
-        f" its partition; raise max.message.bytes of {topic}",
+    """Return notes of what lies in a range before the flow's first copy, with nothing before that on the target."""
+    return tuple(
+        f"{tp}: the flow began at offset {begins.source} of it; what lies below, from {first} on, is not copied: history cannot be put"
+        " in front of copies"
+        for tp, (first, _, _) in sorted(ranges.items())
+        if (begins := known.begins.get(tp)) and not begins.target and first < begins.source
     )
 
 
@@ -607,32 +647,3 @@ def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
         return 0
     end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
     return max(0, end - part.start)
-
-
-def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChange]:
-    changes: list[SettingChange] = []
-    deletes = "delete" in value_of(entries, "cleanup.policy")
-    for name, unlimited in UNLIMITED_VALUES.items():
-        entry = entries.get(name)
-        if entry is None or entry.value in (None, unlimited):
-            continue
-        if name.startswith("retention.") and not deletes:
-            continue
-        own = any(it.name == name and it.source.name == "DYNAMIC_TOPIC_CONFIG" for it in (entry,))
-        changes.append(SettingChange(topic, name, entry.value if own else None, unlimited))
-    return changes
-
-
-def _notes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[str]:
-    notes: list[str] = []
-    if value_of(entries, "message.timestamp.type") == "LogAppendTime":
-        notes.append(
-            f"{topic} has message.timestamp.type=LogAppendTime: records get the time of the copy"
-        )
-    if (codec := value_of(entries, "compression.type")) not in ("", "producer"):
-        notes.append(
-            f"{topic} has compression.type={codec}: the target compresses every batch anew"
-        )
-    if "compact" in value_of(entries, "cleanup.policy"):
-        notes.append(f"{topic} is compacted: counts of both sides differ by right")
-    return notes

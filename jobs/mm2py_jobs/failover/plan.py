@@ -118,7 +118,8 @@ class FailoverPlan:
     ``would_lose`` is the number that ``--accept-loss`` has to name: offsets that nothing copies, since their partition or the flow failed, is held,
     paused or stopped; ``awaited`` of them are above open transactions that the drain waits for. ``copied_first``: ordinary lag beside them, which
     a failover copies before clients move; it is lost only with the source itself, 0 if that does not answer.
-    ``transactions``: all open ones in the flow's topics, except mirrors'. ``state``: of the flow, empty if no worker of it answers.
+    ``transactions``: all open ones in the flow's topics, except mirrors'; they hang by ``source_ms``, which is the time of the source's controller where
+    they do by the driver's clock. ``state``: of the flow, empty if no worker of it answers.
     ``standing``: why the clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end first, and how to
     end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers that no ACL blocks. ``writers`` is null if the brokers do
     not disclose producers.
@@ -140,6 +141,7 @@ class FailoverPlan:
     jobs: tuple[str, ...] = ()
     awaited: int = 0
     copied_first: int = 0
+    source_ms: int = 0
     topics: tuple[TopicRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     writers: tuple[WriterRow, ...] | None = ()
@@ -148,9 +150,8 @@ class FailoverPlan:
     @property
     def hanging(self) -> tuple[OpenTransaction, ...]:
         """Transactions that are not worth waiting for."""
-        return tuple(
-            transaction for transaction in self.transactions if transaction.hangs(self.at_ms)
-        )
+        now_ms = self.source_ms or self.at_ms
+        return tuple(transaction for transaction in self.transactions if transaction.hangs(now_ms))
 
     def remarks(self, accept_loss: int) -> Iterator[str]:
         """Yield what a user should know before it begins, and by how much ``accept_loss`` exceeds the plan."""

@@ -42,9 +42,10 @@ from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import error_name
-from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, TopicPartition
+from mm2py_jobs.copy.survey import copied_now
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_record, stop_without_workers
@@ -375,18 +376,8 @@ class FailoverSides:
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
     ) -> Mapping[TopicPartition, int]:
         """Return the offsets below which the source's current logs are copied, after recreation and truncation."""
-        copies, ids = await self._clusters.known(), self._clusters.source_ids
-        epochs = {
-            tp: epoch
-            for tp in logs
-            if (epoch := copies.epoch(tp, copies.resume_in(tp, ids[tp.topic]))) >= 0
-        }
-        ended: Mapping[TopicPartition, EpochEnd] = {}
-        with suppress(UnsupportedVersionError):  # before 2.0
-            ended = await Admin(cluster).epoch_ends(epochs)
-        return {
-            tp: copies.copied(tp, ids[tp.topic], log, ended.get(tp)) for tp, log in logs.items()
-        }
+        clusters = self._clusters
+        return await copied_now(Admin(cluster), await clusters.known(), clusters.source_ids, logs)
 
     async def _ends_of_others(
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]

@@ -6,7 +6,7 @@ source is gone, from what the target and the worker know of it. ``time_plan`` as
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, final
 
@@ -87,7 +87,7 @@ async def plan_failover(
     Raises:
         RetriableError: the target does not answer.
     """
-    problems = _Problems()
+    problems, source_ms = _Problems(), clusters.clock.now_ms()
     now, back = await _flows(clusters.name, control, problems)
     if clusters.config.get("transforms"):
         problems.of_flow.append(
@@ -96,8 +96,9 @@ async def plan_failover(
     try:
         progress = await sides.progress()
         opened = await sides.open_transactions(progress.held)
+        source_ms = await time_of_transactions(clusters, opened)
         stuck = await control.not_copied(clusters.name, () if now is None else now.failed_tasks)
-        topics = _Source(clusters, problems, opened, stuck)
+        topics = _Source(clusters, problems, opened, stuck, source_ms)
         rows, awaited = await topics.topics(progress, now), topics.awaited
         groups = await _groups(clusters, problems)
         writers = await _writers(clusters, problems)
@@ -117,6 +118,7 @@ async def plan_failover(
         flow=str(clusters.name),
         kind=str(kind),
         at_ms=clusters.clock.now_ms(),
+        source_ms=source_ms,
         source_reachable=there,
         state="" if now is None else now.state,
         reverse_state="" if back is None or not back.enabled else back.state,
@@ -136,6 +138,19 @@ async def plan_failover(
         writers=None if writers is None else tuple(writers),
         transactions=tuple(opened),
     )
+
+
+async def time_of_transactions(
+    clusters: FailoverClusters, opened: Sequence[OpenTransaction]
+) -> int:
+    """Return the time that says which of them hang: the source's controller is asked where one does by our clock, which may be ahead."""
+    now_ms = clusters.clock.now_ms()
+    if any(it.hangs(now_ms) for it in opened):
+        with suppress(Mm2pyError):  # brokers before 3.3, or without the right to ask
+            async with clusters.source() as source:
+                told_ms = await Admin(source).controller_time_ms()
+            return min(now_ms, told_ms) if told_ms >= 0 else now_ms
+    return now_ms
 
 
 async def _flows(
@@ -232,8 +247,9 @@ class _Source:
         problems: _Problems,
         opened: Sequence[OpenTransaction],
         stuck: Mapping[TopicPartition, str] | None,
+        source_ms: int,
     ) -> None:
-        self._clusters, self._problems = clusters, problems
+        self._clusters, self._problems, self._source_ms = clusters, problems, source_ms
         self._opened, self._stuck = opened, stuck
         self.awaited = 0
         """Offsets that would be lost if the drain did not wait for open transactions."""
@@ -284,7 +300,7 @@ class _Source:
         if not waits:
             return 0
         lost = tail.end - max(tail.start, progress.stable[tail.tp])
-        if not any(it.hangs(self._clusters.clock.now_ms()) for it in opened):
+        if not any(it.hangs(self._source_ms) for it in opened):
             self.awaited += lost
         return lost
 

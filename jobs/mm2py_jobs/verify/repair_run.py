@@ -19,7 +19,7 @@ from mm2py_jobs.copy.backfill import Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import driver_of
 from mm2py_jobs.copy.backfill_spark import SparkRun
-from mm2py_jobs.copy.known_maps import known_maps, not_copied
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
 from mm2py_jobs.copy.plan import PartitionPlan
 from mm2py_jobs.copy.survey import BeginsAgain
 from mm2py_jobs.open_flow import flow_plan
@@ -119,7 +119,7 @@ async def _copy(
         await session.open_topic()
         driver = driver_of(session, SYSTEM_CLOCK)
         job = await driver.claim()
-        if job is not None:
+        if job is not None and driver.has_reserved:
             raise unfinished(job, str(session.name))
         if not plan.partitions:
             return refused, {}
@@ -147,10 +147,21 @@ async def _lost(
     """Return what of each range is neither copied nor on the source any more."""
     starts = await session.source_starts({it.source for it in partitions})
     maps = await known_maps(session.flow.target.cluster, session.name.source)
+    return lost_of(partitions, starts, maps)
+
+
+def lost_of(
+    partitions: Sequence[PartitionPlan],
+    starts: Mapping[TopicPartition, int],
+    maps: Mapping[TopicPartition, KnownMap],
+) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Return what lies below the starts of the source's logs and is in no map; without one nothing was copied."""
     return {
-        it.source: [*not_copied(it.start, min(it.end, start), maps[it.source].segments())]
+        it.source: [
+            *not_copied(it.start, min(it.end, start), maps.get(it.source, KnownMap()).segments())
+        ]
         for it in partitions
-        if (start := starts[it.source]) > it.start and it.source in maps
+        if (start := starts[it.source]) > it.start
     }
 
 

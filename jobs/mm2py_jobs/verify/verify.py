@@ -236,7 +236,15 @@ def by_the_map(plan: PartitionPlan) -> dict[str, object]:
         for it in range(first, min(end, first + _FEW))
     ]
     ends_early = plan.lost != NOTHING and not plan.lost_before
-    return _answer(plan, Comparison(differences=lost, tail=plan.lost.first if ends_early else -1))
+    end = plan.source_ranges[-1].end if plan.source_ranges else 0
+    return _answer(
+        plan,
+        Comparison(
+            differences=lost,
+            behind=plan.covered if plan.covered < end else -1,
+            tail=plan.lost.first if ends_early else -1,
+        ),
+    )
 
 
 # ---- in a task

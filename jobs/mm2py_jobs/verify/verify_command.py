@@ -136,14 +136,18 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         if order.repairs and report["differences"]:
             report = _repaired(order, report, verify, printer)
         differences = rows_of(report, "differences")
+        # As the exit code has it: JSON, what workers show and the last line say the same.
+        report["equal"] = exit_code(report) == OK
         telling.end(
-            equal=report["equal"] and not _nothing(report),
+            equal=report["equal"],
             records=report["checked_records"],
-            differences=len(differences),
+            differences=len(differences) + _lost(report),
             not_compared=len(cast("list[str]", report["not_compared"])),
-            result=_verdict(report, differences),
+            result=verdict(report, differences),
         )
     _print(report, printer)
+    if not printer.is_table and not differences and (nothing := _nothing(report)):
+        say(nothing)
     for line in cast("list[str]", report["not_compared"]):
         say(f"not compared: {line}")
     return exit_code(report)
@@ -158,7 +162,7 @@ def _repaired(
     """Repair what can be, compare that again, and return the report of both."""
     from mm2py_jobs.verify.repair_run import RepairOrder, repair, repaired_report
 
-    say(_verdict(report, rows_of(report, "differences")))
+    say(verdict(report, rows_of(report, "differences")))
     repair_order = RepairOrder(
         order.path, str(order.flow), order.place, order.deletes, order.rate_limit
     )
@@ -172,19 +176,19 @@ def _repaired(
 
 def exit_code(report: Mapping[str, object]) -> int:
     """Return how the command ends; a flow that has copied nothing of what there is does not pass, nor a repair that lost records."""
-    if report["differences"] or any(row["lost"] for row in _repairs(report)):
+    if report["differences"] or _lost(report):
         return NOT_EQUAL
-    if nothing := _nothing(report):
-        say(nothing)
-        return UNHEALTHY
-    return OK if report["equal"] else UNHEALTHY
+    return OK if report["equal"] and not _nothing(report) else UNHEALTHY
 
 
 def _nothing(report: Mapping[str, object]) -> str:
     """Say that nothing was compared, where that is so."""
     partitions = rows_of(report, "partitions")
     waiting = sum(count_of(row, "not_copied_offsets") or 0 for row in partitions)
-    if partitions and (report["checked_records"] or not waiting):
+    compared = report["checked_records"]
+    if not report["tier"]:  # which reads no record
+        compared = any(row["target_ranges"] for row in partitions)
+    if partitions and (compared or not waiting):
         return ""
     return f"nothing was compared: {waiting:,} source offsets are not copied"
 
@@ -210,16 +214,27 @@ def _print(report: Mapping[str, object], printer: Printer) -> None:
             say(f"{row['topic']}-{row['partition']}: {cast('Row', row['repair'])['text']}")
         for note in cast("list[str]", row["notes"]):
             say(f"{row['topic']}-{row['partition']}: {note}")
-    say(_verdict(report, differences))
+    say(verdict(report, differences))
 
 
 def _repairs(report: Mapping[str, object]) -> Sequence[Row]:
     return rows_of(report, "repairs") if "repairs" in report else ()
 
 
-def _verdict(report: Mapping[str, object], differences: list[Row]) -> str:
+def _lost(report: Mapping[str, object]) -> int:
+    """Return how many offsets a repair found on neither side."""
+    ranges = (it for row in _repairs(report) for it in cast("Sequence[Sequence[int]]", row["lost"]))
+    return sum(end - first for first, end in ranges)
+
+
+def verdict(report: Mapping[str, object], differences: Sequence[Row]) -> str:
+    """Return the last line of a report; it says no more than the exit code."""
     checked = int(str(report["checked_records"]))
+    if (lost := _lost(report)) and not differences:
+        return f"NOT equal: neither side has {lost:,} offsets; {checked:,} records are the same"
     if not differences:
+        if nothing := _nothing(report):
+            return nothing
         lines = cast("list[str]", report["not_compared"])
         rest = f"; {len(lines):,} partitions were NOT compared" if lines else ""
         return f"equal: {checked:,} records are the same on both sides{rest}"

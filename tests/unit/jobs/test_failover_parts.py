@@ -53,7 +53,12 @@ from mm2py_jobs.failover.steps import (
     FailoverSides,
     FencePlan,
 )
-from mm2py_jobs.failover.survey import not_copying, stays_behind, time_plan
+from mm2py_jobs.failover.survey import (
+    not_copying,
+    stays_behind,
+    time_of_transactions,
+    time_plan,
+)
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.open_flow import FlowNow as OpenFlowNow
@@ -455,6 +460,47 @@ async def test_a_drill_is_not_ready_where_a_flow_or_topic_rests_also_without_lag
     timed = await time_plan(clusters, sides, ask, request)
     assert timed.reasons == ((reason,) if reason else ())
     assert timed.ready is not bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "hangs"), [(HANGS_MS, False), (HANGS_MS + 2, True), (-1, True)]
+)
+async def test_a_transaction_hangs_only_where_the_source_s_clock_says_so_too(
+    monkeypatch: pytest.MonkeyPatch, told_ms: int, *, hangs: bool
+) -> None:
+    class Cluster(Rehearsed):
+        """One whose controller tells its time, or not; the driver's clock is ahead of it."""
+
+        asked = 0
+
+        @asynccontextmanager
+        async def source(self) -> AsyncGenerator[None]:
+            yield
+
+        async def controller_time_ms(self) -> int:
+            Cluster.asked += 1
+            if told_ms < 0:
+                raise RetriableError("the connection was closed")
+            return told_ms
+
+    cluster = Cluster()
+
+    def admin(_: object) -> Cluster:
+        return cluster
+
+    monkeypatch.setattr("mm2py_jobs.failover.survey.Admin", admin)
+    now_ms = cluster.clock.now_ms()
+    since_ms = now_ms - 2 * HANGS_MS
+    told_ms = told_ms if told_ms < 0 else since_ms + told_ms
+    opened = OpenTransaction(
+        topic="orders", partition=0, offset=7, producer_id=9, epoch=1, since_ms=since_ms
+    )
+    clusters = cast("FailoverClusters", cluster)
+    source_ms = await time_of_transactions(clusters, [opened])
+    found = replace(plan(lost=7, awaited=7), transactions=(opened,), source_ms=source_ms)
+    assert bool(found.hanging) is hangs
+    assert await time_of_transactions(clusters, [replace(opened, since_ms=now_ms)]) == now_ms
+    assert Cluster.asked == 1, "only where one hangs by our clock"
 
 
 class Coordinators:

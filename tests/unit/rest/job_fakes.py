@@ -62,10 +62,10 @@ class FakeCommands:
     def stop(self, flow: FlowName) -> None:
         self.stopped.append(flow)
 
-    def end(self, code: int, *lines: str) -> None:
+    def end(self, code: int, *lines: str, out: str = "") -> None:
         """Let the run end."""
         assert self.ended is not None
-        self.ended.set_result(CommandEnd(code, "", lines))
+        self.ended.set_result(CommandEnd(code, out, lines))
 
 
 def with_backfill(herder: FakeHerder) -> None:

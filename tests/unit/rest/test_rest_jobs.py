@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.graph import FlowNode
 from mm2py.flows.service import READS_AT_ONCE
-from mm2py.mirror.backfills import ALIVE_S, Job, JobState, Lease, Order, Wanted
+from mm2py.mirror.backfills import ALIVE_S, Job, JobKind, JobState, Lease, Order, Wanted
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.rest.app import internal_app
@@ -125,6 +125,15 @@ async def test_a_driver_that_fails_before_it_begins_is_shown_with_what_it_wrote(
     assert stage.show(identifier)["cause"] == ""
 
 
+async def test_a_driver_whose_checks_refuse_is_shown_with_what_they_found() -> None:
+    stage = Stage()
+    identifier = await stage.driven()
+    rows = [{"topic": "t", "partition": 3, "reason": "is not empty"}]
+    stage.commands.end(3, out=json.dumps({"state": "REFUSED", "refused": rows}))
+    await until(lambda: stage.show(identifier)["state"] == "FAILED")
+    assert stage.show(identifier)["cause"] == "t-3: is not empty"
+
+
 async def test_another_worker_shows_why_a_driver_failed() -> None:
     stage = Stage()
     identifier = await stage.driven()
@@ -196,6 +205,25 @@ async def test_what_is_starting_can_be_cancelled_and_what_is_planned_only_starte
     assert stage.commands.stopped == [AB]
     stage.commands.end(-15)
     await until(lambda: stage.show(identifier)["state"] == "FAILED")
+
+
+async def test_verbs_of_a_backfill_leave_a_stream_and_a_restore_alone() -> None:
+    stage = Stage()
+    await stage.begun()
+    for job, refused in (
+        (replace(JOB, kind=JobKind.STREAM, state=JobState.FAILED), "where its driver is gone"),
+        (replace(JOB, archive="/backup", state=JobState.FAILED), "restore j of /backup"),
+    ):
+        await stage.store.post([job])
+        await stage.store.refresh()
+        with pytest.raises(ConflictError, match=refused):
+            await stage.start()
+        if job.kind is JobKind.STREAM:
+            for wanted in Wanted:
+                with pytest.raises(ConflictError, match=refused):
+                    await stage.wish(wanted)
+    assert stage.commands.runs == []
+    assert stage.store.wanted is Wanted.RUN
 
 
 async def test_no_plan_is_made_beside_an_unfinished_backfill() -> None:

@@ -1,11 +1,14 @@
 """What a lane of a restore reads; the names are the contract of tasks and the invariants of ``mm2py_jobs.archive.archive_task``."""
 
+import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -15,23 +18,33 @@ from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Run
 from mm2py.client.pacing import ByteRate
 from mm2py.errors import ConfigError
+from mm2py.mirror.backfills import Job, JobState
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.task_contract import BatchTaskContract, ended
 from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive import run_lane
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
+    ArchiveHead,
     FileManifest,
+    Shape,
     batch_row,
     manifest_name,
     partition_folder,
+    put_or_check,
 )
+from mm2py_jobs.archive.archive_format import ArchivedTopic as StoredTopic
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
+from mm2py_jobs.archive.restore import read_archive
+from mm2py_jobs.archive.restore_runs import run_each
 from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
+from mm2py_jobs.copy.backfill import STOPPED
 from mm2py_jobs.log.log_batches import log_batch
 from mm2py_jobs.spark.session import require_spark
+from tests.kit.fakes.broker import FakeBroker
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 BUDGET = 1 << 20
@@ -209,6 +222,61 @@ for name in ("pyspark", "pyarrow", "pandas"):
 def _without_spark(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", _CODE + code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_too(
+    tmp_path: Path,
+) -> None:
+    store = ArchiveStore(str(tmp_path))
+    ranges = (("first", 0, 20, -1), ("end", 50, 100, 20))
+    for name, first, end, lost_from in ranges:
+        manifest = FileManifest(
+            topic="t", partition=0, first=first, end=end, records=0, size_bytes=0, file=name, sha256="", lost_from=lost_from
+        )  # fmt: skip
+        store.put_if_absent(manifest_name(TopicPartition("t", 0), manifest.begins), manifest.to_bytes())  # fmt: skip
+    async with FakeBroker(topics={"t": 1}) as broker:
+        lane = {
+            "path": store.path,
+            "shape": "batches",
+            "source": {"bootstrap.servers": f"127.0.0.1:{broker.port}"},
+            "alias": "A",
+            "partitions": [("t", 0, 0, 100, -1)],
+            "finds_mirrors": False,
+            "read_committed": False,
+            "rate": 0,
+        }
+        (answer,) = cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])  # fmt: skip
+    assert (answer["to"], answer["files"], answer["cause"]) == (100, 2, "")
+    assert (answer["lost_from"], answer["lost_to"]) == (20, 50)
+
+
+@pytest.mark.parametrize(("begins", "lost"), [({"0": 0}, 20), ({"0": 20}, 0), ({}, 0)])
+def test_files_that_are_gone_from_the_beginning_of_an_archive_are_named(
+    tmp_path: Path, begins: dict[str, int], lost: int
+) -> None:
+    store = ArchiveStore(str(tmp_path))
+    head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
+    put_or_check(store, "manifest.json", head)
+    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={}, begins=begins)
+    put_or_check(store, "topic=one/topic.json", topic)
+    publish(store, ONE, 20, 40)
+    (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
+    assert (log.begins, log.end, log.lost) == (20, 40, lost)
+
+
+async def test_a_restore_that_is_stopped_or_cancelled_begins_no_further_part() -> None:
+    def run(job: Job) -> Callable[[], Awaitable[Job]]:
+        async def ended() -> Job:
+            return job
+
+        return ended
+
+    done = Job(id="j", state=JobState.DONE, run=1, lanes=1)
+    damaged = replace(done, state=JobState.FAILED, cause="1 partitions are not copied")
+    assert await run_each([run(damaged), run(done)]) == [damaged, done]
+    for state, cause in ((JobState.FAILED, STOPPED), (JobState.CANCELLED, "cancelled")):
+        ended = replace(done, state=state, cause=cause)
+        assert await run_each([run(ended), run(done)]) == [ended]
 
 
 def test_status_and_cancel_of_jobs_load_neither_pyspark_nor_pyarrow() -> None:

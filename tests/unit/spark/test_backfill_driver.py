@@ -1,14 +1,18 @@
 """The driver over a topic in memory; the names are the invariants of ``mm2py_jobs.copy.backfill``."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import pytest
 
-from mm2py.errors import FatalError, RetriableError
+from mm2py.client.connect.admin import Admin, ConfigOp
+from mm2py.errors import FatalError, RequestTimedOutError, RetriableError, ServerError
 from mm2py.mirror.backfills import (
+    ALIVE_S,
+    BEAT_S,
     LEASE_S,
     RANGE_GONE,
     CopyAgain,
@@ -21,13 +25,19 @@ from mm2py.mirror.backfills import (
     Wish,
     without_driver,
 )
-from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
+from mm2py.protocol.error_codes import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    server_error,
+)
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
 from mm2py.storage.memory import MemoryTopic
+from mm2py.storage.table import Entry
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill import STOPPED, BackfillDriver, Request
+from mm2py_jobs.copy.backfill_flow import altered_configs
 from mm2py_jobs.copy.backfill_report import report
 from mm2py_jobs.copy.live_flow import LET_GO_S
 from mm2py_jobs.copy.plan import PartitionPlan, Plan
@@ -178,6 +188,71 @@ async def test_another_run_continues_what_a_driver_that_died_left_with_its_setti
     assert second.flow.altered == [("SET", "retention.ms", "-1"), ("SET", "retention.ms", "1000")]
 
 
+async def test_a_job_whose_driver_died_before_it_had_reserved_anything_is_begun_as_a_new_one() -> (
+    None
+):
+    died = Stage()
+    await died.store.start()
+    await died.store.post([RUNNING])
+    stage = Stage(died.topic)
+    job = await stage.begin(part(ONE), part(TWO), settings=(SETTING,))
+    assert (job.id, job.run, job.state, job.settings) == ("j", 2, JobState.DONE, (SETTING,))
+    assert stage.lanes == [[ONE], [TWO]]
+    assert {it.run for it in stage.store.leases.values()} == {2}
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+async def test_a_run_that_is_stopped_before_its_lanes_begin_has_none(*, reserved: bool) -> None:
+    stage = Stage()
+    stage.flow.members = ["w1:1"] if reserved else []
+    if not reserved:
+        await stage.driver.stop()
+    running = asyncio.ensure_future(stage.begin(part(ONE)))
+    if reserved:
+        await until(lambda: ONE in stage.store.kept_out())
+        await stage.driver.stop()
+        await stage.store.notice("w1:1", stage.store.reserved)
+    with pytest.raises(FatalError, match=STOPPED):
+        await running
+    await stage.store.refresh()
+    assert (stage.job.state, stage.job.cause, stage.lanes) == (JobState.FAILED, STOPPED, [])
+    assert set(stage.store.kept_out()) == ({ONE} if reserved else set())
+
+
+async def test_a_job_ends_whose_target_topic_was_deleted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+
+    async def unknown(changes: Mapping[str, object]) -> Mapping[str, ServerError]:
+        return dict.fromkeys(changes, server_error(UNKNOWN_TOPIC_OR_PARTITION, "A.t"))
+
+    monkeypatch.setattr(stage.flow, "alter_topic_configs", unknown)
+    assert (await stage.begin(part(ONE), settings=(SETTING,))).state is JobState.DONE
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_settings_of_topics_that_are_all_gone_are_no_longer_insisted_on(
+    *, there: bool
+) -> None:
+    class Target:
+        async def alter_topic_configs(self, _changes: object) -> Mapping[str, ServerError | None]:
+            raise RequestTimedOutError("not within 60000 ms")
+
+        async def describe_topics(self, names: Mapping[str, object]) -> Mapping[str, object]:
+            return dict.fromkeys(names) if there else {}
+
+    changes = {"A.t": [ConfigOp("retention.ms", "SET", "1000")]}
+    asked = altered_configs(cast("Admin", Target()), changes)
+    if there:
+        with pytest.raises(RequestTimedOutError):
+            await asked
+    else:
+        (error,) = (await asked).values()
+        assert error is not None
+        assert error.code == UNKNOWN_TOPIC_OR_PARTITION
+
+
 async def test_lanes_of_a_former_run_are_fenced_and_their_leases_run_out() -> None:
     first = Stage()
     first.failing = FatalError("gone")
@@ -235,6 +310,49 @@ async def test_a_topic_that_another_restore_writes_is_refused_behind_the_reserva
     assert stage.lanes == []
     assert stage.store.kept_out() == {}
     assert stage.job.state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("by_failover", [False, True])
+async def test_what_a_former_run_of_a_restore_has_reserved_stays_so_where_a_later_one_is_refused(
+    *, by_failover: bool
+) -> None:
+    plan, request = Plan(flow="A->B", partitions=(part(ONE),)), replace(REQUEST, archive="/archive")
+
+    async def restored(stage: Stage) -> Job:
+        await stage.store.start()
+        await stage.passing(stage.driver.claim())
+        return await stage.passing(stage.driver.run(plan, request, stage))
+
+    first = Stage()
+    first.failing = FatalError("Spark is gone")
+    with pytest.raises(FatalError, match="Spark is gone"):
+        await restored(first)
+    second = Stage(first.topic)
+    second.flow.members = ["w1:1"]  # does not let go
+    second.flow.failover = FAILOVER if by_failover else None
+    with pytest.raises(BackfillRefusedError):
+        await restored(second)
+    await second.store.refresh()
+    ended = JobState.CANCELLED if by_failover else JobState.FAILED
+    assert (second.job.state, bool(second.store.kept_out())) == (ended, not by_failover)
+
+
+@pytest.mark.parametrize("end", [0, 6, 7])
+async def test_a_job_does_not_continue_behind_copies_that_the_target_has_lost(end: int) -> None:
+    first = Stage()
+    first.failing = FatalError("Spark is gone")
+    with pytest.raises(FatalError, match="Spark is gone"):
+        await first.begin(part(ONE))
+    copied = replace(first.store.leases[ONE], position=7, target_start=0, target_end=7)
+    await first.store.post([copied])
+    second = Stage(first.topic)
+    second.flow.positions, second.flow.ends = {ONE: 7}, {COPY_OF_ONE: end}
+    if end == 7:
+        assert (await second.begin(part(ONE))).state is JobState.DONE
+        return
+    with pytest.raises(BackfillRefusedError, match=rf"A\.t-0 ended at 7 .* ends at {end} now"):
+        await second.begin(part(ONE))
+    assert second.lanes == []
 
 
 async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> None:
@@ -319,6 +437,37 @@ async def test_a_cancel_whose_driver_dies_meanwhile_is_done_without_it() -> None
     await until(lambda: driver.store.wanted is Wanted.CANCEL)
     ended = await stage.passing(_result(asked))
     assert (ended.state, ended.run) == (JobState.CANCELLED, 2)
+
+
+async def test_a_beat_that_waited_for_the_last_record_does_not_come_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    write = stage.writer.write
+
+    async def slow(entries: Sequence[Entry]) -> None:
+        if any(b'"DONE"' in (value or b"") for _, value in entries):
+            await stage.clock.sleep(2 * BEAT_S)
+        await write(entries)
+
+    monkeypatch.setattr(stage.writer, "write", slow)
+    assert (await stage.begin(part(ONE))).state is JobState.DONE
+    await stage.store.refresh()
+    assert stage.job.state is JobState.DONE
+
+
+async def test_a_cancel_that_finds_the_job_done_says_so() -> None:
+    """Its driver was not heard of for a while."""
+    topic = MemoryTopic("backfill")
+    stage, driver = Stage(topic), Stage(topic)
+    await stage.store.start()
+    await driver.store.start()
+    await driver.store.post([RUNNING])
+    asked = asyncio.ensure_future(stage.driver.wish(Wanted.CANCEL))
+    await stage.clock.advance(ALIVE_S + 1)
+    await until(lambda: driver.store.wanted is Wanted.CANCEL)
+    await driver.store.post([replace(RUNNING, state=JobState.DONE)])
+    assert (await stage.passing(_result(asked))).state is JobState.DONE
 
 
 async def test_another_run_copies_although_the_one_before_was_paused() -> None:

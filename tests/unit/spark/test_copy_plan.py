@@ -14,7 +14,15 @@ from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ServerError, UsageError
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
-from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment
+from mm2py.mirror.offset_map import (
+    Mark,
+    Page,
+    PartitionMap,
+    Segment,
+    encode_page,
+    encode_page_key,
+    offset_map_topic,
+)
 from mm2py.mirror.producer_ids import Suppression
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.configs import ConfigEntry
@@ -28,7 +36,8 @@ from mm2py_jobs.archive.restore import ArchivedLog, Restore
 from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, paused_alone, smaller_batches
+from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, known_copies, paused_alone
+from mm2py_jobs.copy.target_settings import smaller_batches
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader
 from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker import FakeBroker
@@ -158,6 +167,76 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
     assert (plan.partitions, plan.refused[0].partition) == ((), 0)
 
 
+@pytest.mark.parametrize(
+    ("page_id", "epoch_end", "refused"),
+    [
+        (b"1", -1, False),  # copied as a whole
+        (b"2", -1, True),  # created again, with fewer records than were copied
+        (b"1", 60, True),  # cut at 60, and written again
+    ],
+)
+async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, page_id: bytes, epoch_end: int, *, refused: bool
+) -> None:
+    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    copied = Known({ONE: 150}, {ONE: of(page_id * 16, covered=150, epoch=4)})
+
+    async def known(*_: object) -> Known:
+        return copied
+
+    class Source(Sides):
+        async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
+            there = await super().describe_topics(names)
+            return {it: replace(topic, topic_id=b"1" * 16) for it, topic in there.items()}
+
+        async def epoch_ends(
+            self, epochs: Mapping[TopicPartition, int]
+        ) -> Mapping[TopicPartition, EpochEnd]:
+            return {tp: EpochEnd(*tp, 0, epoch, epoch_end) for tp, epoch in epochs.items()}
+
+    monkeypatch.setattr("mm2py_jobs.copy.survey.known_copies", known)
+    end = 150 if page_id == b"1" and epoch_end < 0 else 100
+    source, target = cast("Admin", Source(("t",), end)), cast("Admin", Sides(()))
+    survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
+    plan = await survey.plan("", Boundary(), Boundary())
+    assert bool(plan.refused) is refused
+    assert not refused or "of a log that is not there any more" in plan.refused[0].reason
+    stream = await survey.plan("", Boundary(), Boundary(), has_end=False)
+    assert not stream.refused  # its lanes copy what is there now
+
+
+@pytest.mark.parametrize(
+    ("begins", "noted"),
+    [
+        (Segment(40, 60, 0), True),
+        (Segment(0, 100, 0), False),
+        (Segment(40, 60, 40), False),  # another program copied what lies below
+    ],
+)
+async def test_what_lies_before_the_first_copy_of_a_flow_is_not_said_to_be_copied(
+    monkeypatch: pytest.MonkeyPatch, begins: Segment, *, noted: bool
+) -> None:
+    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    maps = offset_map_topic(ClusterAlias("A"))
+    written = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, 100, -1, -1, -1, -1, (begins,))
+    later = replace(written, number=1, segments=(Segment(100, 9, 100),))
+    async with FakeBroker(topics={maps: 1}) as broker, connected_to(broker, alias="B") as cluster:
+        for it in (written, later):
+            batch = encode_batch([NewRecord(encode_page_key(ONE, it.number), encode_page(it))])
+            broker.append(TopicPartition(maps, 0), bytes(sealed(batch)))
+        known = await known_copies(Admin(cluster), flow, [ONE], SYSTEM_CLOCK)
+    assert known.pages[ONE].number == 1
+
+    async def read(*_: object) -> Known:
+        return known
+
+    monkeypatch.setattr("mm2py_jobs.copy.survey.known_copies", read)
+    source, target = (cast("Admin", Sides(topics)) for topics in (("t",), ()))
+    survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
+    plan = await survey.plan("", Boundary(), Boundary())
+    assert ("t-0: the flow began at offset 40 of it" in " ".join(plan.notes)) is noted
+
+
 async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the_file() -> None:
     names = ("a", "b", "b2", "c")
     copies = {it: f"A.{it}" for it in names}
@@ -201,7 +280,9 @@ async def test_a_restore_that_was_cancelled_before_it_copied_anything_may_begin_
         pages = {} if map_page is None else {tp: map_page}
         plan = await restore.plan(Known({tp: begins}, pages))
         assert [(it.start, it.end) for it in plan.partitions] == [(begins, 9)]
+    assert not restore.emptied
     assert (await restore.plan(Known({tp: 9}, {}))).refused
+    assert restore.emptied == {tp}
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(

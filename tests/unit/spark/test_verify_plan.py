@@ -193,6 +193,25 @@ def test_copies_above_an_open_transaction_on_the_target_are_neither_compared_nor
     assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
+@pytest.mark.parametrize(
+    ("segment", "covered", "target_end", "waiting", "code"),
+    [
+        (Segment(0, 0, 0), 0, 0, 120, UNHEALTHY),  # a flow that has copied nothing
+        (Segment(0, 50, 0), 50, 50, 70, OK),
+        (Segment(0, 120, 0), 120, 120, 0, OK),
+    ],
+)
+def test_what_is_not_copied_yet_is_counted_by_the_map_too(
+    segment: Segment, covered: int, target_end: int, waiting: int, code: int
+) -> None:
+    found = plan(LogEnds(0, 120), LogEnds(0, target_end), known(segment, covered=covered))
+    answer = by_the_map(found)
+    assert (answer["not_copied_offsets"], answer["differences"]) == (waiting, [])
+    plans = VerifyPlan([found], [], ("a", "b"))
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    assert exit_code(report_of(flow, 0, plans, [by_the_map(found)])) == code
+
+
 def test_under_the_same_name_only_what_was_copied_is_compared() -> None:
     kept = known(Segment(0, 10, 0), Segment(20, 10, 30), covered=40)
     found = plan(LogEnds(0, 90), LogEnds(0, 90), kept, copy=SOURCE)

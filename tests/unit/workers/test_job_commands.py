@@ -1,58 +1,118 @@
 """Commands of jobs: how a verification ends, which offsets a rerun copies, what a stream counts and how its lanes share."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from mm2py.errors import UsageError
-from mm2py.mirror.backfills import NO_END, Lease, LeaseState
+from mm2py.client.connect.admin import Admin, TopicDescription
+from mm2py.errors import FatalError, UsageError
+from mm2py.mirror.backfills import NO_END, Job, JobState, Lease, LeaseState
+from mm2py.mirror.offset_map import Page, Segment
 from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY
+from mm2py_jobs.archive.restore_runs import RestoreOrder
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
+from mm2py_jobs.copy.backfill_runs import BackfillOrder
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.lanes import Term
-from mm2py_jobs.copy.rerun import cut, original_of
+from mm2py_jobs.copy.plan import PartitionPlan
+from mm2py_jobs.copy.rerun import LandedRecords, check_topic, cut, original_of
 from mm2py_jobs.copy.stream_copy import CopyTotals
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import log_batch, records_in
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.spark.session import SparkPlace
-from mm2py_jobs.verify.repair_run import repaired_report
-from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code
+from mm2py_jobs.verify.repair_run import lost_of, repaired_report
+from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code, verdict
 from tests.kit.fakes.batches import sealed
 from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import CONFIG
+
+TP = TopicPartition("t", 0)
+
+# -- a second run of a job is about the same partitions ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "continues"),
+    [
+        (("a,b", "earliest", "now"), True),
+        (("", "earliest", "now"), True),  # what messages and the guide name
+        (("a", "earliest", "now"), False),
+        (("a,b", "earliest", "offset:7"), False),
+    ],
+)
+def test_a_run_with_other_arguments_does_not_end_an_unfinished_backfill_as_its_own(
+    arguments: tuple[str, str, str], *, continues: bool
+) -> None:
+    order = BackfillOrder(Path("f"), "A->B", *arguments, SparkPlace(""), 0)
+    job = Job(id="j", state=JobState.FAILED, run=1, lanes=1, topics="a,b")
+    if continues:
+        order.check_continues(job)
+        return
+    with pytest.raises(BackfillRefusedError, match="was begun with --topics 'a,b'"):
+        order.check_continues(job)
+
+
+def test_a_restore_of_other_topics_is_another_one() -> None:
+    one, other, every = (
+        RestoreOrder(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(""), topics=topics)
+        for topics in ("a", "b", "")
+    )
+    assert len({it.request("/d/A-B").archive for it in (one, other, every)}) == 3
+
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("differences", "not_compared", "checked", "waiting", "code"),
+    ("differences", "not_compared", "checked", "waiting", "code", "said"),
     [
-        (0, 0, 10, [0], OK),
-        (0, 0, 10, [5], OK),
-        (0, 0, 0, [0], OK),  # an empty topic
-        (0, 0, 0, [0, 7], UNHEALTHY),
-        (0, 0, 0, [], UNHEALTHY),
-        (0, 1, 10, [0, 5], UNHEALTHY),
-        (1, 0, 10, [0], NOT_EQUAL),
-        (1, 1, 10, [0], NOT_EQUAL),
+        (0, 0, 10, [0], OK, "equal: 10 records are the same on both sides"),
+        (0, 0, 10, [5], OK, "equal: 10 "),
+        (0, 0, 0, [0], OK, "equal: 0 "),  # an empty topic
+        (0, 0, 0, [0, 7], UNHEALTHY, "nothing was compared: 7 source offsets are not copied"),
+        (0, 0, 0, [], UNHEALTHY, "nothing was compared"),
+        (0, 1, 10, [0, 5], UNHEALTHY, "equal: 10 records are the same on both sides; 1 partitions"),
+        (1, 0, 10, [0], NOT_EQUAL, "NOT equal: 1 differences"),
+        (1, 1, 10, [0], NOT_EQUAL, "NOT equal: 1 differences"),
     ],
 )
 def test_the_exit_code_is_that_of_what_was_compared(
-    differences: int, not_compared: int, checked: int, waiting: list[int], code: int
+    differences: int, not_compared: int, checked: int, waiting: list[int], code: int, said: str
 ) -> None:
+    found = [{"kind": "missing"}] * differences
     report: dict[str, object] = {
+        "tier": 1,
         "equal": not differences and not not_compared,
-        "differences": [{"kind": "missing"}] * differences,
+        "differences": found,
         "not_compared": ["t-0: cannot be read"] * not_compared,
         "checked_records": checked,
         "partitions": [{"not_copied_offsets": it} for it in waiting],
     }
     assert exit_code(report) == code
+    assert verdict(report, found).startswith(said)
+
+
+def test_a_repair_that_lost_records_does_not_say_equal() -> None:
+    report: dict[str, object] = {
+        "tier": 1,
+        "equal": True,
+        "differences": [],
+        "not_compared": [],
+        "checked_records": 5,
+        "partitions": [{"not_copied_offsets": 0}],
+        "repairs": [{"lost": [[0, 7], [9, 10]]}],
+    }
+    assert exit_code(report) == NOT_EQUAL
+    assert verdict(report, []).startswith("NOT equal: neither side has 8 offsets")
 
 
 def order(
@@ -114,10 +174,56 @@ def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> Non
     assert again["not_compared"] == ["t-2: damaged"], "t-1 was compared again, and whole"
 
 
+def test_what_the_source_lost_before_a_repair_copied_anything_is_lost() -> None:
+    part = PartitionPlan(topic="t", partition=0, target_topic="A.t", start=3, end=10, bytes=1)
+    copied = KnownMap()
+    copied.put(Page(0, bytes(16), bytes(16), 10, 10, -1, -1, -1, (Segment(5, 5, 0),)))
+    for known, starts, lost in (
+        ({TP: copied}, 5, [(3, 5)]),
+        ({}, 10, [(3, 10)]),  # nothing was copied, so there is no map
+        ({}, 3, None),
+    ):
+        assert lost_of([part], {TP: starts}, known).get(TP) == lost
+
+
 # -- rerun: which offsets, and what of a batch -----------------------------------------------------
 
-TP = TopicPartition("t", 0)
 LOG = LogEnds(10, 20)
+
+
+@pytest.mark.parametrize(
+    ("landed", "found"),
+    [
+        ([(0, 5), (5, 1), (6, 2)], False),
+        ([(0, 5), (-1, 1), (6, 2)], False),  # not said
+        ([(0, 5), (7, 1)], True),
+        ([(3, 5)], True),  # another run was first
+    ],
+)
+def test_a_second_run_into_the_same_topic_is_found(
+    landed: list[tuple[int, int]], *, found: bool
+) -> None:
+    for start in (0, 40):
+        records = LandedRecords({TP: start} if start else None)
+        errors = [records.note(TP, at + start if at >= 0 else at, count) for at, count in landed]
+        assert any(errors) is found
+
+
+@pytest.mark.parametrize(("now", "refused"), [(b"1" * 16, False), (b"2" * 16, True), (None, True)])
+async def test_a_range_of_two_topics_of_the_same_name_is_not_done(
+    now: bytes | None, *, refused: bool
+) -> None:
+    class Source:
+        async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+            there = {} if now is None else dict.fromkeys(names, now)
+            return {it: TopicDescription(it, id_, (0,), 1, internal=False) for it, id_ in there.items()}  # fmt: skip
+
+    checked = check_topic(cast("Admin", Source()), "t", b"1" * 16, "t-again")
+    if not refused:
+        await checked
+        return
+    with pytest.raises(FatalError, match="t-again may have records of two topics"):
+        await checked
 
 
 @pytest.mark.parametrize(
