@@ -45,6 +45,11 @@ def enabled(config: Mapping[str, str | None]) -> bool:
     return parse_boolean_leniently(config.get("enabled"), absent=True)
 
 
+def engine(config: Mapping[str, str | None]) -> str:
+    """Return what copies the records of a flow with this source connector: worker, or spark."""
+    return (config.get("flow.engine") or "").strip() or "worker"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPicture:
     """What is in force; ``presence`` None: whether there is a flow is the file's to say.
