@@ -26,7 +26,7 @@ from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.credentials import Caller, Credentials, claimed_name
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.page import PAGE_HEADER, is_of_page
-from mm2py.rest.parts import CALLER
+from mm2py.rest.parts import CALLER, RESERVED_ALIASES
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
 
@@ -162,7 +162,7 @@ class Gate:
             return error_response(
                 403, f"User {caller.name} may only read (rest.read.only.users): ask an operator"
             )
-        if not self._rules.admin_endpoints and _first_segment(scope) == "admin":
+        if not self._rules.admin_endpoints and _asks_admin(scope):
             return error_response(404, framework_text(404))
         return None
 
@@ -257,9 +257,14 @@ def _certificate(scope: Scope) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _first_segment(scope: Scope) -> str:
+def _asks_admin(scope: Scope) -> bool:
+    """Whether a path is below ``/admin``, or below that of one flow."""
     path: str = scope["path"]
-    return next((part for part in path.split("/") if part), "")
+    names = [part for part in path.split("/") if part]
+    if names[:1] == ["pairs"]:
+        return names[3:4] == ["admin"]
+    of_pair = names[2:3] if names and names[0] not in RESERVED_ALIASES else []
+    return "admin" in (*names[:1], *of_pair)
 
 
 def _is_own(headers: Headers, own_hosts: frozenset[str]) -> bool:
