@@ -29,6 +29,9 @@ def property_problem(catalog: Catalog, name: str) -> str:
     The rule of a file's ``A->B.`` lines, for properties that come another way.
     """
     scope = Scope("flow", "", name)
+    modern = modern_name(name, "", catalog.connector_options)
+    if modern is not None:
+        return f"is an old name, which counts in a file alone: set {modern.name}"
     if catalog.is_flow_level(name):
         return ""
     if name in catalog.worker_options:

@@ -12,7 +12,8 @@ from mm2py.config.derivation import Layout, Value
 from mm2py.config.findings import Finding, Severity
 from mm2py.config.jaas import parse_jaas
 from mm2py.config.lint import findings_of, lint, load_checked
-from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.lint_keys import property_problem
+from mm2py.config.mirror_maker import MirrorMakerConfig, option_names
 from mm2py.config.properties import load
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
@@ -46,6 +47,20 @@ class Say:
         assert len(found) == 1, found
         assert found[0].line == 4
         return f"{found[0].severity.name}: {found[0].key}: {found[0].message}; {found[0].remedy}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("topics.blacklist", "is an old name, which counts in a file alone: set topics.exclude"),
+        ("refresh.topics.interval.ms", "is an old name.*: set refresh.topics.interval.seconds"),
+        ("topiks", r"is not known: did you mean topics\?"),
+        ("topics.exclude", ""),
+    ],
+)
+def test_a_property_that_comes_over_rest_is_one_that_something_reads(name: str, said: str) -> None:
+    catalog = Catalog(CONNECTORS, option_names(CONNECTORS), ())
+    assert re.fullmatch(said, property_problem(catalog, name))
 
 
 @pytest.mark.parametrize(

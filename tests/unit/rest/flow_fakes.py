@@ -307,7 +307,7 @@ class Rig:
         return self.files[name]
 
     def guard(self, name: FlowName) -> CircleGuard:
-        return CircleGuard(name, lambda: self.nodes, self.elsewhere)
+        return CircleGuard(name, lambda: self.nodes, self.elsewhere, FakeHerder().resolved)
 
     def since(self, name: FlowName, state: str) -> Since:
         return Since(state, 5)
@@ -355,12 +355,18 @@ class Rig:
             base.forward,
             BackfillService(self.commands, masters=(), mask=flow_parts.mask, clock=FakeClock()),
         )
-        return replace(base, flows=behind.routes())
+        return replace(base, flows=behind.routes(), changing=flow_parts.changing)
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
         if self._app is None:
             self._app = public_app(self.parts)
         return ask(self._app, method, target, **more)
+
+
+def changes(reply: Reply) -> dict[str, tuple[Any, Any]]:
+    """Return what a change did: key -> before and after."""
+    assert reply.status < 300, reply.content
+    return {it["key"]: (it["before"], it["after"]) for it in reply.json["changes"]}
 
 
 class Network:
