@@ -51,7 +51,6 @@ _CLASSES: Final = (
     "group.filter.class",
     "config.property.filter.class",
     "forwarding.admin.class",
-    "connector.class",
     "key.converter",
     "value.converter",
     "header.converter",

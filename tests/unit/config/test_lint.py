@@ -67,6 +67,8 @@ def test_a_property_that_comes_over_rest_is_one_that_something_reads(name: str, 
     ("line", "said"),
     [
         ("A->B.enabled = true ", "WARNING: A->B.enabled: has a blank around 'true'"),
+        ("connector.class = MirrorSourceConnector", "WARNING: .*has no effect: each connector"),
+        ("A->B.name = mine", "WARNING: .*has no effect: each connector of a flow has a name"),
         ("A->B.enabled = false # passive", "ERROR: .*contains what looks like a comment"),
         ("A->B.replication.policy.separator = - ", "WARNING: .*is a part of the value, as in Java"),
         ("B.group.id = x ", "INFO: B.group.id: ends in a blank, which is left out"),

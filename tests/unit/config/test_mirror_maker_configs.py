@@ -95,6 +95,10 @@ DERIVED = {
         "a->b.sync.group.offsets.interval.ms=30000 refresh.topics.interval.ms=1500 emit.heartbeats.interval.ms=1",
         "sync.group.offsets.interval.seconds=30 refresh.topics.interval.seconds=2 emit.heartbeats.interval.seconds=1",
     ),
+    "name and class are derived, also where the file has some": (
+        "connector.class=MirrorHeartbeatConnector a->b.connector.class=x a->b.name=mine",
+        "connector.class=org.apache.kafka.connect.mirror.MirrorSourceConnector name=MirrorSourceConnector",
+    ),
     "our class names become Java's": (
         "replication.policy.class=LegacyReplicationPolicy topic.filter.class=DefaultTopicFilter",
         "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
