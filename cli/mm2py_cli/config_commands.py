@@ -19,6 +19,7 @@ from mm2py.config.client_properties import (
     effective_client_properties,
     framework_producer_properties,
 )
+from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import ConfigModel, options_of, parse_config
 from mm2py.config.derivation import Effective, Value, texts
 from mm2py.config.findings import Finding, Severity, first_error, in_order
@@ -92,10 +93,12 @@ def _refused_at_start(config: MirrorMakerConfig) -> str:
         config.flows()
         RestSettings.of_config(config)
         for flow in config.telling_pairs:
-            worker = parse_config(WorkerConfig, config.worker_config(flow))
+            props = config.worker_config(flow)
+            worker = parse_config(WorkerConfig, props)
             check_algorithms(
                 worker.inter_worker_signature_algorithm, worker.inter_worker_verification_algorithms
             )
+            connection_settings(props, scope=f"worker of {flow}")
     except ConfigError as error:
         return str(error)
     return ""

@@ -485,10 +485,20 @@ class FlowChanges:
         before = store.effective()
         for name, config in after.configs.items() if store.would_be_present(after) else ():
             if config != before.get(name):
-                errors = (await self._parts.validator.validate(dict(config))).errors()
+                errors = await self._errors(config)
+                former = before.get(name) or store.file_config(name)
+                if errors and former:
+                    with contextlib.suppress(
+                        HerderError
+                    ):  # what was wrong before is no fault of this change
+                        known = await self._errors(former)
+                        errors = [it for it in errors if it not in known]
                 if errors:
                     raise BadRequestError(f"{name} of {request.flow}: {'; '.join(errors)}")
         return planned
+
+    async def _errors(self, config: Mapping[str, str]) -> Sequence[str]:
+        return (await self._parts.validator.validate(dict(config))).errors()
 
     def _result(
         self,

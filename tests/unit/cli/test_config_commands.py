@@ -61,6 +61,8 @@ def test_lint_prints_one_line_per_finding_and_counts_them(screen: Screen) -> Non
             "signature.algorithm=x: no such algorithm",
         ),
         (ON + "listeners = http://0.0.0.0:70000\n", "which is no listener"),
+        (ON + "B.receive.buffer.bytes = x\n", "worker of A->B: receive.buffer.bytes=x: must be"),
+        (ON + "B.inter.worker.signature.algorithm = x\n", "signature.algorithm=x: no such"),
         (ON + "rest.max.body.bytes = 0\n", "rest.max.body.bytes"),
         (ON + "internal.listener = x\n", ":5: internal.listener"),
     ],

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.clock import Clock
-from mm2py.config.connect_definitions import ConfigInfos
+from mm2py.config.connect_definitions import ConfigInfos, ConfigValue
 from mm2py.errors import RetriableError
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.fleet import Since
@@ -161,7 +161,12 @@ class Validator:
     async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
         if self.refuses:
             raise HerderError(self.refuses, status=400)
-        return ConfigInfos(name="n", error_count=0, groups=(), configs=())
+        wrong = [key for key, text in config.items() if text and text.startswith("wrong")]
+        values = [
+            ConfigValue(name=it, value=None, errors=(f"{it} is {config[it]}",)) for it in wrong
+        ]
+        found = tuple((None, value) for value in values)
+        return ConfigInfos(name="n", error_count=len(found), groups=(), configs=found)
 
 
 def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig) -> str | None:

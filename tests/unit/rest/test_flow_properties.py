@@ -89,3 +89,16 @@ async def test_flows_and_connects_dialect_change_a_flow_one_after_the_other(rig:
             await asyncio.sleep(0)
         assert rig.stores[AB].revision == 0
     assert (await waiting).revision == 1
+
+
+def test_what_was_wrong_before_is_no_fault_of_a_change(rig: Rig) -> None:
+    """As a converter of the file that has no effect: the flow runs with it, and Connect's check refuses it."""
+    rig.add(AB, **{"value.converter": "wrong"})
+    rig.absent(BA, **{"value.converter": "wrong"})
+    for key, text, status in (
+        ("tasks.max", "2", 200), ("value.converter", "wrong too", 400), ("tasks.max", "wrong", 400),
+    ):  # fmt: skip
+        reply = rig.ask("PATCH", "/flows/A->B", body={"config": {key: text}})
+        assert reply.status == status
+    assert reply.message == f"{NAME} of A->B: tasks.max is wrong"
+    assert rig.ask("POST", "/flows", body={"source": "B", "target": "A"}).status == 201
