@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, COPY_CONNECTORS, canonical_class
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.clients import parse_bootstrap_servers
 from mm2py.config.definitions import ConnectorDefinition, options_of
@@ -31,6 +31,7 @@ from mm2py.config.derivation import (
     worker_config,
 )
 from mm2py.config.findings import Finding, Severity, first_error
+from mm2py.config.framework import converter_problem
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.providers import Providers, placeholders
@@ -447,6 +448,8 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
                         "remove the blank",
                     )
                 )
+        elif is_unusable_converter(entry.key, text):
+            text = BYTE_ARRAY_CONVERTER  # as lint says of it
         elif is_class_property(entry.key) and canonical_class(text) != text:
             text = canonical_class(text)
             if text != entry.value.strip():
@@ -466,6 +469,12 @@ def _is_read_here(aliases: Collection[str], key: str) -> bool:
 def is_switch(key: str) -> bool:
     """Whether the driver itself reads this key as a flow switch."""
     return key == "enabled" or key.endswith(".enabled")
+
+
+def is_unusable_converter(key: str, text: str) -> bool:
+    """Whether a property names a converter that is none here: in a mirror's file bytes stay bytes, heartbeats and checkpoints too."""
+    role = next((it for it in ("key", "value", "header") if key.endswith(f"{it}.converter")), "")
+    return bool(role) and not placeholders(text) and converter_problem(text.strip(), role) != ""
 
 
 def is_class_property(key: str) -> bool:

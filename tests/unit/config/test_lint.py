@@ -133,6 +133,7 @@ def test_a_property_that_comes_over_rest_is_one_that_something_reads(name: str, 
         ("topics = (?x)a", "ERROR: .*not a group or flag"),
         ("replication.policy.class = com.acme.Policy", "ERROR: .*cannot be loaded here"),
         ("value.converter = org.acme.Json", "WARNING: .*copied as bytes"),
+        ("key.converter = Jsonn", "WARNING: .*copied as bytes"),
         ("replication.policy.class = LegacyReplicationPolicy", "INFO: .*is taken as .*Identity"),
         # clients
         ("B.producer.acks = 1", "WARNING: .*acks=1 is taken as all"),

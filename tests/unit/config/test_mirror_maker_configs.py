@@ -95,6 +95,11 @@ DERIVED = {
         "a->b.sync.group.offsets.interval.ms=30000 refresh.topics.interval.ms=1500 emit.heartbeats.interval.ms=1",
         "sync.group.offsets.interval.seconds=30 refresh.topics.interval.seconds=2 emit.heartbeats.interval.seconds=1",
     ),
+    "a converter that is none here leaves bytes bytes, also those of heartbeats": (
+        "value.converter=io.confluent.connect.avro.AvroConverter a->b.key.converter=JsonConverter",
+        "value.converter=org.apache.kafka.connect.converters.ByteArrayConverter key.converter=JsonConverter"
+        " worker:value.converter=org.apache.kafka.connect.converters.ByteArrayConverter",
+    ),
     "name and class are derived, also where the file has some": (
         "connector.class=MirrorHeartbeatConnector a->b.connector.class=x a->b.name=mine",
         "connector.class=org.apache.kafka.connect.mirror.MirrorSourceConnector name=MirrorSourceConnector",
