@@ -134,7 +134,8 @@ class FlowChanges:
     @contextlib.asynccontextmanager
     async def _alone(self, flow: FlowName) -> AsyncGenerator[None]:
         """Change nothing while another change is made, of any flow here, or of this one over Connect's paths."""
-        async with self._changing, self._parts.changing.setdefault(flow, asyncio.Lock()):
+        # In this order: a slow change over Connect's paths holds up those of its own flow alone.
+        async with self._parts.changing.setdefault(flow, asyncio.Lock()), self._changing:
             yield
 
     # ---- flows that come and go
