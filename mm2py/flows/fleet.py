@@ -93,6 +93,8 @@ class FlowFleet:
         self._samples: dict[FlowName, deque[FlowSample]] = {}
         self._spare_until: dict[FlowName, float] = {}
         self._unfinished: set[FlowName] = set()
+        self._looked: set[FlowName] = set()
+        """Flows whose changes were read and looked at."""
         self._told: set[FlowName] = set()
         """Flows of the file that were deleted over REST, as the log has it."""
         self._looking: asyncio.Task[None] | None = None
@@ -216,6 +218,15 @@ class FlowFleet:
         """Complete a deletion whose worker is gone; stop deleted flows."""
         node = self.nodes[flow]
         herder, store = node.herder, node.overrides
+        if store.live and flow not in self._looked:
+            self._looked.add(flow)
+            orphans = store.orphans()
+            if orphans:
+                log.warning(
+                    "changes over REST are not in force, as the file has another connector copy the flow: set them again flow=%s properties=%s",
+                    flow,
+                    ",".join(orphans),
+                )
         if not store.live or store.present or flow in self.maker.ended:
             self._unfinished.discard(flow)
             self._told.discard(flow)
@@ -270,6 +281,7 @@ class FlowFleet:
         self._shown.pop(flow, None)
         self._samples.pop(flow, None)
         self._unfinished.discard(flow)
+        self._looked.discard(flow)
         await self.maker.remove(flow, STOP_S)
 
 

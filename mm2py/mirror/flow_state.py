@@ -4,7 +4,7 @@ Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another pi
 there and the line of the history; the history backwards -> the picture of then. No I/O.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -165,6 +165,15 @@ class FlowState:
             for entry in self._entries.values()
             if isinstance(entry, OverrideEntry) and entry.connector == connector
         }
+
+    def orphans(self) -> Sequence[str]:
+        """Return changed properties of connectors that the flow does not have, such as the one that copied it before."""
+        there = self.picture().configs
+        return sorted(
+            f"{entry.connector}.{entry.property}"
+            for entry in self._entries.values()
+            if isinstance(entry, OverrideEntry) and entry.connector not in there
+        )
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """Return who changed what, newest first."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
-from mm2py.flows.edits import created, deleted
+from mm2py.flows.edits import created, deleted, patched
 from mm2py.flows.fleet import SAMPLE_LOOKS, SAMPLES, FleetParts, FlowFleet
 from mm2py.flows.graph import CircleGuard, Cycle, FlowNode, check_connectors, new_cycles
 from mm2py.mirror.flow_overrides import Presence
@@ -545,6 +545,23 @@ async def test_a_flow_of_the_file_stays_known_when_it_is_deleted_and_the_log_say
     await stage.looks(5)
     assert (stage.runners[0].connectors(), AB in stage.fleet.nodes) == ((), True)
     assert caplog.text.count("was deleted over REST and does nothing") == 1
+
+
+async def test_changes_of_a_connector_that_the_file_has_no_more_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    topic = stage.topics[AB]
+    former = FlowOverridesStore(
+        MemoryTable(topic), {"MirrorSinkConnector": FILE[NAME]}, clock=stage.clock
+    )
+    await former.start()
+    changed = patched({"MirrorSinkConnector": {"topics": "orders"}}, {})
+    await former.edit("change", "x", changed, actor="anna")
+    stage.fleet.start()
+    await stage.looks(4)
+    assert caplog.text.count("properties=MirrorSinkConnector.topics") == 1
+    assert await stage.fleet.stop(1)
 
 
 async def test_what_never_becomes_a_flow_is_stopped_after_a_while(stage: Stage) -> None:
