@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from ipaddress import ip_address
 from typing import Final, final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -49,6 +49,11 @@ LOGIN_TRIES: Final = 20
 LOGIN_PAUSE_S: Final = 3.0
 MOST_LOGINS: Final = 1_000
 """Pairs of address and user that are remembered; the one that failed longest ago is forgotten."""
+
+_TOLD: Final = frozenset(
+    {"topic", "partition", "revision", "dry_run", "all_topics", "only_failed", "kind", "accept_loss", "unplanned"}
+)  # fmt: skip
+"""Parameters that the log has beside a path; any other may hold what nobody should read."""
 
 _PREFLIGHT: Final = Caller("preflight", operator=False)
 
@@ -246,10 +251,17 @@ class _Audited:
                 "rest change caller=%s method=%s path=%s status=%d",
                 self._caller.name,
                 self._scope["method"],
-                plain_segment(self._scope["path"]),
+                plain_segment(self._scope["path"]) + _told_query(self._scope),
                 message["status"],
             )
         await self._send(message)
+
+
+def _told_query(scope: Scope) -> str:
+    """Return what a query says of the change: of which part it is, or that it is none."""
+    query: bytes = scope.get("query_string", b"")
+    told = [f"{key}={text}" for key, text in parse_qsl(query.decode("latin-1")) if key in _TOLD]
+    return f"?{'&'.join(told)}" if told else ""
 
 
 def _certificate(scope: Scope) -> str | None:

@@ -300,9 +300,11 @@ def test_who_changed_what_is_logged_and_no_secret_is(caplog: pytest.LogCaptureFi
     ask(gate, "GET", "/connectors", headers=operator)
     ask(gate, "PUT", "/connector-plugins/p/config/validate", headers=operator)
     ask(gate, "PUT", "/connectors/c/pause", headers=basic("ann", "canary-wrong"))
+    ask(gate, "POST", "/flows/f/pause?topic=a.b&token=canary&dry_run=true", headers=operator)
     assert [it.getMessage() for it in caplog.records if it.levelno == logging.INFO] == [
         "rest change caller=ann method=PUT path=/connectors/c/pause status=200",
         "rest change caller=ann method=PUT path=/connector-plugins/p/config/validate status=200",
+        "rest change caller=ann method=POST path=/flows/f/pause?topic=a.b&dry_run=true status=200",
     ]
     assert "canary" not in caplog.text
 
