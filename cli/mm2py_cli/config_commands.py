@@ -19,7 +19,8 @@ from mm2py.config.client_properties import (
     effective_client_properties,
     framework_producer_properties,
 )
-from mm2py.config.definitions import ConfigModel, options_of
+from mm2py.config.clients import connection_settings
+from mm2py.config.definitions import ConfigModel, options_of, parse_config
 from mm2py.config.derivation import Effective, Value, texts
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint import findings_of
@@ -32,6 +33,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
 from mm2py.flows.graph import file_cycle, file_meetings
 from mm2py.observability.logging import some_of
+from mm2py.runtime.group.request_signing import check_algorithms
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.config_reference import render
 from mm2py_cli.rest_access import flow_name
@@ -90,6 +92,13 @@ def _refused_at_start(config: MirrorMakerConfig) -> str:
     try:
         config.flows()
         RestSettings.of_config(config)
+        for flow in config.telling_pairs:
+            props = config.worker_config(flow)
+            worker = parse_config(WorkerConfig, props)
+            check_algorithms(
+                worker.inter_worker_signature_algorithm, worker.inter_worker_verification_algorithms
+            )
+            connection_settings(props, scope=f"worker of {flow}")
     except ConfigError as error:
         return str(error)
     return ""

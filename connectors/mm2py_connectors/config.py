@@ -3,7 +3,7 @@
 Flow: ``CONNECTORS`` -> ``mm2py.config`` derives and checks what a file sets for them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from mm2py.config.class_names import (
@@ -18,6 +18,8 @@ from mm2py.errors import ConfigError
 from mm2py.mirror.filters import (
     DefaultTopicFilter,
     TopicSelection,
+    config_property_filter_from_config,
+    group_filter_from_config,
     is_internal_name,
     topic_filter_from_config,
 )
@@ -31,8 +33,30 @@ from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 _KINDS: Final = ("mm2-configs", "mm2-offsets", "mm2-status", "mm2py-flows", "mm2py-offset-map")
 
 
-def topic_findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Problem]]:
-    """Name an exclude that lets a mirror's own topics through, which are never copied here, but by Java; and names that are never copied."""
+Findings = Iterator[tuple[Severity, Problem]]
+
+
+def _filter_findings(
+    props: Mapping[str, str], *filters: Callable[[Mapping[str, str]], object]
+) -> Findings:
+    """Refuse classes of filters that cannot be used: the connector would fail alone, after the start."""
+    for build in filters:
+        try:
+            build(props)
+        except ConfigError as error:
+            key, _, what = error.message.partition("=")
+            if key.endswith(".filter.class"):  # a pattern is another finding
+                yield Severity.ERROR, Problem(key, None, what, error.remedy)
+
+
+def group_findings(props: Mapping[str, str]) -> Findings:
+    """Refuse a class of groups' filter that cannot be used."""
+    yield from _filter_findings(props, group_filter_from_config)
+
+
+def topic_findings(props: Mapping[str, str]) -> Findings:
+    """Refuse filters that cannot be used; name an exclude that lets a mirror's own topics through, which are never copied here, but by Java; and names that are never copied."""
+    yield from _filter_findings(props, topic_filter_from_config, config_property_filter_from_config)
     try:
         policy, chosen = policy_from_config(props), topic_filter_from_config(props)
     except ConfigError:
@@ -91,7 +115,10 @@ CONNECTORS: Final = (
         "MirrorHeartbeatConnector", MIRROR_HEARTBEAT_CONNECTOR, MirrorHeartbeatConfig
     ),
     ConnectorDefinition(
-        "MirrorCheckpointConnector", MIRROR_CHECKPOINT_CONNECTOR, MirrorCheckpointConfig
+        "MirrorCheckpointConnector",
+        MIRROR_CHECKPOINT_CONNECTOR,
+        MirrorCheckpointConfig,
+        findings=group_findings,
     ),
 )
 """The connectors that a mirror maker file configures for every flow; of those that copy one, by ``copy.connector``."""

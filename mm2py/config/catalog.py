@@ -34,6 +34,12 @@ NEVER_WORKED: Final[Mapping[str, str]] = {
 }
 """Names of the design document of MirrorMaker 2 (KIP-382) that no release reads."""
 
+DERIVED: Final[Mapping[str, str]] = {
+    "name": "each connector of a flow has a name of its own",
+    "connector.class": "each connector of a flow is of a class of its own, and copy.connector chooses what copies",
+}
+"""Names that a file has no say in."""
+
 REMOVED: Final[Mapping[str, str]] = {
     "use.incremental.alter.configs": "configs are always altered incrementally",
     "add.source.alias.to.metrics": "metrics always carry the source alias",

@@ -162,19 +162,18 @@ def worker_config(layout: Layout, flow: FlowName, resolve: Callable[[str], str])
 def connector_config(layout: Layout, flow: FlowName, connector: tuple[str, str]) -> Effective:
     """``MirrorMakerConfig.connectorBaseConfig`` of ``connector`` (name, Java class), unresolved.
 
-    Old names of options take the place of the new ones where those are absent.
+    Name and class are not the file's to choose: in Java one class for all three connectors copies three times. Old names of options take the place of the new ones where those are absent.
     """
     props = layout.connectors | _cluster_part(layout, flow.source, "source")
     props |= _cluster_part(layout, flow.target, "target")
-    name, java_class = connector
-    for key, text in (
-        ("name", name),
-        ("connector.class", java_class),
+    for key, alias in (
         ("source.cluster.alias", flow.source),
         ("target.cluster.alias", flow.target),
     ):
-        props.setdefault(key, Value(text, rule="derived from the flow"))
+        props.setdefault(key, Value(alias, rule="derived from the flow"))
     props |= layout.flows.get(flow, {})
+    for key, text in zip(("name", "connector.class"), connector, strict=True):
+        props[key] = Value(text, rule="derived from the flow")
     props.setdefault("enabled", Value("false", rule="the flow does not set it"))
     return _modernised(props, layout.top_level_names)
 

@@ -31,7 +31,13 @@ from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.lint_keys import key_findings
-from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig, is_class_property, is_switch
+from mm2py.config.mirror_maker import (
+    FlowConfigs,
+    MirrorMakerConfig,
+    is_class_property,
+    is_switch,
+    is_unusable_converter,
+)
 from mm2py.config.properties import Property, load
 from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import holds_a_secret
@@ -555,7 +561,8 @@ def _patterns(
 
 
 def _classes(entry: Property) -> list[Finding]:
-    if not is_class_property(entry.key) or not is_foreign_java_class(entry.value):
+    unusable = is_unusable_converter(entry.key, entry.value)
+    if not unusable and not (is_class_property(entry.key) and is_foreign_java_class(entry.value)):
         return []
     name = canonical_class(entry.value)
     if entry.key.endswith(_DECIDING_CLASSES):
@@ -568,7 +575,7 @@ def _classes(entry: Property) -> list[Finding]:
     return _finding_at(
         Severity.WARNING,
         entry,
-        f"the Java class {name} has no effect: keys, values and headers are copied as bytes",
+        f"the class {name} has no effect: keys, values and headers are copied as bytes",
         "remove it",
     )
 

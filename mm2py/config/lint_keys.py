@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from mm2py.config.catalog import NEVER_WORKED, REMOVED, Catalog, Scope, client_part
+from mm2py.config.catalog import DERIVED, NEVER_WORKED, REMOVED, Catalog, Scope, client_part
 from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.derivation import Value
 from mm2py.config.findings import Finding, Severity
@@ -29,6 +29,9 @@ def property_problem(catalog: Catalog, name: str) -> str:
     The rule of a file's ``A->B.`` lines, for properties that come another way.
     """
     scope = Scope("flow", "", name)
+    modern = modern_name(name, "", catalog.connector_options)
+    if modern is not None:
+        return f"is an old name, which counts in a file alone: set {modern.name}"
     if catalog.is_flow_level(name):
         return ""
     if name in catalog.worker_options:
@@ -67,6 +70,8 @@ def _dead_name(scope: Scope) -> _Verdict:
         return _warn(
             f"no release of MirrorMaker 2 reads it: {NEVER_WORKED[scope.name]}", "remove it"
         )
+    if scope.name in DERIVED:
+        return _warn(f"has no effect: {DERIVED[scope.name]}", "remove it")
     if scope.name in REMOVED:
         return _warn(f"has no effect any more: {REMOVED[scope.name]}", "remove it")
     return []

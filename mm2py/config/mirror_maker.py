@@ -7,14 +7,15 @@ Building never fails; ``load`` refuses a file that cannot be run. What a line me
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, COPY_CONNECTORS, canonical_class
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.clients import parse_bootstrap_servers
 from mm2py.config.definitions import ConnectorDefinition, options_of
@@ -25,10 +26,12 @@ from mm2py.config.derivation import (
     Value,
     cluster_props,
     connector_config,
+    flows_of,
     texts,
     worker_config,
 )
 from mm2py.config.findings import Finding, Severity, first_error
+from mm2py.config.framework import converter_problem
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.providers import Providers, placeholders
@@ -49,12 +52,13 @@ _CLASSES: Final = (
     "group.filter.class",
     "config.property.filter.class",
     "forwarding.admin.class",
-    "connector.class",
     "key.converter",
     "value.converter",
     "header.converter",
 )
 
+_ALIASES: Final = re.compile(r"[a-zA-Z0-9._,\s-]+")
+_WORD: Final = re.compile(r"true|false|source|sink", re.IGNORECASE)
 _FLOW_SWITCH: Final = re.compile(r".+->[^.]+\.enabled|(.+->[^.]+\.)?emit\.heartbeats\.enabled")
 """What Java reads as a switch of a flow, untrimmed; connectors trim theirs."""
 
@@ -102,10 +106,6 @@ class MirrorMakerConfig:
         self.option_names = option_names(definitions)
         raw, findings = normalised(file)
         self.raw: Mapping[str, Value] = raw
-        self.clusters = tuple(
-            ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
-        )
-        self.layout = Layout(self.raw, self.clusters, self.option_names)
         try:
             self.providers = Providers.of(
                 texts(self.raw), os.environ if environ is None else environ
@@ -113,6 +113,12 @@ class MirrorMakerConfig:
         except ConfigError as error:
             self.providers = Providers.of({}, {})
             findings.append(self._provider_finding(error))
+        self._put_in(raw, _ALIASES, lambda key: key == "clusters")
+        self.clusters = tuple(
+            ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
+        )
+        self._put_in(raw, _WORD, partial(_is_read_here, frozenset(self.clusters)))
+        self.layout = Layout(self.raw, self.clusters, self.option_names)
         self.unreadable = False
         """Whether a config provider cannot read what a ``${...}`` names; the finding names it."""
         self.findings = [*findings, *self._structure()]
@@ -300,6 +306,17 @@ class MirrorMakerConfig:
         is_sink = chosen is not None and chosen.text.strip().lower() == _SINK
         return _SINK if is_sink else "source"
 
+    def _put_in(
+        self, raw: dict[str, Value], form: re.Pattern[str], chosen: Callable[[str], bool]
+    ) -> None:
+        """Replace the placeholders of what this class reads itself, as Java's driver does, where the text has its form and is no secret."""
+        for key, value in raw.items():
+            if placeholders(value.text) and chosen(key):
+                with suppress(ConfigError):  # `_unresolved` tells it
+                    text = self.providers.plain(value.text).strip()
+                    if form.fullmatch(text):
+                        raw[key] = value._replace(text=text)
+
     def _text(self, key: str) -> str:
         value = self.raw.get(key)
         return "" if value is None else value.text
@@ -431,6 +448,8 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
                         "remove the blank",
                     )
                 )
+        elif is_unusable_converter(entry.key, text):
+            text = BYTE_ARRAY_CONVERTER  # as lint says of it
         elif is_class_property(entry.key) and canonical_class(text) != text:
             text = canonical_class(text)
             if text != entry.value.strip():
@@ -441,9 +460,21 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
     return raw, findings
 
 
+def _is_read_here(aliases: Collection[str], key: str) -> bool:
+    """Whether the driver itself reads this key, before there is a connector."""
+    names = (HEARTBEATS_SWITCH, COPY_CONNECTOR)
+    return key in names or any(name in ("enabled", *names) for _, name in flows_of(key, aliases))
+
+
 def is_switch(key: str) -> bool:
     """Whether the driver itself reads this key as a flow switch."""
     return key == "enabled" or key.endswith(".enabled")
+
+
+def is_unusable_converter(key: str, text: str) -> bool:
+    """Whether a property names a converter that is none here: in a mirror's file bytes stay bytes, heartbeats and checkpoints too."""
+    role = next((it for it in ("key", "value", "header") if key.endswith(f"{it}.converter")), "")
+    return bool(role) and not placeholders(text) and converter_problem(text.strip(), role) != ""
 
 
 def is_class_property(key: str) -> bool:

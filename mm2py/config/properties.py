@@ -3,7 +3,7 @@
 Flow: bytes -> scan of logical lines, as ``java.util.Properties.LineReader`` forms them -> jproperties, the whole
 file in one load -> ``PropertiesFile``. The scan puts each entry's line number in front of its key: jproperties
 reports neither positions nor duplicate keys, and reads ``#:`` comments as metadata.
-Values are Java's: ISO-8859-1, no trailing comments, trailing blanks kept.
+Values are Java's: ISO-8859-1 (what ``FileConfigProvider`` reads: UTF-8), no trailing comments, trailing blanks kept.
 """
 
 import re
@@ -16,6 +16,7 @@ from jproperties import ParseError, Properties
 
 from mm2py.errors import ConfigError
 
+LATIN_1: Final = "iso-8859-1"
 _BLANK: Final = " \t\f"
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -65,8 +66,8 @@ class _LogicalLine(NamedTuple):
     line: int
 
 
-def load(path: Path | str) -> PropertiesFile:
-    """Read a properties file.
+def load(path: Path | str, *, encoding: str = LATIN_1) -> PropertiesFile:
+    """Read a properties file; ``encoding`` as of ``parse``.
 
     Raises:
         ConfigError: the file is missing, unreadable, a directory, or no properties file.
@@ -87,15 +88,26 @@ def load(path: Path | str) -> PropertiesFile:
             f"properties file {file} cannot be read ({error.strerror})",
             remedy="make it readable for the user this process runs as",
         ) from None
-    return parse(data, path=str(file))
+    return parse(data, path=str(file), encoding=encoding)
 
 
-def parse(data: bytes, *, path: str = "<memory>") -> PropertiesFile:
-    """Read the bytes of a properties file; ``path`` is only used in messages."""
+def parse(data: bytes, *, path: str = "<memory>", encoding: str = LATIN_1) -> PropertiesFile:
+    """Read the bytes of a properties file; ``path`` is only used in messages.
+
+    ``encoding`` is that of ``Properties.load`` of a stream, or utf-8 where Java gives it a reader.
+    """
     _refuse_wrong_encoding(data, path)
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path}:{line}: the file is no text in {encoding.upper()}, as which Java reads it",
+            remedy=f"save it in {encoding.upper()}",
+        ) from None
     current: dict[str, Property] = {}
     duplicates: list[Property] = []
-    for entry in _entries(list(_logical_lines(data.decode("iso-8859-1"))), path):
+    for entry in _entries(list(_logical_lines(text)), path):
         earlier = current.pop(entry.key, None)
         if earlier is not None:
             duplicates.append(earlier)
@@ -113,7 +125,7 @@ def _entries(lines: Sequence[_LogicalLine], path: str) -> Iterator[Property]:
     numbered = "\n".join(f"{line}.{text}" for text, line in lines)
     properties = Properties()
     try:
-        properties.load(numbered.encode("iso-8859-1"))
+        properties.load(numbered.encode(), encoding="utf-8")
     except ParseError as error:
         raise ConfigError(
             f"{path}:{lines[error.line_number - 1].line}: a \\uD800..\\uDFFF escape without its other half",

@@ -77,6 +77,10 @@ class Providers:
         """
         return self.resolve_or_explain(text)[0]
 
+    def plain(self, text: str) -> str:
+        """Return ``resolve_text`` of what is no secret, such as a switch: logs do not hide it."""
+        return Providers(self._declared).resolve_text(text)
+
     def resolve(self, props: Mapping[str, str]) -> dict[str, str]:
         return {key: self.resolve_text(value) for key, value in props.items()}
 
@@ -187,12 +191,12 @@ def _permitted(path: Path, allowed: list[Path]) -> bool:
 
 
 def _from_file(allowed: list[Path], path: str, key: str) -> str | None:
-    """``FileConfigProvider``: a key of a properties file."""
+    """``FileConfigProvider``: a key of a properties file, which Java gives a reader in UTF-8."""
     if not path:
         return None
     if not _permitted(Path(path), allowed):
         raise ConfigError(f"file {path} is outside allowed.paths", remedy="extend allowed.paths")
-    return load(path).values.get(key)
+    return load(path, encoding="utf-8").values.get(key)
 
 
 def _from_directory(allowed: list[Path], path: str, key: str) -> str | None:

@@ -24,6 +24,7 @@ from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.definitions import Problem
 from mm2py.config.jaas import LoginModule, parse_jaas
 from mm2py.config.java_values import parse_list
+from mm2py.config.mirror_maker import COPY_CONNECTOR
 from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError
 
@@ -140,6 +141,11 @@ class _Rules:
         if _CONTROL.search(value):
             yield "holds control characters", "remove them"
         yield from self._placeholders(value)
+        if self._dedicated and key == COPY_CONNECTOR:
+            yield (
+                "chooses which connectors a flow has, when a worker starts",
+                "change the file on every node and restart",
+            )
         denied = _denied(key)
         if denied:
             yield denied, _BY_FILE

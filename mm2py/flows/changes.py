@@ -7,12 +7,30 @@ topic. A refused change and a dry run have written nothing.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.errors import Mm2pyError, RequestTimedOutError
-from mm2py.flows.edits import Patches, created, deleted, nothing_held, patched, without_topic
+from mm2py.flows.edits import (
+    ENABLED,
+    SINK,
+    Patches,
+    created,
+    deleted,
+    nothing_held,
+    patched,
+    switched,
+    without_topic,
+)
 from mm2py.flows.graph import FlowNode, chosen, copies
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
@@ -46,8 +64,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition
 
 SOURCE: Final = "MirrorSourceConnector"
-SINK: Final = "MirrorSinkConnector"
-"""Names of the connectors of which one copies, as the file derives them."""
+"""Copies, where ``SINK`` does not; as the file derives their names."""
 
 FLOW: Final = ""
 """In place of a connector's name: properties of the flow, which go to the connectors that read them."""
@@ -62,6 +79,7 @@ MOST_NAMES: Final = 100
 """Names of topics that begin or end to be copied at most, each."""
 
 _NO_COPY: Final = {"enabled": "false"}
+_POLICY: Final = "replication.policy."
 _WANTED: Final = {
     "pause": TargetState.PAUSED,
     "resume": TargetState.STARTED,
@@ -113,6 +131,13 @@ class FlowChanges:
         # Two changes that are safe each may close a circle together: the second sees the first.
         self._changing = asyncio.Lock()
 
+    @contextlib.asynccontextmanager
+    async def _alone(self, flow: FlowName) -> AsyncGenerator[None]:
+        """Change nothing while another change is made, of any flow here, or of this one over Connect's paths."""
+        # In this order: a slow change over Connect's paths holds up those of its own flow alone.
+        async with self._parts.changing.setdefault(flow, asyncio.Lock()), self._changing:
+            yield
+
     # ---- flows that come and go
 
     def pair(self, source: str, target: str) -> FlowName:
@@ -151,7 +176,7 @@ class FlowChanges:
                 return self._result(request, change, None, planned)
         node = await fleet.open(flow)
         opened(node.herder)
-        async with self._changing:
+        async with self._alone(flow):
             _need_leader(node)
             before = node.herder.connectors()
             result = await self._apply(request, node, self._creation(flow, node.overrides, patches))
@@ -205,11 +230,11 @@ class FlowChanges:
 
         async def plan(node: FlowNode) -> Change:
             config = self._source(request.flow, node)[1]
-            self._need_copied(request.flow, config, topic)
-            change = patched(
-                self._of_all(node, config, without_topic(request.flow, config, topic)),
-                self._parts.fleet.file(request.flow),
-            )
+            resolve = node.herder.resolved
+            _need_copied(request.flow, resolve(config), topic)
+            patch = without_topic(request.flow, config, topic, resolve)
+            now, file = node.overrides.picture(), self._parts.fleet.file(request.flow)
+            change = patched(self._of_all(request.flow, now, config, patch), file)
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))
 
@@ -287,7 +312,7 @@ class FlowChanges:
             held = node.overrides.held()
             if action != "resume":
                 name, config = self._source(request.flow, node)
-                self._need_copied(request.flow, config, part.topic)
+                _need_copied(request.flow, node.herder.resolved(config), part.topic)
                 await _need_partition(node.herder, name, part)
             elif part not in held and part._replace(partition=-1) in held:
                 raise BadRequestError(
@@ -388,7 +413,7 @@ class FlowChanges:
     async def _turn(self, request: Request, plan: Plan) -> ChangeResult:
         await self._take_failed(request.flow)
         self._led(request.flow)  # others are not held up for what is another worker's
-        async with self._changing:
+        async with self._alone(request.flow):
             node = self._led(request.flow)  # it may have been deleted meanwhile
             change = await plan(node)
             result = await self._apply(request, node, change)
@@ -461,10 +486,20 @@ class FlowChanges:
         before = store.effective()
         for name, config in after.configs.items() if store.would_be_present(after) else ():
             if config != before.get(name):
-                errors = (await self._parts.validator.validate(dict(config))).errors()
+                errors = await self._errors(config)
+                former = before.get(name) or store.file_config(name)
+                if errors and former:
+                    with contextlib.suppress(
+                        HerderError
+                    ):  # what was wrong before is no fault of this change
+                        known = await self._errors(former)
+                        errors = [it for it in errors if it not in known]
                 if errors:
                     raise BadRequestError(f"{name} of {request.flow}: {'; '.join(errors)}")
         return planned
+
+    async def _errors(self, config: Mapping[str, str]) -> Sequence[str]:
+        return (await self._parts.validator.validate(dict(config))).errors()
 
     def _result(
         self,
@@ -552,7 +587,7 @@ class FlowChanges:
     ) -> Patches:
         """Return patches whose ``[hidden]`` texts are what is stored; refuse properties that are not accepted over REST."""
         allowed: dict[str, ConnectorConfig] = {}
-        for name, patch in self._by_connector(now, patches).items():
+        for name, patch in self._by_connector(flow, now, patches).items():
             before = now.configs.get(name)
             if before is None:
                 raise NotFoundError(f"Connector {name} not found in flow {flow}")
@@ -580,23 +615,29 @@ class FlowChanges:
             return f"has no effect there: set it on {' and '.join(readers)}"
         return "" if known else self._parts.property_problem(key)
 
-    def _by_connector(self, now: FlowPicture, patches: Patches) -> Patches:
+    def _by_connector(self, flow: FlowName, now: FlowPicture, patches: Patches) -> Patches:
         """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the file would be."""
         by_connector = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
         for key, text in patches.get(FLOW, {}).items():
-            readers = [name for name in self._parts.readers(key) if name in now.configs]
+            readers = [name for name in self._readers(flow, key) if name in now.configs]
             for name in readers or [SOURCE if SOURCE in now.configs else SINK]:
                 by_connector.setdefault(name, {}).setdefault(key, text)
         return by_connector
 
+    def _readers(self, flow: FlowName, key: str) -> Sequence[str]:
+        """Return the connectors that a property is for, none where each may have its own; whether a flow copies, and the names of topics, are one thing."""
+        file = self._parts.fleet.file(flow)
+        if key == ENABLED:
+            return switched(file)
+        return (*file,) if key.startswith(_POLICY) else self._parts.readers(key)
+
     def _of_all(
-        self, node: FlowNode, config: Mapping[str, str], patch: Mapping[str, str]
+        self, flow: FlowName, now: FlowPicture, config: Mapping[str, str], patch: Mapping[str, str]
     ) -> Patches:
         """Give a patch of the connector that copies to the others too, but to those with lists of their own."""
-        now = node.overrides.picture()
         return {
             name: given
-            for name, given in self._by_connector(now, {FLOW: patch}).items()
+            for name, given in self._by_connector(flow, now, {FLOW: patch}).items()
             if all(now.configs[name].get(key) == config.get(key) for key in given)
         }
 
@@ -620,10 +661,6 @@ class FlowChanges:
             raise NotFoundError(f"Flow {flow} has no connector that copies topics")
         return source.name, config
 
-    def _need_copied(self, flow: FlowName, config: Mapping[str, str], topic: str) -> None:
-        if not copies(flow, config, topic):
-            raise NotFoundError(f"Flow {flow} does not copy topic {topic}: see its property topics")
-
 
 def _need_leader(node: FlowNode) -> None:
     """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are accepted."""
@@ -632,6 +669,11 @@ def _need_leader(node: FlowNode) -> None:
     node.herder.member_urls()
     if node.herder.node_snapshot().state == "SUSPENDED":
         raise ForwardError(None)  # another worker may lead by now
+
+
+def _need_copied(flow: FlowName, config: Mapping[str, str], topic: str) -> None:
+    if not copies(flow, config, topic):
+        raise NotFoundError(f"Flow {flow} does not copy topic {topic}: see its property topics")
 
 
 async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> None:

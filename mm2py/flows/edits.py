@@ -3,7 +3,7 @@
 Flow: ``FlowChanges`` -> ``Edit`` (a ``FlowPicture`` -> the one that shall be in force) -> ``FlowOverridesStore.edit``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +20,9 @@ from mm2py.types import FlowName
 Patches = Mapping[str, ConnectorConfig]
 """Connector -> properties; None returns one to what the file has."""
 
+ENABLED: Final = "enabled"
+SINK: Final = "MirrorSinkConnector"
+_CHECKPOINTS: Final = "MirrorCheckpointConnector"
 _TOPICS: Final = "topics"
 _EXCLUDE: Final = "topics.exclude"
 
@@ -38,14 +41,19 @@ def patched(patches: Patches, file: Configs) -> Edit:
     return edit
 
 
+def switched(file: Configs) -> list[str]:
+    """Return the connectors that ``A->B.enabled`` of a file switches: offsets of what MirrorSink copies are known to nobody, so groups stay."""
+    return [name for name in file if name != _CHECKPOINTS or SINK not in file]
+
+
 def created(file: Configs, patches: Patches) -> Edit:
     """Return the edit that makes a flow: all connectors of the file, enabled, and the patches."""
 
     def edit(now: FlowPicture) -> FlowPicture:
         configs: dict[str, Mapping[str, str]] = {**file, **now.configs}
-        for name in file:
+        for name in switched(file):
             if not enabled(configs[name]):
-                configs[name] = {**configs[name], "enabled": "true"}
+                configs[name] = {**configs[name], ENABLED: "true"}
         return patched(patches, file)(replace(now, presence=Presence.ADDED, configs=configs))
 
     return edit
@@ -65,8 +73,13 @@ def nothing_held(now: FlowPicture) -> FlowPicture:
     return replace(now, held=frozenset())
 
 
-def without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dict[str, str]:
-    """Return the patch of a source connector that takes one topic out of its flow.
+def without_topic(
+    flow: FlowName,
+    config: Mapping[str, str],
+    topic: str,
+    resolve: Callable[[Mapping[str, str]], Mapping[str, str]],
+) -> dict[str, str]:
+    """Return the patch of a source connector that takes one topic out of its flow; ``resolve`` replaces placeholders.
 
     Raises:
         BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
@@ -82,9 +95,9 @@ def without_topic(flow: FlowName, config: Mapping[str, str], topic: str) -> dict
     patch: dict[str, str] = {}
     if len(left) != len(items):
         patch[_TOPICS] = ",".join(left)
-    if copies(flow, {**config, **patch}, topic):
+    if copies(flow, resolve({**config, **patch}), topic):
         patch[_EXCLUDE] = ",".join((*read.topics_exclude, literal[1]))
-    if copies(flow, {**config, **patch}, topic):
+    if copies(flow, resolve({**config, **patch}), topic):
         raise BadRequestError(
             f"Topic {topic} cannot be taken out of flow {flow} by its properties {_TOPICS} and"
             f" {_EXCLUDE}; pause it instead"

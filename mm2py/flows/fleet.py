@@ -62,7 +62,7 @@ class FleetParts:
     ``pairs`` are all flows that may run here, ``by_file`` those that do without a change over REST. ``build``
     makes one; ``file`` returns the connectors of the file. ``added`` returns which of some pairs
     people have added (``RetriableError``: not known now). ``elsewhere`` has the source connectors' configs
-    of the file's flows that only other processes run.
+    of the file's flows that only other processes run. ``resolve`` replaces placeholders of connectors' configs.
     """
 
     pairs: Collection[FlowName]
@@ -71,6 +71,7 @@ class FleetParts:
     file: Callable[[FlowName], Mapping[str, Mapping[str, str]]]
     added: Callable[[Sequence[FlowName]], Awaitable[Collection[FlowName]]]
     elsewhere: Sources = field(default_factory=dict[FlowName, Sequence[Mapping[str, str]]])
+    resolve: Callable[[Mapping[str, str]], Mapping[str, str]] = dict[str, str]
 
 
 @final
@@ -92,6 +93,10 @@ class FlowFleet:
         self._samples: dict[FlowName, deque[FlowSample]] = {}
         self._spare_until: dict[FlowName, float] = {}
         self._unfinished: set[FlowName] = set()
+        self._looked: set[FlowName] = set()
+        """Flows whose changes were read and looked at."""
+        self._told: set[FlowName] = set()
+        """Flows of the file that were deleted over REST, as the log has it."""
         self._looking: asyncio.Task[None] | None = None
         self.maker = MirrorMaker({flow: self._built(flow) for flow in parts.by_file})
 
@@ -113,7 +118,7 @@ class FlowFleet:
         return self._parts.file(flow)
 
     def guard(self, flow: FlowName) -> CircleGuard:
-        return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
+        return CircleGuard(flow, lambda: self.nodes, self.elsewhere, self._parts.resolve)
 
     def since(self, flow: FlowName, state: str) -> Since:
         work, seen = self._since.get(flow), self._shown.get(flow)
@@ -213,9 +218,27 @@ class FlowFleet:
         """Complete a deletion whose worker is gone; stop deleted flows."""
         node = self.nodes[flow]
         herder, store = node.herder, node.overrides
+        if store.live and flow not in self._looked:
+            self._looked.add(flow)
+            orphans = store.orphans()
+            if orphans:
+                log.warning(
+                    "changes over REST are not in force, as the file has another connector copy the flow: set them again flow=%s properties=%s",
+                    flow,
+                    ",".join(orphans),
+                )
         if not store.live or store.present or flow in self.maker.ended:
             self._unfinished.discard(flow)
+            self._told.discard(flow)
             return
+        by_file = flow in self._parts.by_file
+        if by_file and store.presence is Presence.DELETED and flow not in self._told:
+            self._told.add(flow)
+            log.warning(
+                "flow of the file was deleted over REST and does nothing, mm2py flow create '%s' brings it back flow=%s",
+                flow,
+                flow,
+            )
         names = herder.connectors()
         if store.presence is Presence.DELETED and names:
             if flow not in self._unfinished:
@@ -227,7 +250,7 @@ class FlowFleet:
                     await herder.delete(name, actor=BY_WORKER)
             return
         spare = self._clock.monotonic() < self._spare_until.get(flow, 0)
-        if flow not in self._parts.by_file and not spare:
+        if not by_file and not spare:
             log.info("flow ends here, it was deleted over REST or never created flow=%s", flow)
             await self._end(flow)
 
@@ -258,6 +281,7 @@ class FlowFleet:
         self._shown.pop(flow, None)
         self._samples.pop(flow, None)
         self._unfinished.discard(flow)
+        self._looked.discard(flow)
         await self.maker.remove(flow, STOP_S)
 
 

@@ -27,7 +27,7 @@ from mm2py.mirror.routed_names import SAMPLE, final_name, keeps_names, sample_na
 from mm2py.runtime.errors import BadRequestError, ForbiddenError
 from mm2py.runtime.herder.api import AskPeer
 from mm2py.runtime.herder.herder import Herder
-from mm2py.storage.config_state import texts_of
+from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
 
@@ -383,27 +383,32 @@ def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[s
     return list(samples)[:MOST_NAMES]
 
 
-def check_connectors(
-    before: Mapping[str, Mapping[str, str | None]], after: Mapping[str, Mapping[str, str | None]]
-) -> None:
-    """Refuse a change of an ordinary worker's connectors that closes a circle among them.
+_Connectors = Mapping[str, ConnectorConfig]
+_Resolve = Callable[[ConnectorConfig], Mapping[str, str]]
+
+
+def check_connectors(before: _Connectors, after: _Connectors, resolve: _Resolve = texts_of) -> None:
+    """Refuse a change of an ordinary worker's connectors that closes a circle among them; ``resolve`` replaces placeholders.
 
     Raises:
         BadRequestError: it does.
     """
-    _refuse(new_cycles(_by_aliases(before), _by_aliases(after)))
+    _refuse(new_cycles(_by_aliases(before, resolve), _by_aliases(after, resolve)))
 
 
-def _by_aliases(connectors: Mapping[str, Mapping[str, str | None]]) -> Sources:
+def _by_aliases(connectors: _Connectors, resolve: _Resolve) -> Sources:
     """Group what copies records by the clusters that it names; what cannot be used as it is copies nothing."""
     by_flow: dict[FlowName, list[Mapping[str, str]]] = {}
     for config in connectors.values():
-        texts = texts_of(config)
-        if canonical_class(texts.get("connector.class", "")) not in COPY_CONNECTORS:
+        if canonical_class(config.get("connector.class") or "") not in COPY_CONNECTORS:
             continue
-        aliases = texts.get("source.cluster.alias", ""), texts.get("target.cluster.alias", "target")
-        flow = FlowName(*map(ClusterAlias, aliases))
         with suppress(ConfigError):
+            texts = resolve(config)
+            aliases = (
+                texts.get("source.cluster.alias", ""),
+                texts.get("target.cluster.alias", "target"),
+            )
+            flow = FlowName(*map(ClusterAlias, aliases))
             if _edge(flow, texts) is not None:
                 by_flow.setdefault(flow, []).append(texts)
     return by_flow
@@ -436,6 +441,7 @@ class CircleGuard:
         flow: the flow that changes.
         nodes: all flows of this process, by name.
         elsewhere: source connectors' configs of flows that only other processes run.
+        resolve: replaces the placeholders of a connector's config; ``ConfigError`` where one has no value.
     """
 
     def __init__(
@@ -443,24 +449,35 @@ class CircleGuard:
         flow: FlowName,
         nodes: Callable[[], Mapping[FlowName, FlowNode]],
         elsewhere: Sources,
+        resolve: Callable[[Mapping[str, str]], Mapping[str, str]] = dict[str, str],
     ) -> None:
         self._flow, self._nodes, self._elsewhere = flow, nodes, elsewhere
+        self._resolve = resolve
 
     def check(self, before: Configs, after: Configs) -> None:
         """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad pattern."""
         old, new = source_configs(before), source_configs(after)
         if old == new or not new:
             return
-        others: dict[FlowName, Sequence[Mapping[str, str]]] = dict(self._elsewhere)
+        others = {name: self._usable(it) for name, it in self._elsewhere.items()}
         topics: set[str] = set()
         for other, node in self._nodes().items():
             for name in node.herder.connectors():
                 with suppress(ForbiddenError):  # topics are not tracked
                     topics.update(node.herder.topics(name))
             if other != self._flow:
-                others[other] = source_configs(node.overrides.effective())
-        cycles = new_cycles({**others, self._flow: old}, {**others, self._flow: new}, topics)
-        _refuse(cycles)
+                others[other] = self._usable(source_configs(node.overrides.effective()))
+        before_it = {**others, self._flow: self._usable(old)}
+        after_it = {**others, self._flow: [self._resolve(it) for it in new]}
+        _refuse(new_cycles(before_it, after_it, topics))
+
+    def _usable(self, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """Return resolved configs; what has a placeholder without a value cannot run here."""
+        found: list[Mapping[str, str]] = []
+        for config in configs:
+            with suppress(ConfigError):
+                found.append(self._resolve(config))
+        return found
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
         """Read the other flows' changes to their end where a circle is possible; whether to check again.
@@ -468,7 +485,8 @@ class CircleGuard:
         Flows may have different leaders: two changes that are safe each may close a circle together.
         """
         new = source_configs(after)
-        if source_configs(before) == new or all(_edge(self._flow, it) is None for it in new):
+        edges = (_edge(self._flow, it) for it in self._usable(new))
+        if source_configs(before) == new or all(it is None for it in edges):
             return False
         others = [
             (name, node.overrides)

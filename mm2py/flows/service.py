@@ -7,7 +7,7 @@ collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
 from urllib.parse import urlsplit
 
@@ -56,7 +56,7 @@ from mm2py.flows.views import (
     topic_views,
 )
 from mm2py.mirror.backfills import JobKind
-from mm2py.mirror.flow_overrides import OverrideEntry
+from mm2py.mirror.flow_overrides import OverrideEntry, Presence
 from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
@@ -119,6 +119,7 @@ class FlowParts:
     ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
     ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no effect,
     empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all. ``source_topics`` lists a source.
+    ``changing`` is held by changes of a flow here and over Connect's paths.
     """
 
     fleet: Fleet
@@ -131,6 +132,9 @@ class FlowParts:
     readers: Callable[[str], Sequence[str]]
     source_topics: Callable[[FlowName, Mapping[str, str], Clock], Awaitable[Collection[str]]] = (
         source_topics
+    )
+    changing: dict[FlowName | None, asyncio.Lock] = field(
+        default_factory=dict[FlowName | None, asyncio.Lock]
     )
 
 
@@ -170,9 +174,13 @@ class FlowService:
         Raises:
             NotFoundError: there is none.
         """
-        for flow in self.flows():
-            if str(flow) == name:
+        for flow, node in self._parts.fleet.nodes.items():
+            if str(flow) == name and node.overrides.present:
                 return flow
+            if str(flow) == name and node.overrides.presence is Presence.DELETED:
+                raise NotFoundError(
+                    f"No flow {name}: it was deleted over REST; mm2py flow create '{name}' brings it back"
+                )
         flows = ", ".join(sorted(str(flow) for flow in self.flows())) or "none"
         raise NotFoundError(f"No flow {name}; flows of this worker: {flows}")
 

@@ -11,7 +11,7 @@ from typing import Final
 from mm2py.api.context import PartitionState
 from mm2py.api.policies import HEARTBEATS
 from mm2py.errors import ProtocolError, command_in, is_away
-from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, engine, state_name
+from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, state_name
 from mm2py.flows.view_models import (
     ChangeView,
     ConnectorView,
@@ -30,7 +30,7 @@ from mm2py.mirror.flow_overrides import (
     parse_hold_key,
     parse_override_key,
 )
-from mm2py.mirror.flow_state import enabled
+from mm2py.mirror.flow_state import enabled, engine
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import FlowSample, Lag, NodeSnapshot, PartitionSnapshot, lag_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore

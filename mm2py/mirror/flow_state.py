@@ -4,7 +4,7 @@ Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another pi
 there and the line of the history; the history backwards -> the picture of then. No I/O.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -43,6 +43,11 @@ Puts = dict[str, FlowOverrideEntry | None]
 def enabled(config: Mapping[str, str | None]) -> bool:
     """Tell whether a source connector with this config copies topics."""
     return parse_boolean_leniently(config.get("enabled"), absent=True)
+
+
+def engine(config: Mapping[str, str | None]) -> str:
+    """Return what copies the records of a flow with this source connector: worker, or spark."""
+    return (config.get("flow.engine") or "").strip() or "worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +165,15 @@ class FlowState:
             for entry in self._entries.values()
             if isinstance(entry, OverrideEntry) and entry.connector == connector
         }
+
+    def orphans(self) -> Sequence[str]:
+        """Return changed properties of connectors that the flow does not have, such as the one that copied it before."""
+        there = self.picture().configs
+        return sorted(
+            f"{entry.connector}.{entry.property}"
+            for entry in self._entries.values()
+            if isinstance(entry, OverrideEntry) and entry.connector not in there
+        )
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """Return who changed what, newest first."""

@@ -6,7 +6,7 @@ Flow: request -> ``endpoint`` (media types, which herders) -> handler(``Call``) 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
 
 from fastapi import APIRouter
@@ -94,7 +94,7 @@ class RestParts:
     changing: dict[FlowName | None, asyncio.Lock] = field(
         default_factory=dict[FlowName | None, asyncio.Lock]
     )
-    """Held by changes of connectors' configs: what ``If-Match`` compares must stay until it is replaced."""
+    """Held by changes of connectors' configs, ``/flows`` included: what is compared or merged must stay until it is replaced."""
 
 
 HerderPick = Callable[[Request], Mapping[FlowName | None, Herder]]
@@ -214,6 +214,8 @@ class Call:
             if if_match is not None:
                 herder.member_urls()  # its leader compares
                 info = herder.info_now(connector.own)
+                if info is not None:
+                    info = replace(info, config=herder.wanted_config(info))
                 check_config_tag(if_match, None if info is None else self.tag(connector, info))
             yield
 

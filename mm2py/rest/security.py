@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from ipaddress import ip_address
 from typing import Final, final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -26,7 +26,7 @@ from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.credentials import Caller, Credentials, claimed_name
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.page import PAGE_HEADER, is_of_page
-from mm2py.rest.parts import CALLER
+from mm2py.rest.parts import CALLER, RESERVED_ALIASES
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
 
@@ -49,6 +49,11 @@ LOGIN_TRIES: Final = 20
 LOGIN_PAUSE_S: Final = 3.0
 MOST_LOGINS: Final = 1_000
 """Pairs of address and user that are remembered; the one that failed longest ago is forgotten."""
+
+_TOLD: Final = frozenset(
+    {"topic", "partition", "revision", "dry_run", "all_topics", "only_failed", "kind", "accept_loss", "unplanned"}
+)  # fmt: skip
+"""Parameters that the log has beside a path; any other may hold what nobody should read."""
 
 _PREFLIGHT: Final = Caller("preflight", operator=False)
 
@@ -162,7 +167,7 @@ class Gate:
             return error_response(
                 403, f"User {caller.name} may only read (rest.read.only.users): ask an operator"
             )
-        if not self._rules.admin_endpoints and _first_segment(scope) == "admin":
+        if not self._rules.admin_endpoints and _asks_admin(scope):
             return error_response(404, framework_text(404))
         return None
 
@@ -246,10 +251,17 @@ class _Audited:
                 "rest change caller=%s method=%s path=%s status=%d",
                 self._caller.name,
                 self._scope["method"],
-                plain_segment(self._scope["path"]),
+                plain_segment(self._scope["path"]) + _told_query(self._scope),
                 message["status"],
             )
         await self._send(message)
+
+
+def _told_query(scope: Scope) -> str:
+    """Return what a query says of the change: of which part it is, or that it is none."""
+    query: bytes = scope.get("query_string", b"")
+    told = [f"{key}={text}" for key, text in parse_qsl(query.decode("latin-1")) if key in _TOLD]
+    return f"?{'&'.join(told)}" if told else ""
 
 
 def _certificate(scope: Scope) -> str | None:
@@ -257,9 +269,14 @@ def _certificate(scope: Scope) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _first_segment(scope: Scope) -> str:
+def _asks_admin(scope: Scope) -> bool:
+    """Whether a path is below ``/admin``, or below that of one flow."""
     path: str = scope["path"]
-    return next((part for part in path.split("/") if part), "")
+    names = [part for part in path.split("/") if part]
+    if names[:1] == ["pairs"]:
+        return names[3:4] == ["admin"]
+    of_pair = names[2:3] if names and names[0] not in RESERVED_ALIASES else []
+    return "admin" in (*names[:1], *of_pair)
 
 
 def _is_own(headers: Headers, own_hosts: frozenset[str]) -> bool:

@@ -254,6 +254,10 @@ class FlowOverridesStore:
         """Return the overrides of a connector by property."""
         return self._state.overrides(connector)
 
+    def orphans(self) -> Sequence[str]:
+        """Return changed properties that are not in force, as the flow has no such connector."""
+        return self._state.orphans()
+
     def history(self) -> tuple[HistoryEntry, ...]:
         """Return who changed what, newest first."""
         return self._state.history()

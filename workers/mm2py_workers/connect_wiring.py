@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Self, final
 
 from mm2py.client.permit import UNLIMITED, Permit
@@ -84,6 +85,7 @@ class _Worker:
         self, rest: RestNode, stores: WorkerStores, membership: WorkerMembership
     ) -> "ConnectWorker":
         """Return the worker over these stores."""
+        resolve = _resolver(self.file, self.node.mask)
         parts = self.parts.herder(
             self.node,
             stores,
@@ -92,9 +94,10 @@ class _Worker:
                 _source_of, lambda source: self._host(stores, source, watcher, guard)
             ),
             meter=self.metrics.flow(self.parts.flow),
-            resolve=_resolver(self.file, self.node.mask),
+            resolve=resolve,
         )
-        herder = Herder(replace(parts, guard=check_connectors), clock=self.node.clock)
+        guard = partial(check_connectors, resolve=resolve)
+        herder = Herder(replace(parts, guard=guard), clock=self.node.clock)
         return ConnectWorker(herder, rest, self.node, self.metrics)
 
     def _host(

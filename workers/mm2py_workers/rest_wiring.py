@@ -88,8 +88,11 @@ async def open_rest(
     def application() -> ASGIApp:
         return own_app(rest)
 
+    changing: dict[FlowName | None, asyncio.Lock] = {}
     # A third of a second of CPU, which would hold up heartbeats on a busy machine.
-    flows, jobs = await asyncio.to_thread(_flows, settings, served, forward, refusal, application)
+    flows, jobs = await asyncio.to_thread(
+        _flows, settings, served, forward, refusal, application, changing
+    )
     rest: RestParts = RestParts(
         herders=lambda: served.herders,
         dedicated=served.dedicated,
@@ -105,6 +108,7 @@ async def open_rest(
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
         address=urlsplit(url).netloc,
+        changing=changing,
         commit=f"mm2py-{version('mm2py')}",
     )
     inside = RestServer(
@@ -152,6 +156,7 @@ def _flows(
     forward: Forwarder,
     refusal: _Refusal,
     app: Callable[[], ASGIApp],
+    changing: dict[FlowName | None, asyncio.Lock],
 ) -> tuple[APIRouter | None, tuple[JobRoutes, ...]]:
     """Return the routes of ``/flows`` with those of the jobs, and the jobs."""
     if served.fleet is None or served.file is None:
@@ -165,6 +170,7 @@ def _flows(
         remote_refusal=refusal,
         property_problem=served.property_problem,
         readers=served.readers,
+        changing=changing,
     )
     flows = FlowService(parts)
     routes = router(flows, FlowChanges(parts), forward)

@@ -29,10 +29,10 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, Mm2pyError
-from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet
-from mm2py.flows.graph import file_cycle, source_configs
+from mm2py.flows.graph import Configs, file_cycle, source_configs
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, decode_flow_record, flows_topic
+from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.producer_ids import LOOP_SUPPRESSION, Suppression, suppression_of
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
@@ -176,6 +176,10 @@ def build_node(
         mask.add(config.secrets)  # deriving resolves placeholders
         return Herder(wired, clock=clock), overrides, parts.peers(name)
 
+    def changed(flow: FlowName) -> Configs | None:
+        node = fleet.nodes.get(flow)
+        return None if node is None else node.overrides.effective()
+
     watch = FlowWatch(plans.target, clock)
     pairs = {pair: None for pair in config.pairs if targets is None or pair.target in targets}
     fleet = FlowFleet(
@@ -190,9 +194,11 @@ def build_node(
                 for name in config.enabled_pairs
                 if name not in pairs
             },
+            resolve=plans.resolve,
         ),
         clock=clock,
     )
+    plans.changed = changed
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     served = Served(
         herders=fleet.herders,
@@ -228,15 +234,26 @@ class _Plans:
         self._mask = mask
         self._plans: dict[FlowName, FlowPlan] = {}
         self.pairs = frozenset(config.pairs)
+        self.changed: Callable[[FlowName], Configs | None] = lambda _: None
+        """Returns the connectors in force of a flow of this process, None for others."""
 
     def of(self, name: FlowName) -> FlowPlan:
         """Return the plan of a pair; ``ConfigError``: it cannot be run."""
         plan = self._plans.get(name)
         if plan is None:
-            derived = derive_plan(self._config, name, self._plugins, by_file=name in self._by_file)
+            derived = derive_plan(
+                self._config,
+                name,
+                self._plugins,
+                by_file=name in self._by_file,
+                changed=self._changed,
+            )
             resolve = partial(self._masked, derived.resolve)
             plan = self._plans[name] = replace(derived, resolve=resolve)
         return plan
+
+    def _changed(self, flow: FlowName) -> Configs | None:
+        return self.changed(flow)  # the flows are built of the plans
 
     def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
         """Return the worker's config of the flow that a connector's config names; None where there is none."""
@@ -267,9 +284,14 @@ class _Plans:
 
 
 def derive_plan(
-    config: MirrorMakerConfig, name: FlowName, plugins: Plugins, *, by_file: bool
+    config: MirrorMakerConfig,
+    name: FlowName,
+    plugins: Plugins,
+    *,
+    by_file: bool,
+    changed: Callable[[FlowName], Configs | None] = lambda _: None,
 ) -> FlowPlan:
-    """Derive what one flow is made from; ``by_file``: whether the file enables it.
+    """Derive what one flow is made from; ``by_file``: whether the file enables it; ``changed``: connectors in force, where not the file's.
 
     Raises:
         ConfigError: it cannot be run.
@@ -292,16 +314,24 @@ def derive_plan(
     }
     # What is between two flows and an endless circle is not left to what a cluster allows. It is no part of the config
     # that is published: a Java worker would write that again without it, and start every task anew.
-    both_ways = SOURCE in connectors and _runs_both_ways(config, name)
+    back = FlowName(name.target, name.source)
+
+    def comes_back() -> bool:
+        there = changed(back)
+        if there is None:
+            there = config.connector_configs(back) if config.flow_enabled(back) else {}
+        try:
+            return any(
+                _is_auto(_resolved(config, it)) for it in source_configs(there) if _copies(it)
+            )
+        except ConfigError:
+            return True  # it may run where it can be resolved
 
     def resolve(raw: ConnectorConfig) -> dict[str, str]:
         resolved = _resolved(config, raw)
-        copies = canonical_class(resolved.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
-        return (
-            {LOOP_SUPPRESSION: Suppression.ON.value, **resolved}
-            if both_ways and copies
-            else resolved
-        )
+        if _copies(resolved) and comes_back() and _is_auto(resolved):
+            resolved[LOOP_SUPPRESSION] = Suppression.ON.value
+        return resolved
 
     return FlowPlan(
         name=name,
@@ -313,15 +343,14 @@ def derive_plan(
     )
 
 
-def _runs_both_ways(config: MirrorMakerConfig, name: FlowName) -> bool:
-    """Whether this flow and the one back both keep names, by the file."""
-    both = name, FlowName(name.target, name.source)
-    return all(
-        config.flow_enabled(flow)
-        and suppression_of(_resolved(config, config.connector_configs(flow).get(SOURCE, {})))
-        is Suppression.AUTO
-        for flow in both
-    )
+def _copies(connector: Mapping[str, str]) -> bool:
+    is_source = canonical_class(connector.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
+    return is_source and enabled(connector)
+
+
+def _is_auto(connector: Mapping[str, str]) -> bool:
+    """Whether a connector copies under the names of the source, and suppresses loops only where the source lets it."""
+    return suppression_of(connector) is Suppression.AUTO
 
 
 def _resolved(config: MirrorMakerConfig, raw: ConnectorConfig) -> dict[str, str]:

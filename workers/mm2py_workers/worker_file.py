@@ -30,6 +30,7 @@ from mm2py.config.worker import (
     WorkerConfig,
 )
 from mm2py.errors import ConfigError
+from mm2py.observability.logging import SecretMask
 from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py_workers.connect_arguments import ProblemsError
 from mm2py_workers.task_host import PROCESSES
@@ -190,6 +191,7 @@ class _Findings:
     def __init__(self, file: PropertiesFile) -> None:
         self._file = file
         self._found: list[ConfigError] = []
+        self._provided: frozenset[str] = frozenset()
 
     def place(self, name: str) -> str:
         """Return ``file:line`` of a property, the file where it has no such line."""
@@ -197,9 +199,12 @@ class _Findings:
         return self._file.path if entry is None else self._file.where(entry.line)
 
     def refuse_now(self) -> None:
-        """Raise what was found."""
+        """Raise what was found, without what config providers put in: it may be a secret in a wrong place."""
         if self._found:
-            raise ProblemsError(self._found)
+            hidden = SecretMask().extended(self._provided).apply
+            raise ProblemsError(
+                [ConfigError(hidden(it.message), remedy=hidden(it.remedy)) for it in self._found]
+            )
 
     def resolved(self, providers: Providers) -> dict[str, str]:
         """Return the file's texts with placeholders replaced."""
@@ -220,6 +225,7 @@ class _Findings:
                     "declare it with config.providers and config.providers.<name>.class, or write"
                     " the value",
                 )
+        self._provided = providers.secrets
         return texts
 
     def check(self, model: type[ConfigModel], props: Mapping[str, str]) -> None:

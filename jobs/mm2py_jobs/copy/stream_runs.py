@@ -12,6 +12,7 @@ from typing import final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
 from mm2py.mirror.backfills import JobKind
+from mm2py.mirror.flow_state import engine
 from mm2py.mirror.start_positions import Boundary
 from mm2py.observability.logging import SecretMask, some_of
 from mm2py.storage.job_claim import BackfillRefusedError, unfinished
@@ -64,10 +65,10 @@ def check_engine(session: BackfillSession) -> None:
         BackfillRefusedError: flow.engine is not spark.
         ConfigError: records pass transforms.
     """
-    engine = session.flow.connector.get("flow.engine", "worker")
-    if engine != "spark":
+    chosen = engine(session.flow.connector)
+    if chosen != "spark":
         raise BackfillRefusedError(
-            f"flow.engine of {session.name} is {engine}: its workers copy it",
+            f"flow.engine of {session.name} is {chosen}: its workers copy it",
             remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
         )
     refuse_transforms(

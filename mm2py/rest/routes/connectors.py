@@ -88,7 +88,8 @@ def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
     return {**config, NAME: name}
 
 
-def _stored(call: Call, name: str) -> ConnectorConfig:
+def stored_config(call: Call, name: str) -> ConnectorConfig:
+    """Return the config of a connector as the caller names it, empty for none."""
     place = call.find(name)
     info = None if place is None else place.herder.info_now(place.own)
     return {} if place is None or info is None else place.shown_config(info.config)
@@ -114,7 +115,7 @@ async def create(call: Call) -> Response:
     name = (text_of(body.get(NAME), NAME) or "").strip()
     if body.get("config") is None:
         raise BadRequestError("The create connector request has no config")
-    config = restored(call, _named(config_map(body["config"]), name), _stored(call, name))
+    config = restored(call, _named(config_map(body["config"]), name), stored_config(call, name))
     target = _initial_state(text_of(body.get("initial_state"), "initial_state"))
     call.check_remote(name, config)
     connector = call.new(name)
@@ -153,7 +154,7 @@ async def put_config(call: Call) -> Response:
     """``PUT /connectors/{c}/config``."""
     name = call.name
     config = restored(
-        call, _named(config_map(await read_json(call.request)), name), _stored(call, name)
+        call, _named(config_map(await read_json(call.request)), name), stored_config(call, name)
     )
     call.check_remote(name, config)
     connector = call.new(name)
@@ -170,7 +171,7 @@ async def put_config(call: Call) -> Response:
 async def patch_config(call: Call) -> Response:
     """``PATCH /connectors/{c}/config``: null removes a key."""
     name = call.name
-    patch = restored(call, config_map(await read_json(call.request)), _stored(call, name))
+    patch = restored(call, config_map(await read_json(call.request)), stored_config(call, name))
     if NAME in patch:
         # Java stores another name and answers with two; a client cannot mean that.
         patch = _named(patch, name)
@@ -234,23 +235,32 @@ def restored(call: Call, config: ConnectorConfig, stored: ConnectorConfig) -> di
     Raises:
         BadRequestError: ``[hidden]`` where nothing hidden is stored.
     """
+    texts, refused = restored_or_refused(call, config, stored)
+    for problem in refused.values():
+        raise BadRequestError(problem)
+    return texts
+
+
+def restored_or_refused(
+    call: Call, config: ConnectorConfig, stored: ConnectorConfig
+) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Return ``restored`` without what it refuses, and that by key."""
+    texts, refused = dict(config), dict[str, str]()
     if not call.parts.dedicated:
-        return dict(config)
+        return texts, refused
     seen = shown(call, stored)
-    return {key: _restored_text(key, value, stored, seen) for key, value in config.items()}
-
-
-def _restored_text(
-    key: str, value: str | None, stored: ConnectorConfig, seen: ConnectorConfig
-) -> str | None:
-    if value is None or HIDDEN not in value:
-        return value
-    if stored.get(key) is None or value not in {HIDDEN, seen[key]}:
-        raise BadRequestError(
-            f"Configuration {key} holds {HIDDEN}, which stands for a stored secret, but no such secret"
-            " is stored under this key"
-        )
-    return stored[key]
+    for key, value in config.items():
+        if value is None or HIDDEN not in value:
+            continue
+        if stored.get(key) is None or value not in {HIDDEN, seen[key]}:
+            del texts[key]
+            refused[key] = (
+                f"Configuration {key} holds {HIDDEN}, which stands for a stored secret, but no such secret"
+                " is stored under this key"
+            )
+        else:
+            texts[key] = stored[key]
+    return texts, refused
 
 
 UNKNOWN: Final = "Unknown connector {}"

@@ -19,6 +19,7 @@ from mm2py.rest.bodies import config_map, json_object, read_json, text_of
 from mm2py.rest.dialect_models import infos_json, key_json, plugin_json
 from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import plain_segment
+from mm2py.rest.routes.connectors import restored_or_refused, stored_config
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import Health
 from mm2py.runtime.herder.herder import Herder
@@ -117,9 +118,11 @@ def _short_names(java_class: str) -> set[str]:
 async def validate(call: Call) -> Response:
     """``PUT /connector-plugins/{plugin}/config/validate``: 200 also where there are errors."""
     plugin = _plugin(call)
-    config = config_map(await read_json(call.request))
-    name = config.get("name") or ""
-    refused = {
+    given = config_map(await read_json(call.request))
+    name = given.get("name") or ""
+    # What was read with its secrets hidden is what a change takes back.
+    config, hidden = restored_or_refused(call, given, stored_config(call, name))
+    refused = hidden | {
         key: refusal
         for key, text in config.items()
         if (refusal := call.remote_refusal(name, {key: text})) is not None

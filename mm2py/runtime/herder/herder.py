@@ -157,6 +157,10 @@ class Herder:
         """Return a connector as this node knows it, None where it knows none."""
         return connector_info(name, self._parts)
 
+    def wanted_config(self, info: ConnectorInfo) -> ConnectorConfig:
+        """Return a connector's config with changes that the config topic does not have yet."""
+        return self.configured.get(info.name, info.config)
+
     def resolved_config(self, name: str) -> dict[str, str]:
         """Return a connector's config as its connector gets it, with secrets: for clients, never to be shown.
 
@@ -354,7 +358,7 @@ class Herder:
 
         async def current() -> ConnectorConfig:
             self._need_leader()
-            return self._configured(name)
+            return self.wanted_config(self._known(name))
 
         before = await self._queue.submit(current)
         while True:
@@ -365,7 +369,7 @@ class Herder:
                 before: ConnectorConfig = before, checked: ConnectorConfig = checked
             ) -> ConnectorInfo | ConnectorConfig:
                 self._need_leader()
-                now = self._configured(name)
+                now = self.wanted_config(self._known(name))
                 return await self._write(name, checked, None, actor=actor) if now == before else now
 
             outcome = await self._queue.submit(change)

@@ -163,7 +163,7 @@ class LeaderDuties:
                 with self._queue.stage(
                     f"writing a config for connector {name} to the config topic"
                 ):
-                    await config.put_connector(name, derived)
+                    await config.put_connector(name, derived, self._target_of_former(name))
             except RetriableError:
                 raise
             except Mm2pyError as error:
@@ -177,6 +177,15 @@ class LeaderDuties:
             )
 
         await self._remove_former_copier(overrides.effective())
+
+    def _target_of_former(self, name: str) -> TargetState | None:
+        """Return that of the connector whose place another one takes: a flow that somebody stopped stays stopped."""
+        snapshot = self._parts.config.snapshot()
+        if name not in COPIERS or name in snapshot.connectors:
+            return None
+        former = COPIERS & snapshot.connectors.keys()
+        targets = map(snapshot.target, former)
+        return next((it for it in targets if it is not TargetState.STARTED), None)
 
     async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
         """Remove the former copying connector after a change of ``copy.connector``: both would copy every record."""

@@ -17,9 +17,9 @@ from typing import Final, final
 
 from mm2py.clock import Clock, look_each
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
-from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.backfills import ALIVE_S, Job, JobKind, Lease, LeaseState, Wanted, Wish
+from mm2py.mirror.flow_state import enabled, engine
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TargetState, TopicPartition
@@ -149,9 +149,9 @@ def _wanted(snapshot: ConfigSnapshot) -> Wanted | None:
     for name, config in snapshot.connectors.items():
         if canonical_class(config.get("connector.class") or "") != MIRROR_SOURCE_CONNECTOR:
             continue
-        if not parse_boolean_leniently(config.get("enabled"), absent=True):
+        if not enabled(config):
             return None
-        if (config.get(_ENGINE) or "worker") != "spark":
+        if engine(config) != "spark":
             return Wanted.CANCEL
         return Wanted.RUN if snapshot.target(name) is TargetState.STARTED else Wanted.PAUSE
     return None

@@ -16,6 +16,7 @@ from mm2py.api.context import WaitingPartition
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
+from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.runtime.patience import Patience
@@ -159,10 +160,16 @@ class WorkerConnector:
             return None
         limit = parse_config(FrameworkConfig, self._resolved).tasks_max
         configs = await connector.java_task_configs(limit)
-        # What only this worker adds to the connector's config is none of Java's.
+        # What only this worker adds to the connector's config, or sets there, is none of Java's; placeholders are put back later.
         ours = self._resolved.keys() - self._config.keys()
+        written = {
+            name: text
+            for name, text in self._config.items()
+            if text is not None and text != self._resolved.get(name) and not placeholders(text)
+        }
         return configs and [
-            {name: text for name, text in config.items() if name not in ours} for config in configs
+            {name: written.get(name, text) for name, text in config.items() if name not in ours}
+            for config in configs
         ]
 
     def request_reconfiguration(self) -> None:

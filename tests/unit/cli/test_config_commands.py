@@ -56,7 +56,13 @@ def test_lint_prints_one_line_per_finding_and_counts_them(screen: Screen) -> Non
         ("clusters=A\nA.bootstrap.servers=h:1\n", "no replication flows; name at least two"),
         ("clusters=A, A\nA.bootstrap.servers=h:1\n", ":1: clusters: names A twice"),
         (ON + "listeners = 8083\n", ":5: listeners has '8083', which is no listener"),
+        (
+            ON + "B.inter.worker.signature.algorithm = x\n",
+            "signature.algorithm=x: no such algorithm",
+        ),
         (ON + "listeners = http://0.0.0.0:70000\n", "which is no listener"),
+        (ON + "B.receive.buffer.bytes = x\n", "worker of A->B: receive.buffer.bytes=x: must be"),
+        (ON + "B.inter.worker.signature.algorithm = x\n", "signature.algorithm=x: no such"),
         (ON + "rest.max.body.bytes = 0\n", "rest.max.body.bytes"),
         (ON + "internal.listener = x\n", ":5: internal.listener"),
     ],

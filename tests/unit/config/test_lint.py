@@ -12,7 +12,8 @@ from mm2py.config.derivation import Layout, Value
 from mm2py.config.findings import Finding, Severity
 from mm2py.config.jaas import parse_jaas
 from mm2py.config.lint import findings_of, lint, load_checked
-from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.lint_keys import property_problem
+from mm2py.config.mirror_maker import MirrorMakerConfig, option_names
 from mm2py.config.properties import load
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
@@ -49,9 +50,25 @@ class Say:
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("topics.blacklist", "is an old name, which counts in a file alone: set topics.exclude"),
+        ("refresh.topics.interval.ms", "is an old name.*: set refresh.topics.interval.seconds"),
+        ("topiks", r"is not known: did you mean topics\?"),
+        ("topics.exclude", ""),
+    ],
+)
+def test_a_property_that_comes_over_rest_is_one_that_something_reads(name: str, said: str) -> None:
+    catalog = Catalog(CONNECTORS, option_names(CONNECTORS), ())
+    assert re.fullmatch(said, property_problem(catalog, name))
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("A->B.enabled = true ", "WARNING: A->B.enabled: has a blank around 'true'"),
+        ("connector.class = MirrorSourceConnector", "WARNING: .*has no effect: each connector"),
+        ("A->B.name = mine", "WARNING: .*has no effect: each connector of a flow has a name"),
         ("A->B.enabled = false # passive", "ERROR: .*contains what looks like a comment"),
         ("A->B.replication.policy.separator = - ", "WARNING: .*is a part of the value, as in Java"),
         ("B.group.id = x ", "INFO: B.group.id: ends in a blank, which is left out"),
@@ -116,6 +133,10 @@ class Say:
         ("topics = (?x)a", "ERROR: .*not a group or flag"),
         ("replication.policy.class = com.acme.Policy", "ERROR: .*cannot be loaded here"),
         ("value.converter = org.acme.Json", "WARNING: .*copied as bytes"),
+        ("key.converter = Jsonn", "WARNING: .*copied as bytes"),
+        ("A->B.topic.filter.class = no.such:One", "ERROR: .*no.such:One: unknown class"),
+        ("A->B.group.filter.class = no.such:One", "ERROR: .*unknown class"),
+        ("A->B.config.property.filter.class = no.such:One", "ERROR: .*unknown class"),
         ("replication.policy.class = LegacyReplicationPolicy", "INFO: .*is taken as .*Identity"),
         # clients
         ("B.producer.acks = 1", "WARNING: .*acks=1 is taken as all"),

@@ -10,6 +10,8 @@ from mm2py.config.client_properties import (
     effective_client_properties,
     framework_producer_properties,
 )
+from mm2py.config.findings import Severity
+from mm2py.config.lint import findings_of
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.properties import parse
 from mm2py.errors import ConfigError
@@ -93,6 +95,15 @@ DERIVED = {
         "a->b.sync.group.offsets.interval.ms=30000 refresh.topics.interval.ms=1500 emit.heartbeats.interval.ms=1",
         "sync.group.offsets.interval.seconds=30 refresh.topics.interval.seconds=2 emit.heartbeats.interval.seconds=1",
     ),
+    "a converter that is none here leaves bytes bytes, also those of heartbeats": (
+        "value.converter=io.confluent.connect.avro.AvroConverter a->b.key.converter=JsonConverter",
+        "value.converter=org.apache.kafka.connect.converters.ByteArrayConverter key.converter=JsonConverter"
+        " worker:value.converter=org.apache.kafka.connect.converters.ByteArrayConverter",
+    ),
+    "name and class are derived, also where the file has some": (
+        "connector.class=MirrorHeartbeatConnector a->b.connector.class=x a->b.name=mine",
+        "connector.class=org.apache.kafka.connect.mirror.MirrorSourceConnector name=MirrorSourceConnector",
+    ),
     "our class names become Java's": (
         "replication.policy.class=LegacyReplicationPolicy topic.filter.class=DefaultTopicFilter",
         "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
@@ -132,6 +143,32 @@ def test_worker_configs_are_resolved_and_connector_configs_keep_their_placeholde
     assert raw["topics"] == "${env:T}"
     assert config.resolved(raw)["topics"] == "t"
     assert config.secrets == {"secret2", "t"}
+
+
+PUT_IN = f"""{ENV}
+clusters=${{env:ALL}}
+bootstrap.servers=h:1
+a->b.enabled=${{env:ON}}
+emit.heartbeats.enabled=${{env:BEATS}}
+b->a.copy.connector=${{env:COPIES}}
+"""
+
+
+def test_what_the_driver_reads_itself_may_come_from_a_provider_as_in_java() -> None:
+    config = read(PUT_IN, {"ALL": "a, b", "ON": "TRUE\n", "BEATS": "false", "COPIES": "sink"})
+    assert config.findings == []
+    assert (config.flows(), config.enabled_pairs) == ((AB,), (AB,))
+    assert source_of(config)["enabled"] == "TRUE"
+    assert "MirrorSinkConnector" in config.connector_configs(BA)
+    assert config.secrets == frozenset(), "no log hides each true"
+
+
+def test_a_secret_in_the_place_of_a_switch_is_in_no_finding() -> None:
+    config = read(PUT_IN, {"ALL": "a, b", "ON": "hunter2", "BEATS": "true", "COPIES": "source"})
+    assert not config.flow_enabled(AB)
+    findings = findings_of(config)
+    errors = {(it.line, it.key) for it in findings if it.severity is Severity.ERROR}
+    assert (errors, "hunter2" in str(findings)) == ({(5, "a->b.enabled")}, False)
 
 
 def test_connectors_are_named_by_class_and_alias() -> None:

@@ -426,6 +426,13 @@ def test_login_modules_beyond_the_known_and_their_files_are_refused(jaas: str) -
     assert refused({"admin.override.sasl.jaas.config": "${x:JAAS}"}, providers=("x",)) == []
 
 
+def test_which_connector_copies_a_flow_is_the_files_to_say() -> None:
+    """It is read when a worker starts: a change of a running connector's text would change nothing."""
+    assert refused({"copy.connector": "sink"}, dedicated=True) == ["copy.connector"]
+    own = {"copy.connector": "sink"}
+    assert refused(own, dedicated=True, file=own) == refused(own) == []
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -533,6 +540,17 @@ def test_a_value_may_have_several_placeholders(tmp_path: Path) -> None:
         f"${{file:{secrets}:user}}/${{file:{secrets}:password}}@${{dir:{tmp_path}:host}}/${{env:PORT}}"
     )
     assert found == "me/p=1@h:1/9"
+
+
+def test_a_file_of_secrets_is_read_in_utf_8_as_java_reads_it(tmp_path: Path) -> None:
+    """``FileConfigProvider`` gives ``Properties`` a reader; the mirror's own file is ISO-8859-1."""
+    secrets = tmp_path / "s.properties"
+    secrets.write_bytes("# schlüssel\npassword = grün\\u00df\n".encode())
+    assert providers().resolve_text(f"${{file:{secrets}:password}}") == "grünß"
+    secrets.write_bytes("a = 1\npassword = grün\n".encode("iso-8859-1"))
+    with pytest.raises(ConfigError, match=r"s\.properties:2: the file is no text in UTF-8") as told:
+        providers().resolve_text(f"${{file:{secrets}:password}}")
+    assert "gr" not in str(told.value).rpartition("properties:2")[2]
 
 
 def test_what_was_put_in_is_remembered_as_secret() -> None:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.clock import Clock
-from mm2py.config.connect_definitions import ConfigInfos
+from mm2py.config.connect_definitions import ConfigInfos, ConfigValue
 from mm2py.errors import RetriableError
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.fleet import Since
@@ -161,7 +161,12 @@ class Validator:
     async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
         if self.refuses:
             raise HerderError(self.refuses, status=400)
-        return ConfigInfos(name="n", error_count=0, groups=(), configs=())
+        wrong = [key for key, text in config.items() if text and text.startswith("wrong")]
+        values = [
+            ConfigValue(name=it, value=None, errors=(f"{it} is {config[it]}",)) for it in wrong
+        ]
+        found = tuple((None, value) for value in values)
+        return ConfigInfos(name="n", error_count=len(found), groups=(), configs=found)
 
 
 def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig) -> str | None:
@@ -307,7 +312,7 @@ class Rig:
         return self.files[name]
 
     def guard(self, name: FlowName) -> CircleGuard:
-        return CircleGuard(name, lambda: self.nodes, self.elsewhere)
+        return CircleGuard(name, lambda: self.nodes, self.elsewhere, FakeHerder().resolved)
 
     def since(self, name: FlowName, state: str) -> Since:
         return Since(state, 5)
@@ -355,12 +360,18 @@ class Rig:
             base.forward,
             BackfillService(self.commands, masters=(), mask=flow_parts.mask, clock=FakeClock()),
         )
-        return replace(base, flows=behind.routes())
+        return replace(base, flows=behind.routes(), changing=flow_parts.changing)
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
         if self._app is None:
             self._app = public_app(self.parts)
         return ask(self._app, method, target, **more)
+
+
+def changes(reply: Reply) -> dict[str, tuple[Any, Any]]:
+    """Return what a change did: key -> before and after."""
+    assert reply.status < 300, reply.content
+    return {it["key"]: (it["before"], it["after"]) for it in reply.json["changes"]}
 
 
 class Network:

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import httpx
 import pytest
@@ -26,12 +26,13 @@ from tests.unit.rest.flow_fakes import (
     Leader,
     Network,
     Rig,
+    changes,
     follower,
     partition,
     snapshot,
 )
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
-from tests.unit.rest.rest_fakes import PLACEHOLDER, Reply, flow, state
+from tests.unit.rest.rest_fakes import PLACEHOLDER, flow, state
 
 AC = flow("A", "C")
 CREATE: dict[str, object] = {"source": "A", "target": "C"}
@@ -43,11 +44,6 @@ def rig() -> Rig:
     rig.add(AB)
     rig.absent(AC)
     return rig
-
-
-def changes(reply: Reply) -> dict[str, tuple[Any, Any]]:
-    assert reply.status < 300, reply.content
-    return {it["key"]: (it["before"], it["after"]) for it in reply.json["changes"]}
 
 
 # -- create
@@ -131,7 +127,8 @@ def test_a_deleted_flow_is_gone_until_it_is_created_again(rig: Rig) -> None:
     assert rig.ask("GET", "/flows").json == []
     for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/pause")):
         body = {"config": {"topics": "x"}} if method == "PATCH" else None
-        assert rig.ask(method, f"/flows/A->B{path}", body=body).status == 404
+        reply = rig.ask(method, f"/flows/A->B{path}", body=body)
+        assert (reply.status, "mm2py flow create 'A->B'" in reply.message) == (404, True)
     again = rig.ask("POST", "/flows", body={"source": "A", "target": "B"})
     assert changes(again) == {"A->B": ("deleted", "added")}
     assert rig.herders[AB].configs[NAME]["topics"] == ".*"

@@ -20,7 +20,17 @@ from mm2py.runtime.errors import ForwardError, NotFoundError, RebalanceExpectedE
 from mm2py.runtime.herder.api import Health, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State, TargetState
-from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
+from tests.unit.rest.rest_fakes import (
+    BASE,
+    SOURCE,
+    FakeHerder,
+    FakeValidator,
+    Reply,
+    ask,
+    flow,
+    parts_of,
+    state,
+)
 
 JSON = {"Content-Type": "application/json"}
 
@@ -153,6 +163,21 @@ def test_validate_answers_200_with_its_errors_and_without_secrets() -> None:
     }
     assert reply.json["configs"][1]["value"]["value"] == "[hidden]"
     assert reply.json["configs"][2] == {"definition": None, "value": None}
+
+
+def test_what_was_read_with_its_secrets_hidden_is_validated_as_it_would_be_stored() -> None:
+    config = {"name": "c", "connector.class": SOURCE, "db.password": "open"}
+    name, validator = flow("A", "B"), FakeValidator()
+    herder = FakeHerder(name, configs={"c": {**config}})
+    parts = replace(parts_of({name: herder}, dedicated=True), validator=validator)
+    app = public_app(parts)
+    read = ask(app, "GET", "/A/B/connectors/c/config").json
+    assert read == config | {"db.password": "[hidden]"}
+    path = "/A/B/connector-plugins/X/config/validate"
+    reply = ask(app, "PUT", path, body=read | {"other.password": "[hidden]"})
+    assert validator.asked == [(config, "X")]
+    (problem,) = reply.json["configs"][-1]["value"]["errors"]
+    assert "no such secret is stored under this key" in problem
 
 
 @pytest.mark.parametrize("scope", ["", "?scope=cluster"])

@@ -282,10 +282,14 @@ def test_any_name_may_be_used_where_callers_sign_in_or_the_worker_is_insecure(
 
 def test_admin_endpoints_can_be_switched_off() -> None:
     gate = gate_for(RestSettings.of_worker({"admin.listeners": ""}), NOBODY)(echo)
-    for path in ("/admin/loggers", "http://127.0.0.1:8083//admin/", "/admin"):
+    for path in (
+        "/admin/loggers", "http://127.0.0.1:8083//admin/", "/admin", "/A/B/admin/loggers/x",
+        "/pairs/admin/B/admin/loggers",
+    ):  # fmt: skip
         answer = ask(gate, path=path)
         assert answer.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}
-    assert ask(gate, path="/connectors/admin").status_code == 200
+    for path in ("/connectors/admin", "/connectors/x/admin", "/A/admin/health", "/pairs/A/admin"):
+        assert ask(gate, path=path).status_code == 200
 
 
 def test_who_changed_what_is_logged_and_no_secret_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,9 +300,11 @@ def test_who_changed_what_is_logged_and_no_secret_is(caplog: pytest.LogCaptureFi
     ask(gate, "GET", "/connectors", headers=operator)
     ask(gate, "PUT", "/connector-plugins/p/config/validate", headers=operator)
     ask(gate, "PUT", "/connectors/c/pause", headers=basic("ann", "canary-wrong"))
+    ask(gate, "POST", "/flows/f/pause?topic=a.b&token=canary&dry_run=true", headers=operator)
     assert [it.getMessage() for it in caplog.records if it.levelno == logging.INFO] == [
         "rest change caller=ann method=PUT path=/connectors/c/pause status=200",
         "rest change caller=ann method=PUT path=/connector-plugins/p/config/validate status=200",
+        "rest change caller=ann method=POST path=/flows/f/pause?topic=a.b&dry_run=true status=200",
     ]
     assert "canary" not in caplog.text
 

@@ -267,11 +267,27 @@ async def test_a_task_that_its_host_cannot_start_fails_and_is_tried_again(cluste
 # ---- connectors
 
 
+class ByItsConfig(FakeConnector):
+    """Would give each task what it was given, were it Java's."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        super().__init__([config])
+
+    async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        await asyncio.sleep(0)
+        return self.configs[:max_tasks]
+
+
 class Stage:
     """A connector on fakes."""
 
     def __init__(
-        self, target: TargetState = TargetState.STARTED, *, errors: Sequence[Exception] = ()
+        self,
+        target: TargetState = TargetState.STARTED,
+        *,
+        errors: Sequence[Exception] = (),
+        config: Mapping[str, str] = {"tasks.max": "2"},
+        sets: Mapping[str, str] = {},
     ) -> None:
         self.clock = EagerClock()
         self.statuses = Statuses()
@@ -284,18 +300,18 @@ class Stage:
         self.problems: list[Mapping[str, str]] = []
         self.connector = WorkerConnector(
             self._build,
-            {"tasks.max": "2"},
+            config,
             apply=self._apply,
             on_status=self.statuses,
             clock=self.clock,
             target=target,
-            resolve=texts_of,
+            resolve=lambda raw: {**texts_of(raw), **sets},
             facts=ConnectorFacts(dict, tuple, tuple),
         )
         self.connector.start()
 
     def _build(self, config: Mapping[str, str]) -> FakeConnector:
-        made = FakeConnector(self.configs)
+        made = ByItsConfig(config) if "own" in config else FakeConnector(self.configs)
         made.start_errors = self.start_errors
         self.made.append(made)
         return made
@@ -319,6 +335,17 @@ async def stage() -> AsyncGenerator[Stage]:
     stage = Stage()
     await until(lambda: len(stage.applied) == 1)
     yield stage
+    await stage.connector.stop()
+
+
+async def test_what_this_worker_sets_in_a_config_is_not_left_to_java() -> None:
+    given = {"own": "1", "loops": "auto", "password": "${file:/s:p}"}
+    sets = {"loops": "on", "password": SECRET, "more": "x"}
+    stage = Stage(config=given, sets=sets)
+    await until(lambda: len(stage.applied) == 1)
+    assert stage.applied == [[given | sets]]
+    left = await stage.connector.java_task_configs()
+    assert left == [given | {"password": SECRET}], "its placeholder is put back by who publishes"
     await stage.connector.stop()
 
 

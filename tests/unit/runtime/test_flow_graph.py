@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
-from mm2py.flows.edits import created, deleted
+from mm2py.flows.edits import created, deleted, patched
 from mm2py.flows.fleet import SAMPLE_LOOKS, SAMPLES, FleetParts, FlowFleet
 from mm2py.flows.graph import CircleGuard, Cycle, FlowNode, check_connectors, new_cycles
 from mm2py.mirror.flow_overrides import Presence
@@ -21,7 +21,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Leader, Peers, config
-from tests.unit.rest.rest_fakes import SOURCE, flow
+from tests.unit.rest.rest_fakes import PLACEHOLDER, SOURCE, FakeHerder, flow
 
 SINK = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSinkConnector"}
 TRANSFORMS = "org.apache.kafka.connect.transforms."
@@ -382,6 +382,11 @@ def test_connectors_of_an_ordinary_worker_that_close_a_circle_are_refused() -> N
     files: dict[str, str | None] = {"connector.class": "com.example.Files", "topics": "t"}
     other = a_sink("B", "A", "other", enabled="true")
     check_connectors({"there": there}, {"there": there, "back": other, "files": files})
+    # What is behind a placeholder counts.
+    named = a_sink("B", "A", PLACEHOLDER)
+    behind = {"there": a_sink("A", "B", "bills"), "back": named}
+    with pytest.raises(BadRequestError, match="A->B, B->A"):
+        check_connectors({}, behind, FakeHerder().resolved)
     # It was there before, and one that cannot be used says nothing of the others.
     both = {"there": there, "back": back}
     check_connectors(both, {**both, "files": files, "broken": a_sink("C", "A", "[")})
@@ -532,11 +537,31 @@ async def test_samples_are_those_of_the_last_hour_and_end_with_their_flow(stage:
     assert stage.fleet.samples(BA) == ()
 
 
-async def test_a_flow_of_the_file_stays_known_when_it_is_deleted(stage: Stage) -> None:
+async def test_a_flow_of_the_file_stays_known_when_it_is_deleted_and_the_log_says_why_it_rests(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     node = stage.fleet.nodes[AB]
     await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
-    await stage.looks(3)
+    await stage.looks(5)
     assert (stage.runners[0].connectors(), AB in stage.fleet.nodes) == ((), True)
+    assert caplog.text.count("was deleted over REST and does nothing") == 1
+
+
+async def test_changes_of_a_connector_that_the_file_has_no_more_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    topic = stage.topics[AB]
+    former = FlowOverridesStore(
+        MemoryTable(topic), {"MirrorSinkConnector": FILE[NAME]}, clock=stage.clock
+    )
+    await former.start()
+    changed = patched({"MirrorSinkConnector": {"topics": "orders"}}, {})
+    await former.edit("change", "x", changed, actor="anna")
+    stage.fleet.start()
+    await stage.looks(4)
+    assert caplog.text.count("properties=MirrorSinkConnector.topics") == 1
+    assert await stage.fleet.stop(1)
 
 
 async def test_what_never_becomes_a_flow_is_stopped_after_a_while(stage: Stage) -> None:

@@ -287,6 +287,20 @@ async def test_a_new_leader_that_cannot_write_its_file_lets_the_group_work_as_be
     assert not leader.herder.problems()
 
 
+async def test_a_stopped_flow_stays_so_when_its_file_has_another_connector_copy_it(
+    cluster: Cluster,
+) -> None:
+    before = cluster.node("before", effective={SOURCE: CONFIG}).start()
+    await before.runs(f"{SOURCE}-0", f"{SOURCE}-1")
+    await before.herder.stop_connector(SOURCE, actor="t")
+    await until(lambda: before.state(SOURCE) == "STOPPED")
+    await before.stop()
+    after = cluster.node("after", effective={SINK: CONFIG}).start()
+    await until(lambda: after.state(SINK) == "STOPPED")
+    await until(lambda: set(after.config.snapshot().connectors) == {SINK})
+    assert after.host.running == {}
+
+
 async def test_tasks_that_were_changed_while_paused_continue_changed(cluster: Cluster) -> None:
     before = await cluster.on_file()
     await before.herder.pause("c", actor="t")

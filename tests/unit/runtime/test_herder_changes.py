@@ -219,6 +219,16 @@ async def test_patch_sets_and_removes_keys_of_the_raw_config(cluster: Cluster) -
     assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
 
 
+async def test_patch_takes_back_no_change_that_the_config_topic_does_not_have_yet(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.on_file()
+    assert node.overrides is not None
+    node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "7"}
+    info = await node.herder.patch_config("c", {"new": "2"}, actor="t")
+    assert info.config == CONFIG | {"name": "c", "work": "7", "new": "2"}
+
+
 async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs(cluster: Cluster) -> None:
     node = await cluster.with_tasks(task_auto_restart=False)
     node.host.say(C1, State.FAILED, FatalError("disk full"))

@@ -290,8 +290,12 @@ async def test_a_living_stream_is_asked_to_end_when_the_engine_is_surely_worker(
 ) -> None:
     await stage.begin(JOB, LEASE)
     await stage.pass_s(3)
-    stage.snapshot = EMPTY  # not read yet
-    await stage.pass_s(SURE_S + 2)
+    for there in (
+        EMPTY,
+        _snapshot("spark "),
+    ):  # not read yet; a line of a file that ends in a blank
+        stage.snapshot = there
+        await stage.pass_s(SURE_S + 2)
     stage.snapshot = _snapshot("worker")
     await stage.pass_s(SURE_S - 2)
     assert stage.wanted() == "RUN"

@@ -148,6 +148,18 @@ def test_placeholders_come_from_the_files_providers(write: Callable[..., Path]) 
         file.resolve({"a": "${env:NONE}"})
 
 
+def test_a_secret_in_a_wrong_place_is_in_no_complaint(write: Callable[..., Path]) -> None:
+    text = FILE + (
+        "config.providers = env\n"
+        "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+        "security.protocol = ${env:PW}\nsession.timeout.ms = ${env:PW}\n"
+    )
+    with pytest.raises(ProblemsError) as told:
+        load_worker_file(write(text), standalone=False, environ={"PW": "hunter2"})
+    assert "session.timeout.ms=[hidden]" in str(told.value)
+    assert "hunter2" not in str(told.value)
+
+
 def test_what_has_no_effect_is_said(write: Callable[..., Path]) -> None:
     text = (
         ALONE

@@ -15,6 +15,7 @@ from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.testing.clock import FakeClock
+from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
 from mm2py_workers.connect_mirror_maker import announce, main, run_flows, secrets_of
@@ -144,6 +145,24 @@ async def test_flows_to_the_chosen_targets_may_be_added(
     assert sorted(map(str, node.fleet.pairs)) == may
     assert sorted(map(str, node.fleet.elsewhere)) == elsewhere
     assert all(node.fleet.file(pair) for pair in node.fleet.pairs)
+    assert await node.stop(1)
+
+
+async def test_with_a_flow_back_that_was_added_later_loops_are_not_left_to_what_a_cluster_allows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the file has both: a flow that cannot suppress loops fails, and starts no endless circle."""
+    path.write_text(FILE + "replication.policy.class = IdentityReplicationPolicy\n")
+    node = _node(_checked(path))
+    there, back = (FlowName(*map(ClusterAlias, it)) for it in ("AB", "BA"))
+    herder, added = node.fleet.nodes[there].herder, node.fleet.nodes[back].overrides
+    source = node.fleet.file(there)["MirrorSourceConnector"]
+    assert "loop.suppression" not in herder.resolved(source)
+    whole = {name: {**it, "enabled": "true"} for name, it in node.fleet.file(back).items()}
+    monkeypatch.setattr(added, "effective", lambda: whole)
+    for given in (source, {**source, "loop.suppression": "auto"}):
+        assert herder.resolved(given)["loop.suppression"] == "on"
+    assert herder.resolved({**source, "loop.suppression": "off"})["loop.suppression"] == "off"
     assert await node.stop(1)
 
 
