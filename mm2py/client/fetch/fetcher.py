@@ -424,6 +424,8 @@ class Fetcher:
 
     def stalled(self, tp: TopicPartition, error: Exception | None) -> None:
         self._on_stalled(tp, error)
+        if error is None and self._open is not None:
+            error = self._open.cause(self._cursors.get(tp))  # of several one may last
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -567,7 +569,8 @@ that does not move for longer is either a producer with a longer timeout or a ha
 class _Standing:
     stable: int
     since: float
-    reported: bool = False
+    cause: Exception | None = None
+    """What was reported."""
 
 
 @final
@@ -588,21 +591,30 @@ class OpenTransactions:
         for cursor in cursors:
             stable = cursor.last_stable_offset
             standing = known.pop(cursor, None)
-            if not 0 <= stable < cursor.high_watermark or cursor.paused or cursor.node < 0:
-                if standing is not None and standing.reported:
+            if not 0 <= stable < cursor.high_watermark or cursor.paused:
+                if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
                 continue
             if standing is None or standing.stable != stable:
-                if standing is not None and standing.reported:
+            if cursor.node < 0:  # between two brokers nothing is known anew
+                if standing is not None:
+                    self._standing[cursor] = standing
+                continue
+                if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
                 standing = _Standing(stable, now)
-            elif not standing.reported and now - standing.since >= self._timeout_s:
-                standing.reported = True
-                changed.append((cursor, self._cause(cursor, now - standing.since)))
+            elif standing.cause is None and now - standing.since >= self._timeout_s:
+                standing.cause = self._describe(cursor, now - standing.since)
+                changed.append((cursor, standing.cause))
             self._standing[cursor] = standing
         return changed
 
     @staticmethod
+    def cause(self, cursor: Cursor | None) -> Exception | None:
+        """Return what was reported of a partition that is held back still."""
+        standing = None if cursor is None else self._standing.get(cursor)
+        return None if standing is None else standing.cause
+
     def _cause(cursor: Cursor, seconds: float) -> Exception:
         return RetriableError(
             f"a transaction is open at offset {cursor.last_stable_offset} of {cursor.tp} for "
