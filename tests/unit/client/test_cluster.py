@@ -351,6 +351,20 @@ async def test_a_request_that_waits_for_its_turn_is_no_silent_broker_and_ends_la
 async def test_close_cancels_attempts_and_is_final() -> None:
     async with connected() as (_, cluster):
         await cluster.close()
+async def test_a_silent_broker_keeps_no_end_of_a_log_on_another_one_back() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as broker,
+        FakeBroker(node_id=2, cluster=shared) as silent,
+        connected_to(broker) as cluster,
+    ):
+        shared.move_leader(TopicPartition("t", 1), 2)
+        hold = silent.hold(LIST_OFFSETS)
+        both = [TP, TopicPartition("t", 1)]
+        assert await Admin(cluster).log_ends(both, within_s=0.5) == {TP: 0}
+        hold.release()
+
+
         with pytest.raises(ConnectionFailedError, match="is closed"):
             await cluster.connection(1, "fetch")
 
