@@ -4,7 +4,7 @@ import shlex
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ from tests.kit.fakes.broker_state import FakeCluster
 from tests.kit.lines.black_hole import BlackHole
 from tests.unit.client.client_stage import cluster_of, connected_to
 
-METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
+METADATA, LIST_OFFSETS, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 10, 19, 22
 TP = TopicPartition("t", 0)
 
 
@@ -329,6 +329,31 @@ async def test_names_that_no_server_resolves_keep_no_other_broker_waiting(
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(it, ConnectionFailedError) for it in found)
         assert [asked[name] for name in names] == [1] * len(names)
+
+
+@pytest.mark.parametrize(
+    ("key", "ask"),
+    [
+        (FIND_COORDINATOR, lambda cluster: cluster.coordinator("g")),
+        (FIND_COORDINATOR, lambda cluster: cluster.coordinators(["g"])),
+        (INIT_PRODUCER_ID, lambda cluster: cluster.call_any(init_producer_id())),
+    ],
+    ids=["coordinator", "coordinators", "any broker"],
+)
+async def test_any_broker_is_asked_where_the_one_that_is_connected_is_silent(
+    key: int, ask: Callable[[Cluster], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mm2py.client.connect.cluster.SILENT_S", 0.05)
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared) as silent,
+        FakeBroker(node_id=2, cluster=shared),
+        connected_to(silent) as cluster,
+    ):
+        hold = silent.hold(key)
+        async with asyncio.timeout(4):
+            assert await ask(cluster)
+        hold.release()
 
 
 async def test_metadata_come_from_another_broker_where_the_one_that_is_connected_is_silent(
