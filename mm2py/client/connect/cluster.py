@@ -40,6 +40,7 @@ from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
+    error_name,
     server_error,
 )
 from mm2py.protocol.group_messages import find_coordinator, find_coordinators
@@ -222,16 +223,21 @@ class Cluster:
         call = metadata(topics)
         if topics is None:
             call = self._all_topics.over(call)
+
+        async def attempt() -> MetadataResult:
+            result, _ = await self._first_answer(call)
+            if result is not self._last:
+                self._take(result)
+                self._last = result
+            return result
+
         question = object()
         self._asked[question] = self.clock.monotonic()
         try:
-            result, _ = await self._repeat(lambda: self._first_answer(call), call.name)
+            result = await self._repeat(attempt, call.name)
         finally:
             del self._asked[question]
         self._unreached, self._answered_at = "", self.clock.monotonic()
-        if result is not self._last:
-            self._last = result
-            self._take(result)
         return result
 
     def unanswered(self, longer_than_s: float) -> str:
@@ -432,6 +438,12 @@ class Cluster:
         return age_s * 1000 > self.settings.metadata_max_age_ms
 
     def _take(self, result: MetadataResult) -> None:
+        if result.error_code:
+            # Without topics, which are there all the same. KIP-1102: what is known of the brokers may be of another cluster.
+            self._cache.brokers = {}
+            raise ConnectionFailedError(
+                f"{self} gives no metadata: {error_name(result.error_code)} ({result.error_code})"
+            )
         self._cache.update(result, self.clock.monotonic())
 
     def _candidates(self) -> list[BrokerAddress]:

@@ -38,6 +38,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_api import REBOOTSTRAP_REQUIRED
 from tests.kit.fakes.broker_state import FakeCluster
 from tests.kit.lines.black_hole import BlackHole
 from tests.unit.client.client_stage import cluster_of, connected_to
@@ -329,6 +330,20 @@ async def test_names_that_no_server_resolves_keep_no_other_broker_waiting(
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(it, ConnectionFailedError) for it in found)
         assert [asked[name] for name in names] == [1] * len(names)
+
+
+async def test_metadata_that_a_broker_refuses_as_a_whole_are_not_taken_for_a_cluster_without_topics() -> (
+    None
+):
+    async with connected() as (broker, cluster):
+        await cluster.leader(TP)
+        broker.fail_next(METADATA, REBOOTSTRAP_REQUIRED)
+        assert [topic.name for topic in (await cluster.metadata()).topics] == ["t"]
+        broker.fail_next(METADATA, REBOOTSTRAP_REQUIRED)
+        cluster.leader_moved(TP)
+        with pytest.raises(ConnectionFailedError, match="REBOOTSTRAP_REQUIRED"):
+            await cluster.leader(TP)
+        assert (await cluster.leader(TP)).node_id == broker.node_id
 
 
 @pytest.mark.parametrize(
