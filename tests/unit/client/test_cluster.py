@@ -346,15 +346,14 @@ async def test_metadata_that_a_broker_refuses_as_a_whole_are_not_taken_for_a_clu
         assert (await cluster.leader(TP)).node_id == broker.node_id
 
 
-@pytest.mark.parametrize(
-    ("key", "ask"),
-    [
-        (FIND_COORDINATOR, lambda cluster: cluster.coordinator("g")),
-        (FIND_COORDINATOR, lambda cluster: cluster.coordinators(["g"])),
-        (INIT_PRODUCER_ID, lambda cluster: cluster.call_any(init_producer_id())),
-    ],
-    ids=["coordinator", "coordinators", "any broker"],
+ANY: tuple[tuple[int, Callable[[Cluster], Awaitable[object]]], ...] = (
+    (FIND_COORDINATOR, lambda cluster: cluster.coordinator("g")),
+    (FIND_COORDINATOR, lambda cluster: cluster.coordinators(["g"])),
+    (INIT_PRODUCER_ID, lambda cluster: cluster.call_any(init_producer_id())),
 )
+
+
+@pytest.mark.parametrize(("key", "ask"), ANY, ids=["coordinator", "coordinators", "any broker"])
 async def test_any_broker_is_asked_where_the_one_that_is_connected_is_silent(
     key: int, ask: Callable[[Cluster], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
