@@ -13,6 +13,7 @@ Invariants (tests of the same names):
    an earlier version moved it past unread records, as a checkpoint shows.
 4. Metadata of the commit at the source are kept.
 5. Nothing is written while the task is paused: ``may_write`` is asked before each round.
+6. A coordinator that does not answer delays the groups of others once.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ ON_CHANGE_S: Final = 0.05
 PER_ROUND: Final = 1_000
 IN_TURN_S: Final = 10.0
 IN_TURN: Final = 200
+LOOK_AGAIN_S: Final = 1.0
 AGAIN_S: Final = 10.0
 """After a refusal: a group that is in use, a topic that is not there yet."""
 
@@ -125,7 +127,18 @@ class GroupSync:
         self._count()
 
     async def run(self, every_s: float | None) -> None:
-        """Sync until cancelled: ``every_s`` seconds apart, or as soon as something changes."""
+        """Sync until cancelled: ``every_s`` seconds apart, or as soon as something changes.
+
+        Refused groups are tried again beside the others, which need not wait for a coordinator that does not answer.
+        """
+        both = [asyncio.ensure_future(it) for it in (self._sync(every_s), self._sync_again())]
+        try:
+            await asyncio.gather(*both)
+        finally:
+            for each in both:
+                each.cancel()
+
+    async def _sync(self, every_s: float | None) -> None:
         while True:
             self._wake.clear()
             if not self._wanted:
@@ -135,12 +148,19 @@ class GroupSync:
                 await self._round(due)
             await self._clock.sleep((every_s if due else None) or ON_CHANGE_S)
 
+    async def _sync_again(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_AGAIN_S)
+            now = self._clock.monotonic()
+            due = [it for it, at in self._again.items() if at <= now and it in self._checkpoints]
+            if due and self._may_write():
+                await self._round(due)
+
     def _due(self) -> list[str]:
         now = self._clock.monotonic()
-        due = {it: None for it, at in self._again.items() if at <= now}
-        due |= dict.fromkeys(islice(self._wanted, PER_ROUND))
+        due = dict.fromkeys(islice(self._wanted, PER_ROUND))
         for group in due:
-            self._wanted.pop(group, None)
+            del self._wanted[group]
         if now >= self._turn_due:
             self._turn_due = now + IN_TURN_S
             self._turns = self._turns or list(self._checkpoints)

@@ -10,7 +10,8 @@ Invariants (tests of the same names):
 2. A fetched offset does not replace one that was read from the log after the request was sent.
 3. The number of groups asked per second is bounded, however many there are.
 4. A group is forgotten only when a complete list of groups is without it.
-5. Once the map of a partition has begun anew (its topic was created again), an offset counts there only if the coordinator was asked
+5. A coordinator that does not answer delays the groups of others once.
+6. Once the map of a partition has begun anew (its topic was created again), an offset counts there only if the coordinator was asked
    for it since: what was known, and what a log that is behind still brings, is of the former topic.
 """
 
@@ -178,7 +179,8 @@ class GroupWatch:
         self._changed: dict[str, None] = {}
         self._gone: set[str] = set()
         self._refusals = ChangeLog(log, f"{what} offsets cannot be read", key="group")
-        self._asked: Collection[str] = ()  # under way
+        self._asked = set[str]()  # under way
+        self._silent: dict[str, Mm2pyError] = {}  # groups whose coordinator did not answer
         self._follows = False
         self._wake = asyncio.Event()
 
@@ -201,7 +203,7 @@ class GroupWatch:
                     yield group
 
     def is_former(self, group: str, partition: TopicPartition) -> bool:
-        """Whether the offset of a group in a source partition is of a topic that is gone; then it is forgotten and asked for (5)."""
+        """Whether the offset of a group in a source partition is of a topic that is gone; then it is forgotten and asked for (6)."""
         if self._renewals.renewed(partition) <= self._as_of.get(group, 0):
             return False
         if self._offsets.get(group, {}).pop(partition, None) is not None:
@@ -296,6 +298,20 @@ class GroupWatch:
 
     async def ask(self, refresh_s: float) -> None:
         """Ask for groups and offsets until cancelled; ``refresh_s``: how often to list without the log."""
+        both = [asyncio.ensure_future(it) for it in (self._ask_all(refresh_s), self._ask_silent())]
+        try:
+            await asyncio.gather(*both)
+        finally:
+            for each in both:
+                each.cancel()
+
+    async def _ask_silent(self) -> None:
+        """Ask for groups again whose coordinator did not answer, beside the others (5)."""
+        while True:
+            await self._clock.sleep(ROUND_S)
+            await self._ask(list(islice(self._silent, self._pace.new)))
+
+    async def _ask_all(self, refresh_s: float) -> None:
         listed_at = float("-inf")
         while True:
             every_s = max(refresh_s, LISTED_WITH_LOG_S) if self._follows else refresh_s
@@ -311,7 +327,9 @@ class GroupWatch:
                 )
                 await self._clock.sleep(ROUND_S)
             else:
-                self._context.report_finding(f"{self._what}s of the source", "")
+                problem = next(iter(self._silent.values()), None)
+                text = "" if problem is None else f"cannot be asked: {problem}"
+                self._context.report_finding(f"{self._what}s of the source", text)
                 await self._clock.sleep(SHORTEST_ROUND_S)
                 if not self._stale:
                     self._wake.clear()
@@ -324,7 +342,7 @@ class GroupWatch:
         mine = [it for it in catalog.groups if self._share.has(it)]
         self._stale |= {it: None for it in mine if it not in self._offsets}
         if not catalog.missing:
-            for group in self._offsets.keys() - set(mine):
+            for group in (self._offsets.keys() | self._silent.keys()) - set(mine):
                 self._forget(group)
         self._report_unsendable(filter(self._share.is_chosen, catalog.groups))
         if self._what == CONSUMER_GROUP:
@@ -351,32 +369,36 @@ class GroupWatch:
 
     def _due(self) -> list[str]:
         """Return the groups to ask in this round (3)."""
-        due = dict.fromkeys(islice(self._stale, self._pace.new))
+
+        def first(groups: Iterable[str], most: int) -> dict[str, None]:
+            return dict.fromkeys(islice((it for it in groups if it not in self._silent), most))
+
+        due = first(self._stale, self._pace.new)
         if not self._follows:
             since = self._clock.monotonic() - LATELY_S
             self._lately = {it: at for it, at in self._lately.items() if at >= since}
-            due |= dict.fromkeys(islice(self._lately, self._pace.lately))
-        most = IN_TURN_WITH_LOG if self._follows else self._pace.in_turn
-        due |= dict.fromkeys(islice(self._turns, most))
+            due |= first(self._lately, self._pace.lately)
+        due |= first(self._turns, IN_TURN_WITH_LOG if self._follows else self._pace.in_turn)
         return list(due)
 
     async def _ask(self, groups: Collection[str]) -> None:
         if not groups:
             return
         began, as_of = self._clock.monotonic(), self._renewals.renewals
-        problem: RetriableError | None = None
         for group in groups:
             self._stale.pop(group, None)
-        self._asked = groups
+        self._asked.update(groups)
+        silent = self._silent.keys() & groups
         answers = await self._source.committed(groups)
-        self._asked = ()
+        self._asked.difference_update(groups)
         for group in groups:
+            if self._silent.pop(group, None) is None and group in silent:
+                continue  # it was forgotten meanwhile
             answer = answers.get(group, {})
             self._turns.pop(group, None)
             self._turns[group] = None
             if isinstance(answer, RetriableError):
-                self._stale[group] = None
-                problem = answer
+                self._silent[group] = answer
             elif isinstance(answer, Mm2pyError):
                 self._refusals.note(group, str(answer))
                 self._offsets.setdefault(group, {})
@@ -387,8 +409,6 @@ class GroupWatch:
                 self._as_of[group] = as_of
                 self._apply(group, answer)
         self._report_refusals()
-        if problem is not None:
-            raise problem
 
     def _report_refusals(self) -> None:
         refused = self._refusals.entries
@@ -415,9 +435,16 @@ class GroupWatch:
             self._note_changed(group)
 
     def _forget(self, group: str) -> None:
-        for tp in self._offsets.pop(group):
+        for tp in self._offsets.pop(group, ()):
             self._leave(group, tp)
-        for known in (self._turns, self._stale, self._lately, self._seen, self._as_of):
+        for known in (
+            self._turns,
+            self._stale,
+            self._silent,
+            self._lately,
+            self._seen,
+            self._as_of,
+        ):
             known.pop(group, None)
         self._changed.pop(group, None)
         self._refusals.clear(group)

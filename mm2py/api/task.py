@@ -113,7 +113,7 @@ class TakesOver(Protocol):
     """What a ``BatchSourceTask`` may do besides: leave out at its start what ``TaskContext.kept_out`` names."""
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Copy these too, from their stored positions of now; called between two polls.
+        """Copy these too, from their stored positions of now; called concurrently with ``poll``, once at a time, and cancelled at the end.
 
         ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
         """

@@ -34,6 +34,12 @@ EVERY_SYNC: Final = 64
 MOST_WAITING: Final = 4096
 """Limit of the syncs for gaps and rewinds that wait per partition while the topic cannot be written."""
 
+MOST_WAITING_IN_ALL: Final = 100_000
+"""The same of all partitions of a task, about 15 MB: each marker of a transaction at the source is a gap."""
+
+LEAST_WAITING: Final = 8
+"""Of one partition."""
+
 _PARTITION: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qq")
 _NONE: Final = -1
@@ -120,7 +126,8 @@ class _Waiting:
         self._step = step
         self._due: list[_Due] = []
 
-    def add(self, new: _Due) -> None:
+    def add(self, new: _Due, most: int) -> None:
+        """Add a sync; of more than ``most`` every second one is left out, never the first, the newest, or one where offsets go back."""
         due = self._due
         if due and due[-1].by_lag and new.by_lag:
             upstream, downstream, count, _ = due[-1]
@@ -129,8 +136,16 @@ class _Waiting:
                 due[-1] = _Due(upstream, downstream, count + new.syncs, by_lag=True)
                 return
         due.append(new)
-        if len(due) > MOST_WAITING:
-            del due[1:-1:2]
+        if len(due) > most:
+            last = len(due) - 1
+            self._due = [
+                it
+                for at, it in enumerate(due)
+                if not at % 2
+                or at == last
+                or it.upstream < due[at - 1].upstream
+                or it.downstream < due[at - 1].downstream
+            ]
 
     def take(self, most: int) -> list[OffsetSync]:
         """Remove and return the oldest syncs to write, at most ``most``."""
@@ -272,7 +287,8 @@ class OffsetSyncEmitter:
             waiting = self._waiting[partition] = _Waiting(partition, self._lag_max + 1)
         first = indexes[0]
         waiting.add(
-            _Due(run.source_offset + first, run.target_offset + first, len(indexes), by_lag)
+            _Due(run.source_offset + first, run.target_offset + first, len(indexes), by_lag),
+            min(MOST_WAITING, max(LEAST_WAITING, MOST_WAITING_IN_ALL // len(self._waiting))),
         )
 
     def _send(self) -> None:

@@ -11,7 +11,7 @@ Invariants (tests of the same names; the first four are those of ``mm2py.client.
 3. A post that is cancelled, or waits longer than its time-out, is taken back: it is not written later.
 4. Nothing that was posted under a lost membership is ever written.
 5. Records of aborted transactions are never handled.
-6. A topic that was deleted is created again once a post was taken back: later posts find it.
+6. A topic that was deleted is created again once a post was taken back, or has waited for ``WAITS_S``: posts find it then.
 """
 
 import asyncio
@@ -36,6 +36,9 @@ Entry = tuple[bytes, bytes | None]
 
 BATCH_BYTES: Final = 64 * 1024
 """Far below what a topic takes by default (``max.message.bytes``, 1 MiB), for clusters that allow less."""
+
+WAITS_S: Final = 10.0
+"""How often to look for the topic of a post that is not answered: not every caller takes back what waits long."""
 
 
 class Table(Protocol):
@@ -214,7 +217,16 @@ class KafkaTable:
             for partition, records in batches.items()
         ]
         answer.add_done_callback(partial(self._ended, posts))
+        self._watch(answer)
         return answer
+
+    def _watch(self, answer: "asyncio.Future[int]") -> None:
+        timer = asyncio.get_running_loop().call_later(WAITS_S, self._waits, answer)
+        answer.add_done_callback(lambda _: timer.cancel())
+
+    def _waits(self, answer: "asyncio.Future[int]") -> None:
+        self._look_for_topic()
+        self._watch(answer)
 
     def _ended(self, posts: Sequence[Post], answer: "asyncio.Future[int]") -> None:
         """Take back what is not written."""

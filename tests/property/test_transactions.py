@@ -20,7 +20,8 @@ from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar, Identical
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
-from mm2py.config.framework import LossPolicies
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig, LossPolicies
 from mm2py.errors import ProducerFencedError, TransactionAbortedError
 from mm2py.mirror.offset_map import Page, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import source_offset_key
@@ -28,6 +29,10 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, TRANSACTIONAL_FLAG
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
+from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
+from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
+from mm2py.runtime.tasks.arrivals import SourceOrder
+from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
@@ -38,6 +43,7 @@ from mm2py.runtime.tasks.task_transactions import (
     TaskTransactions,
     TransactionMaps,
 )
+from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask, TransformedTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapsOver, NoMapStore, StoredMap, page_entries
 from mm2py.storage.table import Entry, partition_of
@@ -186,11 +192,12 @@ def partition_key(source: TopicPartition) -> dict[str, str | int]:
 
 
 class Numbers(BatchSourceTask):
-    """Hands out the numbers 0 to ``RECORDS`` of each partition, from the committed position on."""
+    """Hands out the numbers 0 to ``RECORDS`` of each partition, from the committed position on; also as a ``CopyTask``."""
 
     def __init__(self, world: World, maps: TaskOffsetMaps, *, transactional: bool) -> None:
         self._world, self._maps, self._transactional = world, maps, transactional
         self._next: dict[TopicPartition, int] = {}
+        self._held: set[TopicPartition] = set()
         self.delivered_up_to: dict[TopicPartition, int] = {}
 
     async def start(self) -> None:
@@ -208,7 +215,7 @@ class Numbers(BatchSourceTask):
         for source in self._world.sources:
             first = self._next[source]
             count = min(self._world.chance.randrange(4), RECORDS - first)
-            if count <= 0:
+            if count <= 0 or source in self._held:
                 continue
             self._next[source] = first + count
             offsets = range(first, first + count)
@@ -226,10 +233,26 @@ class Numbers(BatchSourceTask):
         self.delivered_up_to[delivery.source] = position
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        pass
+        self._held.update(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
+        self._held.difference_update(partitions)
+
+    def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
+        assert self._next[partition] == offset + records, "what was handed out last"
+        self._next[partition] = offset
+        return True
+
+    async def take_over(self, partitions: Collection[TopicPartition]) -> None:
         pass
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return {}
+
+    def target_of(self, partition: TopicPartition) -> TopicPartition:
+        return target_of(partition)
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
         raise AssertionError(error)
@@ -275,11 +298,17 @@ class Maps(MapsOver):
 class Attempt:
     """One run of the task, in a process of its own as far as it knows.
 
-    Without ``transactional`` it writes as lanes on Spark and flows that are at least once do.
+    Without ``transactional`` it writes as lanes on Spark and flows that are at least once do; ``chained``: with a transform that
+    changes each record, and little memory.
     """
 
     def __init__(
-        self, world: World, starts: Starts | None = None, *, transactional: bool = True
+        self,
+        world: World,
+        starts: Starts | None = None,
+        *,
+        transactional: bool = True,
+        chained: bool = False,
     ) -> None:
         self.world = world
         world.written_without = world.written_without or not transactional
@@ -332,18 +361,25 @@ class Attempt:
             timeout_ms=None if transactional else 2_000,
             maps=maps,
         )
-        self.worker = WorkerTask(
-            self.task,
+        order = SourceOrder()
+        self.worker = (OrderedWorkerTask if chained else WorkerTask)(
+            _chained(self.task, context, order) if chained else self.task,
             context=context,
             sender=self.transactions.sender
             if transactional
             else partial(_sender, Cluster(connection, alias="B"), producer, self.permit),
             committer=committer,
-            settings=TaskSettings(offset_flush_interval_ms=20, graceful_timeout_ms=500),
+            settings=TaskSettings(
+                offset_flush_interval_ms=20,
+                graceful_timeout_ms=500,
+                buffer_memory_bytes=LITTLE_MEMORY if chained else 32 << 20,
+            ),
             on_status=lambda _status: None,
             permit=self.permit,
             transactions=used,
         )
+        if isinstance(self.worker, OrderedWorkerTask):
+            self.worker.follow(order)
         self.worker.start()
 
     @property
@@ -368,6 +404,19 @@ class Attempt:
         """End it where it is: nothing more is sent, nothing is aborted; what is in the sockets may land."""
         self.permit.abandon()
         await self.worker.stop(0.0)
+
+
+def _chained(task: Numbers, context: WorkerTaskContext, order: SourceOrder) -> TransformedTask:
+    errant = ErrantRecords("m", 0, parse_config(FrameworkConfig, {}), clock=SYSTEM_CLOCK)
+    return TransformedTask(
+        task,
+        TransformChain(steps_of(MARK), errant.transformed),
+        converters=BYTES_ONLY,
+        errant=errant,
+        order=order,
+        context=context,
+        is_internal=lambda _topic: False,
+    )
 
 
 class _Positions:
@@ -418,6 +467,15 @@ pytestmark = pytest.mark.timeout(600)
 
 END_S = 600.0 if is_fuzz() else 60.0
 """``make fuzz`` runs for hours beside other work."""
+
+MARK = {
+    "transforms": "mark",
+    "transforms.mark.type": "InsertHeader",
+    "transforms.mark.header": "h",
+    "transforms.mark.value.literal": "v",
+}
+LITTLE_MEMORY = 1_200
+"""A few batches."""
 
 TWO_RECORDS = 300
 """Bytes that a batch of two records fits in; the task hands out up to three at once."""
@@ -473,6 +531,44 @@ async def test_whatever_ends_an_attempt_each_record_is_committed_once(
                     attempts += await begun(world)
                 case _ if newest.failed:
                     attempts.append(Attempt(world))
+                case _:
+                    pass
+            world.check()
+        for attempt in attempts:
+            await attempt.stop()
+        world.check()
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("turn", range(examples(3, share=0.1)))
+@pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+async def test_with_transforms_each_record_is_committed_once_whatever_the_target_refuses(
+    seed: int, implicit: bool, turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del turn
+    monkeypatch.setattr("mm2py.runtime.tasks.worker_task.FULL_FOR_S", 0.01)
+    monkeypatch.setattr("mm2py.runtime.tasks.held_partitions.STUCK_S", 0.02)
+    monkeypatch.setattr("mm2py.runtime.tasks.held_partitions.LONGEST_REST_S", 0.02)
+    chance = random.Random(seed)
+    refusals = (0, 0, codes.TOPIC_AUTHORIZATION_FAILED, codes.NOT_ENOUGH_REPLICAS)
+    async with (
+        World(seed, implicit=implicit, limit_bytes=chance.choice((0, TWO_RECORDS))) as world,
+        asyncio.timeout(END_S),
+    ):
+        attempts = [Attempt(world, chained=True)]
+        while not world.done:
+            await asyncio.sleep(chance.choice((0, 0.002, 0.01, 0.05)))
+            match chance.randrange(12):
+                case 0 | 1 | 2:
+                    target = target_of(chance.choice(world.sources))
+                    world.brokers[0].partition(target).refusal = chance.choice(refusals)
+                case 3:
+                    await attempts[-1].crash()
+                    attempts.append(Attempt(world, chained=True))
+                case 4:
+                    world.disturb()
+                case _ if attempts[-1].failed:
+                    attempts.append(Attempt(world, chained=True))
                 case _:
                     pass
             world.check()

@@ -28,7 +28,6 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.runtime.tasks.sink_places import StoredPosition
-from mm2py.types import LATEST
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
 
@@ -102,30 +101,10 @@ class SourceAnswers(AskSource):
     def log_ends(
         self, partitions: Collection[Partition], *, read_committed: bool
     ) -> Mapping[Partition, int]:
-        return self._wait(self._log_ends(partitions, read_committed=read_committed))
-
-    async def _log_ends(
-        self, partitions: Collection[Partition], *, read_committed: bool
-    ) -> Mapping[Partition, int]:
-        """Ask each leader; one that does not answer keeps no answer of the others back."""
-        by_node: dict[int, dict[Partition, int]] = {}
-        for place, leader in (await self._cluster.leaders(partitions)).items():
-            if not isinstance(leader, Mm2pyError):
-                by_node.setdefault(leader.node_id, {})[place] = LATEST
-        admin = Admin(self._cluster)
-
-        async def ask(node_id: int, asked: Mapping[Partition, int]) -> Mapping[Partition, int]:
-            try:
-                async with asyncio.timeout(ENDS_S):
-                    listed = await admin.list_offsets_at(
-                        node_id, asked, read_committed=read_committed
-                    )
-            except (Mm2pyError, TimeoutError):
-                return {}
-            return {place: it.offset for place, it in listed.items() if it.error is None}
-
-        answers = await asyncio.gather(*(ask(*each) for each in by_node.items()))
-        return {place: end for answer in answers for place, end in answer.items()}
+        ends = Admin(self._cluster).log_ends(
+            partitions, within_s=ENDS_S, read_committed=read_committed
+        )
+        return self._wait(ends)
 
     @property
     def cluster_id(self) -> str:

@@ -47,7 +47,7 @@ from mm2py.protocol.topics import (
     TopicMetadata,
 )
 from mm2py.protocol.topics import ListedOffset as OffsetAnswer
-from mm2py.types import EARLIEST, MAX_TIMESTAMP, TopicPartition
+from mm2py.types import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -504,6 +504,14 @@ class Admin:
                 ends[tp] = it
         return ends
 
+    async def log_ends(
+        self, partitions: Iterable[TopicPartition], *, within_s: float, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return where logs end, as far as leaders answer in time: one that is silent keeps no answer of the others back."""
+        wanted = dict.fromkeys(partitions, LATEST)
+        listed = await self._list_once(wanted, read_committed=read_committed, within_s=within_s)
+        return {tp: it.offset for tp, it in listed.items() if it.error is None}
+
     async def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return log starts, ``NO_LOG`` for a partition that does not exist; partitions without an answer are left out."""
         starts: dict[TopicPartition, int] = {}
@@ -608,7 +616,11 @@ class Admin:
     # ---- inside ----
 
     async def _list_once(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool,
+        within_s: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
         listed: dict[TopicPartition, ListedOffset] = {}
         by_node: dict[int, dict[TopicPartition, int]] = {}
@@ -617,14 +629,15 @@ class Admin:
                 listed[tp] = ListedOffset(-1, error=_as_server_error(leader))
             else:
                 by_node.setdefault(leader.node_id, {})[tp] = wanted[tp]
-        answers = await asyncio.gather(
-            *(
-                self.list_offsets_at(node_id, asked, read_committed=read_committed)
-                for node_id, asked in by_node.items()
-            )
-        )
-        for answer in answers:
-            listed |= answer
+
+        async def ask(node_id: int, asked: Mapping[TopicPartition, int]) -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    listed.update(
+                        await self.list_offsets_at(node_id, asked, read_committed=read_committed)
+                    )
+
+        await asyncio.gather(*(ask(*each) for each in by_node.items()))
         return listed
 
 

@@ -40,6 +40,7 @@ from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
+    error_name,
     server_error,
 )
 from mm2py.protocol.group_messages import find_coordinator, find_coordinators
@@ -222,16 +223,21 @@ class Cluster:
         call = metadata(topics)
         if topics is None:
             call = self._all_topics.over(call)
+
+        async def attempt() -> MetadataResult:
+            result, _ = await self._first_answer(call)
+            if result is not self._last:
+                self._take(result)
+                self._last = result
+            return result
+
         question = object()
         self._asked[question] = self.clock.monotonic()
         try:
-            result = await self._repeat(lambda: self._first_answer(call), call.name)
+            result = await self._repeat(attempt, call.name)
         finally:
             del self._asked[question]
         self._unreached, self._answered_at = "", self.clock.monotonic()
-        if result is not self._last:
-            self._last = result
-            self._take(result)
         return result
 
     def unanswered(self, longer_than_s: float) -> str:
@@ -323,8 +329,7 @@ class Cluster:
         """
         node_id = self._coordinators.get(group_id)
         if node_id is None:
-            connection = await self._any()
-            answer = await connection.call(find_coordinator(group_id))
+            answer, _ = await self._first_answer(find_coordinator(group_id))
             if answer.error_code:
                 raise self._no_coordinator(answer.error_code, group_id)
             node_id = answer.node.node_id
@@ -348,11 +353,10 @@ class Cluster:
         unknown = [it for it in groups if it not in self._coordinators and it not in refused]
         for start in range(0, len(unknown), _GROUPS_PER_QUESTION):
             asked = unknown[start : start + _GROUPS_PER_QUESTION]
-            connection = await self._any()
             try:
-                answers = await connection.call(find_coordinators(asked))
+                answers, _ = await self._first_answer(find_coordinators(asked))
             except UnsupportedVersionError:  # brokers before 3.0 are asked one by one
-                answers = {it: await connection.call(find_coordinator(it)) for it in asked}
+                answers = {it: (await self._first_answer(find_coordinator(it)))[0] for it in asked}
             for group, answer in answers.items():
                 if answer.error_code:
                     refused[group] = self._no_coordinator(answer.error_code, group)
@@ -386,8 +390,12 @@ class Cluster:
     # ---- calls with retries ----
 
     async def call_any(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
-        """Ask any broker; repeats retriable failures and ``code_of`` codes until the API timeout."""
-        return await self._repeat(lambda: self._once(self._any, call, code_of), call.name)
+        """Ask any broker, more than one where the first is silent; repeats retriable failures and ``code_of`` codes until the API timeout."""
+
+        async def attempt() -> R:
+            return self._checked(call, code_of, *await self._first_answer(call))
+
+        return await self._repeat(attempt, call.name)
 
     async def call_controller(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
         """Ask the controller; otherwise as ``call_any``."""
@@ -430,6 +438,12 @@ class Cluster:
         return age_s * 1000 > self.settings.metadata_max_age_ms
 
     def _take(self, result: MetadataResult) -> None:
+        if result.error_code:
+            # Without topics, which are there all the same. KIP-1102: what is known of the brokers may be of another cluster.
+            self._cache.brokers = {}
+            raise ConnectionFailedError(
+                f"{self} gives no metadata: {error_name(result.error_code)} ({result.error_code})"
+            )
         self._cache.update(result, self.clock.monotonic())
 
     def _candidates(self) -> list[BrokerAddress]:
@@ -469,15 +483,15 @@ class Cluster:
             or f"check {self.alias}.bootstrap.servers and that the brokers run",
         )
 
-    async def _first_answer(self, call: Call[R]) -> R:
-        """Ask brokers until one answers; another one is added each ``SILENT_S``.
+    async def _first_answer(self, call: Call[R]) -> tuple[R, str]:
+        """Ask brokers until one answers, and return its address, too; another one is added each ``SILENT_S``.
 
         A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders of its partitions.
         """
         with patience() as deadlines:
             return await self._ask_all(call, deadlines)
 
-    async def _ask_all(self, call: Call[R], deadlines: Patience) -> R:
+    async def _ask_all(self, call: Call[R], deadlines: Patience) -> tuple[R, str]:
         problem: RetriableError | None = None
         asked: dict[asyncio.Task[R], BrokerAddress] = {}
         candidates = self._candidates()
@@ -498,7 +512,7 @@ class Cluster:
                         problem = error
                     else:
                         self._silent.discard(address)
-                        return answer
+                        return answer, address
                 if not done:
                     self._silent.update(map(str, asked.values()))
         finally:
@@ -540,7 +554,8 @@ class Cluster:
                     await self.clock.sleep(pause_s)
                 self._next_refresh = None  # callers from here on need a newer answer
                 self._refreshed_at = self.clock.monotonic()
-                self._take(await self._first_answer(metadata(sorted(refresh.topics))))
+                found, _ = await self._first_answer(metadata(sorted(refresh.topics)))
+                self._take(found)
         finally:
             if self._next_refresh is refresh:
                 self._next_refresh = None
@@ -590,14 +605,16 @@ class Cluster:
         code_of: Callable[[R], int],
     ) -> R:
         connection = await connect()
-        result = await connection.call(call)
+        return self._checked(call, code_of, await connection.call(call), connection.address)
+
+    def _checked(self, call: Call[R], code_of: Callable[[R], int], result: R, address: str) -> R:
         if code_of is _no_code:
-            refusal = self._no_producer_id(result, connection.address)
+            refusal = self._no_producer_id(result, address)
             if refusal is not None:
                 raise refusal
         code = code_of(result)
         if code:
-            error = server_error(code, f"{call.name} to {connection.address}")
+            error = server_error(code, f"{call.name} to {address}")
             if isinstance(error, RetriableServerError):
                 raise error
         return result

@@ -90,15 +90,19 @@ class Credentials:
         # Not earlier: the response may wait for a Fetch, and a Kerberos authenticator is only valid for minutes.
         exchange = await self._exchange(sasl, host)
         lifetime_ms = 0
-        while not exchange.is_done:
-            answer = await ask(sasl_authenticate(exchange.message()))
-            if answer.error_code:
-                if self._kerberos is not None:
-                    self._kerberos.refused()
-                raise _refused_login(sasl, address, answer.error_code, answer.error_message)
-            # The broker chooses how often SCRAM hashes; Kerberos is a library that may block.
-            await asyncio.to_thread(exchange.take, answer.auth_bytes)
-            lifetime_ms = answer.session_lifetime_ms
+        try:
+            while not exchange.is_done:
+                answer = await ask(sasl_authenticate(exchange.message()))
+                if answer.error_code:
+                    raise _refused_login(sasl, address, answer.error_code, answer.error_message)
+                # The broker chooses how often SCRAM hashes; Kerberos is a library that may block.
+                await asyncio.to_thread(exchange.take, answer.auth_bytes)
+                lifetime_ms = answer.session_lifetime_ms
+        except AuthenticationError:
+            for login in (self._kerberos, self._tokens):
+                if login is not None:
+                    login.refused()
+            raise
         return lifetime_ms
 
     async def _exchange(self, sasl: SaslSettings, host: str) -> "SaslExchange | KerberosExchange":

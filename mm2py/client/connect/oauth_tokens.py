@@ -1,7 +1,8 @@
 """Tokens for OAUTHBEARER: the client credentials grant over http(s), or an unsigned JWT.
 
 Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread -> token.
-Tokens are fetched when a login needs one, and renewed when most of the lifetime is over.
+Tokens are fetched when a login needs one, and renewed when most of the lifetime is over, or brokers refuse them. Instants
+are monotonic: a wall clock that is set back would keep a token that has expired.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from http.client import HTTPException
 from typing import IO, Final, cast, final
@@ -34,11 +35,12 @@ _SERVER_TROUBLE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, its expiry (0: unknown) and when to fetch the next one."""
+    """A token: when it came, when it expires (at once where that is unknown) and when to fetch the next one."""
 
     value: str = field(repr=False)
-    expires_ms: int
-    renew_ms: int
+    fetched_s: float
+    expires_s: float
+    renew_s: float
 
 
 @final
@@ -60,25 +62,31 @@ class TokenSource:
             ConnectionFailedError: it does not answer within ``sasl.login.retry.backoff.max.ms``.
         """
         async with self._lock:
-            now = self._clock.now_ms()
+            now = self._clock.monotonic()
             kept = self._kept
-            if kept is not None and now < kept.renew_ms:
+            if kept is not None and now < kept.renew_s:
                 return kept
             try:
                 self._kept = await self._fetch()
             except ConnectionFailedError as error:
-                if kept is None or now >= kept.expires_ms:
+                if kept is None or now >= kept.expires_s:
                     raise
                 log.warning("token not renewed, the last one is still valid cause=%s", error)
                 return kept
             return self._kept
 
+    def refused(self) -> None:
+        """Fetch a new token before a later login: the issuer's keys were changed, or the token ended before its time."""
+        kept = self._kept
+        if kept is not None:
+            again_s = kept.fetched_s + self._settings.refresh_min_period_s
+            self._kept = replace(kept, renew_s=min(kept.renew_s, again_s))
+
     async def _fetch(self) -> Token:
         settings = self._settings
         if not settings.token_endpoint_url:
-            now = self._clock.now_ms()
-            expires = now + settings.lifetime_s * 1000
-            return self._timed(_unsecured(settings, now // 1000), now, expires)
+            now_s = self._clock.now_ms() // 1000
+            return self._timed(_unsecured(settings, now_s), settings.lifetime_s)
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         until = self._clock.monotonic() + settings.retry_backoff_max_ms / 1000
         while True:
@@ -125,22 +133,21 @@ class TokenSource:
             raise AuthenticationError(
                 f"token endpoint {url} answers without an access_token", remedy=_URL_REMEDY
             )
-        now = self._clock.now_ms()
         expires_s = _claim(value, "exp")
         lasts = fields.get("expires_in")
         if expires_s is not None:
-            return self._timed(value, now, int(expires_s * 1000))
-        return self._timed(value, now, now + int(lasts * 1000) if isinstance(lasts, int) else 0)
+            return self._timed(value, expires_s - self._clock.now_ms() / 1000)
+        return self._timed(value, lasts if isinstance(lasts, int) else 0)
 
-    def _timed(self, value: str, now: int, expires: int) -> Token:
+    def _timed(self, value: str, lasts_s: float) -> Token:
         """Add when to renew (``ExpiringCredentialRefreshingLogin.refreshMs``)."""
-        settings = self._settings
-        lifetime = max(expires - now, 0)
-        renew = now + int(lifetime * settings.refresh_window_factor)
-        least, rest = settings.refresh_min_period_s * 1000, settings.refresh_buffer_s * 1000
-        if least + rest <= lifetime:
-            renew = max(min(renew, expires - rest), now + least)
-        return Token(value.strip(), expires, renew)
+        settings, now = self._settings, self._clock.monotonic()
+        lasts_s = max(lasts_s, 0)
+        renew_s = lasts_s * settings.refresh_window_factor
+        least_s, rest_s = settings.refresh_min_period_s, settings.refresh_buffer_s
+        if least_s + rest_s <= lasts_s:
+            renew_s = max(min(renew_s, lasts_s - rest_s), least_s)
+        return Token(value.strip(), now, now + lasts_s, now + renew_s)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -4,12 +4,52 @@ import asyncio
 import errno
 import os
 import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import final
+from functools import partial
+from typing import Final, TypeAlias, final
+from weakref import WeakKeyDictionary
 
 from mm2py.config.broker_addresses import NETWORKS_VARIABLE, broker_networks
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import NO_CONNECTION, ConnectionFailedError
+
+_Addresses: TypeAlias = Sequence[
+    tuple[
+        socket.AddressFamily,
+        socket.SocketKind,
+        int,
+        str,
+        tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
+    ]
+]
+
+_RESOLVERS: Final = ThreadPoolExecutor(64, thread_name_prefix="resolve")
+"""Threads of their own, as many as there are slow names: the loop's few are needed for logins and transforms."""
+
+_under_way: Final[
+    "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[_Addresses]]]"
+] = WeakKeyDictionary()
+
+
+async def _resolved(host: str, port: int) -> _Addresses:
+    """Look a name up, once for all that wait for it: a name server that does not answer holds each look-up for ten seconds and more."""
+    loop = asyncio.get_running_loop()
+    lookups = _under_way.setdefault(loop, {})
+    name = f"{host}:{port}"
+    lookup = lookups.get(name)
+    if lookup is None:
+        resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        lookup = lookups[name] = loop.run_in_executor(_RESOLVERS, resolve)
+
+        def over(done: "asyncio.Future[_Addresses]") -> None:
+            del lookups[name]
+            if not done.cancelled():
+                done.exception()  # everybody who asked may have gone: mark it as retrieved
+
+        lookup.add_done_callback(over)
+    return await asyncio.shield(lookup)
 
 
 def reason_of(error: Exception | None) -> str:
@@ -53,9 +93,8 @@ async def connect_socket(
     Raises:
         ConnectionFailedError: none of them accepts.
     """
-    loop = asyncio.get_running_loop()
     try:
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await _resolved(host, port)
     except OSError as error:
         raise ConnectionFailedError(
             f"{host}:{port} cannot be resolved: {reason_of(error)}",

@@ -32,7 +32,7 @@ from mm2py.protocol.buffers import CountedCopy
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
-from mm2py.types import LATEST, TopicPartition
+from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,9 @@ _REST_PART: Final = 8
 
 _CHECK_S: Final = 1.0
 """Interval of checks of followers, open transactions and unused receive buffers."""
+
+ENDS_S: Final = 2.0
+"""How long one broker may take to say where logs end."""
 
 UNCLEAR_S: Final = 300.0
 """How long a broker may return errors without a cause (for instance of a tiered read) before the
@@ -286,8 +289,7 @@ class Fetcher:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return where logs end, of any partitions of the cluster; those without an answer are left out."""
-        answers = await Admin(self._cluster).list_offsets(dict.fromkeys(partitions, LATEST))
-        return {tp: answer.offset for tp, answer in answers.items() if answer.error is None}
+        return await Admin(self._cluster).log_ends(partitions, within_s=ENDS_S)
 
     async def refresh_ends(self) -> None:
         """Look up the log ends that no Fetch response has, of paused and throttled partitions, with one request per leader.
@@ -305,11 +307,10 @@ class Fetcher:
         if not unknown:
             return
         asked_at = self._clock.monotonic()
-        answers = await Admin(self._cluster).list_offsets(dict.fromkeys(unknown, LATEST))
-        for tp, answer in answers.items():
+        for tp, end in (await self.log_ends(unknown)).items():
             cursor = unknown[tp]
-            if answer.error is None and ends_unseen(cursor) and not cursor.failed:
-                cursor.ends_at(answer.offset, asked_at)
+            if ends_unseen(cursor) and not cursor.failed:
+                cursor.ends_at(end, asked_at)
 
     def drop(self, tp: TopicPartition) -> None:
         """Stop reading one partition; nothing of it is returned any more."""
@@ -426,6 +427,8 @@ class Fetcher:
         self._on_failed(tp, error)
 
     def stalled(self, tp: TopicPartition, error: Exception | None) -> None:
+        if error is None and self._open is not None:
+            error = self._open.cause(self._cursors.get(tp))  # of several one may last
         self._on_stalled(tp, error)
 
     # -- inside -------------------------------------------------------------------------------------
@@ -570,7 +573,8 @@ that does not move for longer is either a producer with a longer timeout or a ha
 class _Standing:
     stable: int
     since: float
-    reported: bool = False
+    cause: Exception | None = None
+    """What was reported."""
 
 
 @final
@@ -591,22 +595,31 @@ class OpenTransactions:
         for cursor in cursors:
             stable = cursor.last_stable_offset
             standing = known.pop(cursor, None)
-            if not 0 <= stable < cursor.high_watermark or cursor.paused or cursor.node < 0:
-                if standing is not None and standing.reported:
+            if not 0 <= stable < cursor.high_watermark or cursor.paused:
+                if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
                 continue
+            if cursor.node < 0:  # between two brokers nothing is known anew
+                if standing is not None:
+                    self._standing[cursor] = standing
+                continue
             if standing is None or standing.stable != stable:
-                if standing is not None and standing.reported:
+                if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
                 standing = _Standing(stable, now)
-            elif not standing.reported and now - standing.since >= self._timeout_s:
-                standing.reported = True
-                changed.append((cursor, self._cause(cursor, now - standing.since)))
+            elif standing.cause is None and now - standing.since >= self._timeout_s:
+                standing.cause = self._describe(cursor, now - standing.since)
+                changed.append((cursor, standing.cause))
             self._standing[cursor] = standing
         return changed
 
+    def cause(self, cursor: Cursor | None) -> Exception | None:
+        """Return what was reported of a partition that is held back still."""
+        standing = None if cursor is None else self._standing.get(cursor)
+        return None if standing is None else standing.cause
+
     @staticmethod
-    def _cause(cursor: Cursor, seconds: float) -> Exception:
+    def _describe(cursor: Cursor, seconds: float) -> Exception:
         return RetriableError(
             f"a transaction is open at offset {cursor.last_stable_offset} of {cursor.tp} for "
             f"{int(seconds)} s; {cursor.high_watermark - cursor.last_stable_offset} offsets behind it "

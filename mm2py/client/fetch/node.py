@@ -169,6 +169,10 @@ class FetchNode:
         self._wake.set()
         self._stripes.wake()
 
+    def look_after(self) -> None:
+        """Once a second: see ``Stripes.look_after``."""
+        self._stripes.look_after()
+
     def silent_s(self, now: float) -> float:
         """Return for how long a response or connection has been overdue; ``now`` is monotonic."""
         since = self._owed_since()

@@ -144,6 +144,8 @@ class FetchRoutes:
             del self._unproven[cursor]
             self._owner.stalled(cursor.tp, None)
         self._report_withheld()
+        for node in self._nodes.values():
+            node.look_after()
         for cursor in [c for c in self._away if c.replica_until <= now]:
             del self._away[cursor]
             self._place(cursor, cursor.leader)

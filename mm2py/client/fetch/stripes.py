@@ -185,6 +185,7 @@ class Stripes:
         self._held_bytes = 0  # of stripes that were asked for and not applied
         self._width = _FIRST_WIDTH
         self._applying = self._resting = False
+        self._paused: set[Cursor] = set()
 
     def add(self, cursor: Cursor, size_bytes: int, offsets: int) -> None:
         """Read a partition in stripes, if by the last response it lags by more than one stripe."""
@@ -206,6 +207,13 @@ class Stripes:
             for stripe in reading.stripes:
                 self._drop(stripe)
             reading.stripes.clear()
+
+    def look_after(self) -> None:
+        """Once a second: give up what was read ahead of partitions that stay paused; it would keep buffers for as long as that lasts."""
+        paused = {cursor for cursor in self._readings if cursor.paused}
+        for cursor in paused & self._paused:
+            self._hand_back(cursor)
+        self._paused = paused
 
     def reset(self, reason: str) -> None:
         """Open the connections anew, with what is asked for over them."""

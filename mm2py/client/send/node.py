@@ -405,15 +405,19 @@ class ProduceNode:
             self._owner.ready(lane)
 
     async def _move_lanes(self) -> None:
-        """Move lanes to their new leaders while the broker is unreachable."""
-        for lane in list(self._ready):
-            try:
+        """Move lanes to their new leaders while the broker is unreachable, with one request for all of them."""
+        waiting = list(self._ready)
+        for lane in waiting:
+            known = self._cluster.known_leader(lane.target)
+            if known is not None and known.node_id == self._node_id:
                 self._cluster.leader_moved(lane.target)
-                leader = await self._cluster.leader(lane.target)
-            except Mm2pyError:
-                continue  # no leader now; the next round asks again
-            if leader.node_id != self._node_id:
-                self._ready.pop(lane, None)
+        leaders = await self._cluster.leaders(lane.target for lane in waiting)
+        for lane in waiting:
+            leader = leaders[lane.target]  # without one now, the next round asks again
+            if isinstance(leader, Mm2pyError) or leader.node_id == self._node_id:
+                continue
+            if lane in self._ready:
+                del self._ready[lane]
                 lane.moved(leader.node_id)
                 self._owner.ready(lane)
 

@@ -76,6 +76,7 @@ class LaneRecovery:
                 if lane.state in (LaneState.BACKOFF, LaneState.RESOLVING, LaneState.RETRYING):
                     lane.resumed(leader.node_id)
             except Mm2pyError as error:
+                lane.retry()  # a topic that is gone has no leader: nothing refuses it again
                 self._owner.stalled(lane, error)
         self._owner.follow(lane)
 

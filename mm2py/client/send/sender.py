@@ -509,6 +509,8 @@ class Sender:
     # -- LaneOwner: reports -------------------------------------------------------------------------
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
+        if self.transactions is not None:
+            self.transactions.progressed()  # a commit may leave it out now
         if lane.target not in self._stalled and not self._closed:
             self._stalled.add(lane.target)
             self._on_stalled(lane.target, error)

@@ -303,7 +303,7 @@ class Transactions:
             waiting.lane.admitted = False
             if waiting.lane.queue:
                 self._waiting[waiting.lane.target] = waiting
-        await self._until(self._is_drained)
+        await self._until(self._drain)
         for waiting in self._take_waiting():
             waiting.sender.ready(waiting.lane)
 
@@ -344,7 +344,8 @@ class Transactions:
 
     # ---- inside: lanes
 
-    def _is_drained(self) -> bool:
+    def _drain(self) -> bool:
+        """Let what was definitely refused wait for the next transaction; return whether all else is answered."""
         for target, waiting in self._inside.items():
             waiting.sender.withdraw(waiting.lane)
             if waiting.lane.queue:

@@ -17,7 +17,7 @@ Invariants of ``SourceOrder``, tests of the same names:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, final
 
@@ -135,12 +135,13 @@ class Part(NamedTuple):
     """What transforms made of one source batch.
 
     ``records``: how many of them left for each target partition; ``passed``: how many have no copy in the partition's own
-    target, because they were dropped or left for another one; ``through``: source offset of the last one.
+    target, because they were dropped or left for another one; ``through``: source offset of the last one, ``first`` of the first.
     """
 
     records: Mapping[TopicPartition, int]
     passed: int
     through: int
+    first: int = -1
 
 
 class InOrder(Protocol):
@@ -165,6 +166,7 @@ class _Due(NamedTuple):
     records: Mapping[TopicPartition, int]
     passed: int
     through: int
+    first: int
 
 
 class _Copies(NamedTuple):
@@ -184,7 +186,8 @@ class _Source:
     arrived: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     parts: deque[_Due] = field(default_factory=deque[_Due])
     landed: deque[_Copies] = field(default_factory=deque[_Copies])
-    done: int = 0  # copies in parts that are done
+    done: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    """Records in parts that are done, by target partition."""
     released: int = 0  # copies that were passed on
     passed: int = 0  # records of parts that are done, which were not passed on
 
@@ -208,7 +211,7 @@ class SourceOrder:
         for target, count in part.records.items():
             state.sent[target] = state.sent.get(target, 0) + count
         due = {target: state.sent[target] for target in part.records}
-        state.parts.append(_Due(due, part.passed, part.through))
+        state.parts.append(_Due(due, part.passed, part.through, part.first))
 
     def arrived(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -229,14 +232,38 @@ class SourceOrder:
         parts, arrived = state.parts, state.arrived
         while parts and all(arrived.get(it, 0) >= due for it, due in parts[0].records.items()):
             part = parts.popleft()
-            state.done = part.records.get(state.home, state.done)
+            state.done |= part.records
             state.passed += part.passed
             self._release(source, state, part.through)
+
+    def returnable(self, source: TopicPartition, records: int) -> tuple[int, int] | None:
+        """Return where the parts begin that are not done, and of how many records they were made; None unless ``records`` are all that is left of them."""
+        state = self._sources.get(source)
+        if state is None or not state.parts:
+            return None
+        left = sum(state.sent.values()) - sum(state.done.values())
+        made = left + sum(part.passed for part in state.parts)
+        return (state.parts[0].first, made) if left == records else None
+
+    def give_back(self, source: TopicPartition) -> None:
+        """Forget the parts that are not done: they are made again."""
+        state = self._sources[source]
+        state.sent = dict(state.done)
+        state.parts.clear()
 
     @property
     def is_done(self) -> bool:
         """Whether all that was handed out is acknowledged or dropped."""
         return not any(state.parts for state in self._sources.values())
+
+    def is_torn(self, failed: Collection[TopicPartition]) -> bool:
+        """Whether something arrived that no position will say now: other records of its part, or of one before it, did not; failed partitions aside."""
+        return any(
+            count > state.done.get(target, 0)
+            for source, state in self._sources.items()
+            if source not in failed
+            for target, count in state.arrived.items()
+        )
 
     def overdue(self) -> Iterator[tuple[TopicPartition, TopicPartition]]:
         """Return source partitions with many unfinished parts, each with a target partition that they wait for."""
@@ -247,10 +274,11 @@ class SourceOrder:
 
     def _release(self, source: TopicPartition, state: _Source, through: int) -> None:
         assert self._then is not None, "follow() was called"
-        while state.landed and state.landed[0].end <= state.done:
+        done = state.done.get(state.home, 0)
+        while state.landed and state.landed[0].end <= done:
             end, batch, base_offset = state.landed.popleft()
             state.released = end
             self._then.add(source, state.home, batch, base_offset)
-        if state.passed and state.released == state.done:
+        if state.passed and state.released == done:
             passed, state.passed = state.passed, 0
             self._then.passes(source, state.home, passed, through)

@@ -8,7 +8,7 @@ Invariants (the model is in tests/unit/runtime/test_worker_task.py):
 1. Nothing is read without room in ``buffer.memory``, whatever number of partitions is held.
 2. No partition blocks the others for ever: while the memory is full, partitions whose target accepts nothing return the
    batches that are certainly not in its log, and read them again later, each time after a longer pause. Only a task that
-   ``ReadsAgain`` does, so not one with transforms.
+   ``ReadsAgain`` does, one with transforms where nothing of them has left.
 """
 
 import math

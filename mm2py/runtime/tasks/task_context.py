@@ -40,7 +40,7 @@ from mm2py.observability.metrics import (
     PartitionMeter,
 )
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
@@ -52,6 +52,7 @@ HEADLINES: Final = {
     EventKind.TRUNCATION: "the source lost records that were copied",
     EventKind.RECREATED: "source topic was recreated, what was not copied of the old one is lost",
 }
+NO_POSITION: Final = "the topic was deleted and created again before a position of it was stored: what had been read of it and was not copied is gone"
 LATER_TOPIC: Final = "the topic was deleted and created again, records of the new one are copied"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
@@ -319,7 +320,16 @@ class WorkerTaskContext:
         return await self._events.incarnations()
 
     def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Keep which topic id a partition's stored position belongs to."""
+        """Keep which topic id a partition's stored position belongs to.
+
+        Where the map says that the copy began in another one, no position was stored that would have made this a gap.
+        """
+        offset_map = self.maps.of(partition)
+        if is_another_topic(offset_map.source_id, topic_id):
+            end = offset_map.covered
+            gap = SourceGap(partition, end, end - 1, EventKind.RECREATED.value, NO_POSITION)
+            if self._report(EventKind.RECREATED, partition, end, end - 1, NO_POSITION):
+                log_gap(gap)
         self.maps.identify(partition, topic_id)
         self._events.note_incarnation(partition, topic_id)
 

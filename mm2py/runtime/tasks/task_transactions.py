@@ -170,6 +170,7 @@ class TaskTransactions:
             settings = settings.model_copy(update={"max_in_flight_requests_per_connection": 1})
         self._cluster, self._settings = cluster, settings
         self._store, self.topic, self._own = store, topic, own
+        self._to_copy: dict[bytes, bytes | None] = {}
         self._copying: asyncio.Task[None] | None = None
         self._fence, self._verify = fence, verify
         self.interval_s = interval_s
@@ -287,16 +288,18 @@ class TaskTransactions:
         await self.commit()
         self._moved = True
         if self._own is not None:
-            if self._copying is not None:
-                await self._copying
-            self._copying = asyncio.create_task(self._copy(values))
+            self._to_copy |= values
+            if self._copying is None or self._copying.done():
+                self._copying = asyncio.create_task(self._copy())
 
-    async def _copy(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write committed positions to the worker's topic too, best effort: the connector's own topic counts."""
-        try:
-            await self._store.set(values)
-        except Mm2pyError as error:
-            log.warning("positions are not copied to the worker's offset topic cause=%s", error)
+    async def _copy(self) -> None:
+        """Write committed positions to the worker's topic too, best effort: the connector's own topic counts, no commit waits for this."""
+        while self._to_copy:
+            values, self._to_copy = self._to_copy, {}
+            try:
+                await self._store.set(values)
+            except Mm2pyError as error:
+                log.warning("positions are not copied to the worker's offset topic cause=%s", error)
 
     async def close(self) -> None:
         """Abort what is open and close the connections; the Sender is closed before."""

@@ -16,9 +16,22 @@ from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.context import PartitionState, TaskContext
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, quick_record
-from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
+from mm2py.api.task import (
+    BatchSourceTask,
+    CopiedLogs,
+    Delivery,
+    Outgoing,
+    ReadsAgain,
+    TakesOver,
+)
 from mm2py.clock import or_stop
-from mm2py.errors import FatalError, Mm2pyError, PartitionError, ProtocolError
+from mm2py.errors import (
+    FatalError,
+    Mm2pyError,
+    PartitionError,
+    ProtocolError,
+    TransactionAbortedError,
+)
 from mm2py.observability.logging import cause_text, some_of
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.records import open_batch, record_body, record_fields
@@ -115,6 +128,7 @@ class TransformedTask(BatchSourceTask):
         """Target partitions that records may be sent to."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         self._working: asyncio.Future[_Work] | None = None
+        self._in_work: set[TopicPartition] = set()
         self._error: Exception | None = None
         self._over = False
         self._dropped = 0
@@ -134,6 +148,7 @@ class TransformedTask(BatchSourceTask):
             fetched = await self._task.poll(budget_bytes)
             if not any(batches for _, _, batches in fetched):
                 return fetched
+            self._in_work = {source for source, _, _ in fetched}
             loop, context = asyncio.get_running_loop(), copy_context()  # the task's name in the log
             self._working = loop.run_in_executor(
                 self._thread, lambda: context.run(self._transform_all, fetched)
@@ -173,6 +188,21 @@ class TransformedTask(BatchSourceTask):
     def target_of(self, partition: TopicPartition) -> TopicPartition:
         """Return the copy's partition, where no transform sends a record elsewhere."""
         return self._task.target_of(partition)
+
+    def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
+        """Take back all that waits, where nothing of it has left and no transform sends records elsewhere: it is made again."""
+        back = self._order.returnable(partition, records)
+        is_in_work = self._working is not None and partition in self._in_work
+        if (
+            back is None
+            or is_in_work
+            or self._chain.routes
+            or not isinstance(self._task, ReadsAgain)
+            or not self._task.read_again(partition, *back)
+        ):
+            return False
+        self._order.give_back(partition)
+        return True
 
     async def commit(self) -> None:
         """Report what was dropped and sent elsewhere since the task started."""
@@ -291,7 +321,7 @@ class TransformedTask(BatchSourceTask):
                 made.lanes.setdefault(target, []).append(packed_batch(*records, codec))
         if seen:
             counts = {it: len(offsets) for it, (offsets, _, _) in kept.by_target.items()}
-            made.parts.append(Part(counts, seen - counts.get(home, 0), last))
+            made.parts.append(Part(counts, seen - counts.get(home, 0), last, batch.runs[0][0]))
 
     def _check_route(self, home: TopicPartition, target: TopicPartition) -> None:
         if target != home and not self._chain.routes:
@@ -374,7 +404,6 @@ def _may_exist(topic: object, partition: object) -> bool:
 REST_S: Final = 10.0
 """How long a fatal record waits for its predecessors' acknowledgements."""
 
-PART_WAIT_S: Final = 1.0
 PART_PAUSE_S: Final = 0.05
 """Interval for re-checking progress and the permit."""
 
@@ -488,13 +517,28 @@ class OrderedWorkerTask(WorkerTask):
         super()._show_stall(source, target, error)
 
     async def _settle(self, parts: TaskTransactions) -> None:
-        """Wait until everything handed over is acknowledged: no position may lie inside of what transforms made of one batch."""
+        """Wait until everything handed over is acknowledged: no position may lie inside of what transforms made of one batch.
+
+        What is left where the target takes nothing waits for another transaction, if nothing of it arrived in this one.
+        """
         self._sends.clear()
+        left_out = False
         try:
-            while not parts.transactions.broken and not await self._sender.flush(PART_WAIT_S):
+            while not parts.transactions.broken and not await self._sender.flush(PART_PAUSE_S):
                 if self._error is not None:
                     raise self._error
+                if left_out := self._is_only_stuck:
+                    break
                 await self._clock.sleep(PART_PAUSE_S)
         finally:
             self._sends.set()
         await super()._settle(parts)
+        if left_out and self._order.is_torn(self._failed):
+            raise TransactionAbortedError(
+                "the target took a part of what transforms made of one batch, and not the rest: it is copied again"
+            )
+
+    @property
+    def _is_only_stuck(self) -> bool:
+        left = sum(map(self._sender.backlog_bytes, self._stuck))
+        return left == self._sender.buffered_bytes and not self._order.is_torn(self._failed)

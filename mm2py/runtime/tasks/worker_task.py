@@ -8,7 +8,7 @@ flow's permit nothing is polled, sent or committed. A paused task polls nothing;
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -58,6 +58,7 @@ SHOWN: Final = 5
 
 THROTTLE: Final = "quota of the target"
 WAITS: Final = "waits"
+TAKE_OVER: Final = "positions of what is taken over"
 TOLD_AFTER_S: Final = 10.0
 """What a task has tried in vain for so long, its start or to read, is a finding: its state alone says nothing of it."""
 
@@ -131,10 +132,8 @@ class WorkerTask:
         # What the task still returns of the second ones, all of which have failed, is dropped.
         self._failed, self._unsent = set[TopicPartition](), set[TopicPartition]()
         self._stalls = StallLog(TARGET, self._clock)
-        self._starved = False
         self._permit = permit
-        self._paused = self._told_wait = False
-        self._polls = False
+        self._paused = self._told_wait = self._starved = self._polls = False
         self._room = asyncio.Event()
         self._end_watch = permit.watch(self._room.set)
         self._stop = asyncio.Event()
@@ -143,6 +142,9 @@ class WorkerTask:
         """Whether it ends because of partitions: what precedes their failures is as good as ever."""
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
+        # What is being taken over, beside the polls.
+        self._taken: Collection[TopicPartition] = ()
+        self._taking: asyncio.Task[None] | None = None
         self._commits: TransactionCommits | None = None
         if transactions is not None:
             transactions.transactions.on_broken(self._crash)
@@ -201,10 +203,10 @@ class WorkerTask:
     def keep_out(self, partitions: frozenset[TopicPartition]) -> bool:
         """Copy none of these source partitions; return False where the task must be started again for that.
 
-        A partition that is not kept out any more is taken over between two polls.
+        A partition that is not kept out any more is taken over.
         """
         context = self._context
-        copied = context.known - context.left_out
+        copied = (context.known - context.left_out).union(self._taken)
         context.kept_out = partitions
         self._room.set()
         return not (copied & partitions)
@@ -244,12 +246,15 @@ class WorkerTask:
                     await self._loop()
             except Exception as error:  # noqa: BLE001 - the worker loop's edge: fails the task visibly
                 self._lifecycle.to(State.FAILED, error)
+            for beside in (commits, self._taking):
+                if beside is not None:
+                    beside.cancel()
             if commits is not None:
-                commits.cancel()
                 await self._drain()
         finally:
-            if commits is not None:
-                commits.cancel()
+            for beside in (commits, self._taking):
+                if beside is not None:
+                    beside.cancel()
             await self._close()
             if self.status.state is not State.FAILED:
                 self._lifecycle.to(State.UNASSIGNED)
@@ -302,8 +307,8 @@ class WorkerTask:
             if self._paused:
                 self._lifecycle.to(await self._while_paused())
                 continue
-            if self._context.left_out and not await self._take_over(patience):
-                continue
+            if self._context.left_out:
+                self._take_over()
             self._holds.read_rested()
             budget = room_bytes()
             if not budget or not self._permit.was_valid:
@@ -322,17 +327,38 @@ class WorkerTask:
     def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
         return self._task.poll(budget_bytes)
 
-    async def _take_over(self, patience: Patience) -> bool:
-        """Start copying partitions that were kept out until now; return False where that must be retried."""
+    def _take_over(self) -> None:
+        """Start to copy partitions that were kept out until now; their positions may not be readable for long, which holds no other up."""
         returned = self._context.left_out - self._context.kept_out
-        if returned and self._permit.was_valid and isinstance(self._task, TakesOver):
-            try:
-                await self._task.take_over(returned)
-            except RetriableError as error:
-                await self._try_later(patience, error)
-                return False
-            self._context.taken_over(returned)
-            self._look_at_holds()
+        is_idle = self._taking is None or self._taking.done()
+        if returned and is_idle and self._permit.was_valid and isinstance(self._task, TakesOver):
+            self._taken = returned
+            take = partial(self._take, self._task, returned)
+            self._taking = asyncio.create_task(self._run_visibly(take))
+
+    async def _take(self, task: TakesOver, returned: Collection[TopicPartition]) -> None:
+        patience = Patience(self._clock, TAKE_OVER, self._stop)
+        try:
+            while not await self._is_taken(task, returned, patience):
+                if self._stop.is_set() or self._context.kept_out.intersection(returned):
+                    return
+        finally:
+            self._taken = ()
+            self._context.report_finding(TAKE_OVER, "")
+        self._context.taken_over(returned)
+        self._look_at_holds()
+
+    async def _is_taken(
+        self, task: TakesOver, returned: Collection[TopicPartition], patience: Patience
+    ) -> bool:
+        try:
+            await task.take_over(returned)
+        except RetriableError as error:
+            await patience.wait(error)
+            if patience.lasting(TOLD_AFTER_S):
+                self._context.report_finding(TAKE_OVER, str(error))
+            return False
+        patience.succeeded()
         return True
 
     async def _while_paused(self) -> State:

@@ -20,6 +20,9 @@ from tests.kit.fakes.broker_log import AppendResult, PartitionLog
 from tests.kit.fakes.broker_state import FakeTopic, Request
 from tests.kit.fakes.wire import AnswerWriter
 
+REBOOTSTRAP_REQUIRED: Final = 129
+"""Of Metadata as a whole; other codes are those of topics."""
+
 _NO_TOPIC_ID: Final = bytes(16)
 
 
@@ -99,12 +102,16 @@ async def _metadata(request: Request) -> AnswerWriter:
         reader.tags()
     if asked < 0:
         names = sorted(cluster.topics)
+    refusal = REBOOTSTRAP_REQUIRED if request.forced == REBOOTSTRAP_REQUIRED else NONE
+    names = [] if refusal else names
     out = request.answer.int32(0).count(len(cluster.brokers))
     for node_id, (host, port) in sorted(cluster.brokers.items()):
         out.int32(node_id).string(host).int32(port).string(None).tags()
     out.string(cluster.cluster_id).int32(min(cluster.brokers)).count(len(names))
     for name in names:
         _topic_metadata(out, name, cluster.topics.get(name), request.forced)
+    if request.version >= 13:
+        out.int16(refusal)
     return out.tags()
 
 
@@ -313,7 +320,7 @@ APIS: Final[Mapping[int, Api]] = {
     0: Api(3, 9, 9, _produce),
     1: Api(4, 12, 12, fetch),
     2: Api(5, 5, 6, _list_offsets),
-    3: Api(12, 12, 9, _metadata),
+    3: Api(12, 13, 9, _metadata),
     10: Api(1, 2, 3, _find_coordinator),
     18: Api(0, 0, 3, _versions_answer),
     19: Api(4, 4, 5, _create_topics),

@@ -2,10 +2,13 @@ import asyncio
 import logging
 import shlex
 import socket
-from collections.abc import AsyncGenerator
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from mm2py.client.connect.admin import Admin, ConfigOp
 from mm2py.client.connect.broker_errors import BrokerError, BrokerErrors, Trouble, errors_of
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.group_admin import UNKNOWN, GroupAdmin, GroupListing
+from mm2py.client.connect.open_socket import AddressTurn, connect_socket
 from mm2py.client.connect.outage_lines import Outage, OutageLines
 from mm2py.client.pacing import RequestPace
 from mm2py.clock import SYSTEM_CLOCK
@@ -34,11 +38,12 @@ from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_api import REBOOTSTRAP_REQUIRED
 from tests.kit.fakes.broker_state import FakeCluster
 from tests.kit.lines.black_hole import BlackHole
 from tests.unit.client.client_stage import cluster_of, connected_to
 
-METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
+METADATA, LIST_OFFSETS, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 10, 19, 22
 TP = TopicPartition("t", 0)
 
 
@@ -258,14 +263,14 @@ async def test_connections_are_shared_per_broker_and_purpose() -> None:
 async def test_a_name_with_a_dead_first_address_is_reached_at_the_next(
     accepts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def two_addresses(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+    def two_addresses(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         return [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
             for address in ("127.0.0.2", "127.0.0.1")
         ]
 
     async with FakeBroker(topics={"t": 1}) as broker:
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+        monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
         with BlackHole("127.0.0.2", broker.port, accepts=accepts):
             cluster = cluster_of(broker, socket_connection_setup_timeout_ms=1000)
             if accepts:  # only the handshake shows that this address is dead
@@ -282,11 +287,11 @@ async def test_a_name_that_leads_to_a_machines_own_services_is_not_connected_to(
 ) -> None:
     found = ["169.254.169.254", "127.0.0.1"]
 
-    async def addresses(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+    def addresses(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in found]
 
     async with FakeBroker(topics={"t": 1}) as broker:
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        monkeypatch.setattr(socket, "getaddrinfo", addresses)
         cluster = cluster_of(broker, socket_connection_setup_timeout_ms=60_000)
         await cluster.connect()  # at the other address, without an attempt at the first
         await cluster.close()
@@ -295,6 +300,74 @@ async def test_a_name_that_leads_to_a_machines_own_services_is_not_connected_to(
         with pytest.raises(ConnectionFailedError, match="no address that brokers may have here"):
             await again.connect()
         await again.close()
+
+
+async def test_names_that_no_server_resolves_keep_no_other_broker_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, asked, resolve = threading.Event(), Counter[str](), socket.getaddrinfo
+
+    def slow(host: str, port: int, *more: Any, **options: Any) -> Any:
+        asked[host] += 1
+        if host.endswith(".dead"):
+            over.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return resolve(host, port, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    turn = AddressTurn()
+    async with FakeBroker(topics={"t": 1}) as broker:
+        settings = cluster_of(broker).settings
+        names = [f"broker{number}.dead" for number in range(40)]
+        waiting = [
+            asyncio.ensure_future(connect_socket(name, 9092, settings, turn)) for name in 3 * names
+        ]
+        try:
+            async with asyncio.timeout(10), connected_to(broker):
+                assert not any(it.done() for it in waiting)
+        finally:
+            over.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(it, ConnectionFailedError) for it in found)
+        assert [asked[name] for name in names] == [1] * len(names)
+
+
+async def test_metadata_that_a_broker_refuses_as_a_whole_are_not_taken_for_a_cluster_without_topics() -> (
+    None
+):
+    async with connected() as (broker, cluster):
+        await cluster.leader(TP)
+        broker.fail_next(METADATA, REBOOTSTRAP_REQUIRED)
+        assert [topic.name for topic in (await cluster.metadata()).topics] == ["t"]
+        broker.fail_next(METADATA, REBOOTSTRAP_REQUIRED)
+        cluster.leader_moved(TP)
+        with pytest.raises(ConnectionFailedError, match="REBOOTSTRAP_REQUIRED"):
+            await cluster.leader(TP)
+        assert (await cluster.leader(TP)).node_id == broker.node_id
+
+
+ANY: tuple[tuple[int, Callable[[Cluster], Awaitable[object]]], ...] = (
+    (FIND_COORDINATOR, lambda cluster: cluster.coordinator("g")),
+    (FIND_COORDINATOR, lambda cluster: cluster.coordinators(["g"])),
+    (INIT_PRODUCER_ID, lambda cluster: cluster.call_any(init_producer_id())),
+)
+
+
+@pytest.mark.parametrize(("key", "ask"), ANY, ids=["coordinator", "coordinators", "any broker"])
+async def test_any_broker_is_asked_where_the_one_that_is_connected_is_silent(
+    key: int, ask: Callable[[Cluster], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mm2py.client.connect.cluster.SILENT_S", 0.05)
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared) as silent,
+        FakeBroker(node_id=2, cluster=shared),
+        connected_to(silent) as cluster,
+    ):
+        hold = silent.hold(key)
+        async with asyncio.timeout(4):
+            assert await ask(cluster)
+        hold.release()
 
 
 async def test_metadata_come_from_another_broker_where_the_one_that_is_connected_is_silent(
@@ -314,6 +387,20 @@ async def test_metadata_come_from_another_broker_where_the_one_that_is_connected
         # It is asked last from then on, until it answers.
         await cluster.metadata(["t"])
         assert (silent.count(METADATA), other.count(METADATA)) == (asked, 2)
+        hold.release()
+
+
+async def test_a_silent_broker_keeps_no_end_of_a_log_on_another_one_back() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as broker,
+        FakeBroker(node_id=2, cluster=shared) as silent,
+        connected_to(broker) as cluster,
+    ):
+        shared.move_leader(TopicPartition("t", 1), 2)
+        hold = silent.hold(LIST_OFFSETS)
+        both = [TP, TopicPartition("t", 1)]
+        assert await Admin(cluster).log_ends(both, within_s=0.5) == {TP: 0}
         hold.release()
 
 

@@ -86,7 +86,7 @@ async def listening(talk: Talk) -> AsyncGenerator[int]:
 async def test_open_falls_back_to_version_zero_of_api_versions() -> None:
     async with connected() as (broker, connection):
         assert broker.requests == [(18, 4), (18, 0)]
-        assert connection.versions[METADATA] == (12, 12)
+        assert connection.versions[METADATA] == (12, 13)
 
 
 async def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
@@ -95,7 +95,7 @@ async def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
             await connection.call(list_groups())
         with pytest.raises(UnsupportedVersionError, match=r"ListGroups not at all.*Kafka 2\.6"):
             await connection.call(list_groups(states=["Empty"]))
-        with pytest.raises(UnsupportedVersionError, match=r"12 to 12, mm2py 0 to 11.*newer mm2py"):
+        with pytest.raises(UnsupportedVersionError, match=r"12 to 13, mm2py 0 to 11.*newer mm2py"):
             connection.negotiated(METADATA, 0, 11, "Metadata")
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf
 
 import pytest
@@ -389,6 +390,29 @@ def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout() -> N
     assert watch.check([cursor], 61.0) == []
     cursor.last_stable_offset = 9
     assert watch.check([cursor], 62.0) == [(cursor, None)]
+
+
+async def test_a_leader_that_moves_hides_no_transaction_that_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.client.fetch.fetcher._CHECK_S", 0.0)
+    at_once = partial(OpenTransactions, timeout_s=0.0)
+    monkeypatch.setattr("mm2py.client.fetch.fetcher.OpenTransactions", at_once)
+    async with fetching(isolation="read_committed") as rig:
+        rig.fill(FIRST, range(1))
+        rig.fill(FIRST, range(1, 3))
+        rig.broker.partition(FIRST).open_transaction_at = 1
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: bool(rig.stalled))
+        told, rig.read_again = len(rig.stalled), []
+        rig.broker.fail_next(FETCH, codes.NOT_LEADER_OR_FOLLOWER)
+        rig.broker.cluster.wake()
+        await rig.until(lambda: len(rig.stalled) > told)
+        assert "transaction is open" in str(rig.stalled[-1][1])
+        assert rig.read_again == []
+        rig.broker.partition(FIRST).open_transaction_at = -1
+        rig.broker.cluster.wake()
+        await rig.until(lambda: rig.read_again == [FIRST])
 
 
 def test_a_stable_offset_that_moves_is_no_stall() -> None:

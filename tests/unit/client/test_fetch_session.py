@@ -362,6 +362,26 @@ async def test_an_open_transaction_ends_the_stripes_before_it() -> None:
         await read_whole(rig, BACKLOG)
 
 
+async def test_a_partition_that_stays_paused_keeps_no_buffers_behind_a_stripe_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.client.fetch.fetcher._CHECK_S", 0.3)
+    async with distant() as rig:
+        backlog(rig, FIRST, 0, 3 * BACKLOG)
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(partial(passed, rig, 2_000))
+        before, hold = rig.broker.count(FETCH), rig.broker.hold(FETCH)
+        await rig.until(lambda: rig.broker.count(FETCH) >= before + 2)
+        rig.fetcher.pause([FIRST])
+        parked, pool = rig.cluster.pool.leased_bytes, rig.cluster.pool
+        rig.broker.fail_next(FETCH, "disconnect")
+        hold.release()
+        await rig.until(lambda: pool.leased_bytes > parked)
+        await rig.until(lambda: pool.leased_bytes == parked)
+        rig.fetcher.resume([FIRST])
+        await read_whole(rig, 3 * BACKLOG)
+
+
 async def test_many_partitions_that_lag_share_small_buffers_and_none_waits_for_ever() -> None:
     tps = [TopicPartition("t", number) for number in range(20)]
     async with distant(partitions=len(tps), buffer_bytes=2 << 20) as rig:

@@ -287,6 +287,29 @@ async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
         assert rig.stored(SECOND) == [0, 1]
 
 
+async def test_partitions_that_wait_for_a_dead_broker_find_their_new_leaders_with_one_request() -> (
+    None
+):
+    shared, partitions = FakeCluster(), 50
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"copy": partitions}) as dying,
+        FakeBroker(node_id=2, cluster=shared) as heir,
+        sending(dying, heir) as rig,
+    ):
+        targets = [TopicPartition("copy", number) for number in range(partitions)]
+        for target in targets:
+            rig.enqueue(target)
+        await rig.flushed()
+        await dying.stop()
+        for target in targets:
+            shared.move_leader(target, heir.node_id)
+            rig.enqueue(target)  # each has its first batch since: nothing was in flight
+        asked = heir.count(METADATA)
+        await rig.flushed()
+        assert all(rig.stored(target) == [0, 1] for target in targets)
+        assert heir.count(METADATA) - asked < 10
+
+
 async def test_a_flush_without_a_permit_waits_for_no_target_that_is_away(rig: SendRig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()

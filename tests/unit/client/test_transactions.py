@@ -181,6 +181,30 @@ async def test_2_what_is_refused_for_certain_waits_for_a_later_transaction(impli
 
 
 @generations
+async def test_a_topic_that_is_gone_amid_a_transaction_keeps_no_other_partition_from_being_committed(
+    implicit: bool,
+) -> None:
+    async with rig(implicit=implicit) as one:
+        one.broker.create_topic("gone")
+        gone = TopicPartition("gone", 0)
+        await one.store(gone, b"before")
+        await one.commit()
+        hold = one.broker.hold(PRODUCE)
+        one.send(gone, b"1")
+        await hold.arrived.wait()
+        del one.broker.cluster.topics["gone"]
+        hold.release()
+        for _ in range(2):
+            await one.store(T0, b"a")
+            async with asyncio.timeout(10):
+                await one.commit()
+        assert one.committed().count(T0) == 2
+        assert one.broken == []
+        one.broker.create_topic("gone")
+        await eventually(lambda: len(one.landed) == 4)
+
+
+@generations
 async def test_2_a_commit_waits_for_every_batch_that_left(implicit: bool) -> None:
     async with rig(implicit=implicit) as one:
         await one.store(T0, b"a")

@@ -2,12 +2,12 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ServerError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.offset_lookup import (
     Beginning,
@@ -53,6 +53,8 @@ class FakeGroups:
         self.errors: dict[str, Mm2pyError] = {}
         self.refusals: dict[TopicPartition, ServerError] = {}
         self.unwritable: dict[str, Mm2pyError] = {}
+        self.silent: dict[str, Callable[[], Awaitable[None]]] = {}
+        """Groups whose coordinator does not answer, with what a question for one waits for."""
         self.missing = ""
         self.broken: Mm2pyError | None = None
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
@@ -103,7 +105,11 @@ class FakeGroups:
         self.asked.append(set(groups))
         if self.broken is not None:
             return dict.fromkeys(groups, self.broken)
-        return {it: self.errors.get(it) or dict(self.offsets.get(it, {})) for it in groups}
+        errors = dict(self.errors)
+        for group in self.silent.keys() & set(groups):
+            await self.silent[group]()
+            errors[group] = ConnectionFailedError("no answer")
+        return {it: errors.get(it) or dict(self.offsets.get(it, {})) for it in groups}
 
     async def offsets_partitions(self) -> int:
         return 50

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -383,6 +384,41 @@ async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
         assert [it.group for it in await bench.polled(3)] == ["g1"]
         assert bench.context.findings == {}
     assert caplog.text.count("group offsets cannot be read group=g1 cause=") == 1
+
+
+async def test_6_a_coordinator_of_the_target_that_does_not_answer_delays_others_once() -> None:
+    region = copied(0, 0, g1=5, g2=5)
+    region.map.put("t", 0, (0, 50, 0), covered=50)
+    async with running(region, sync_group_offsets_enabled="true") as bench:
+        await bench.polled(3)
+        region.at_target.silent["g1"] = partial(bench.clock.sleep, 30)
+        region.at_source.put("g1", t_0=6)
+        await bench.polled(45)
+        for offset in (7, 8, 9):
+            region.at_source.put("g2", t_0=offset)
+            await bench.polled(5)
+            assert region.at_target.commits[-1] == ("g2", {TopicPartition("A.t", 0): offset})
+        region.at_target.silent.clear()
+        await bench.polled(45)
+        assert region.at_target.commits[-1] == ("g1", {TopicPartition("A.t", 0): 6})
+
+
+async def test_5_a_coordinator_of_the_source_that_does_not_answer_delays_others_once() -> None:
+    region = copied(0, 0, g1=5, g2=5)
+    region.commits.broken = [FatalError("not allowed") for _ in range(99)]
+    region.map.put("t", 0, (0, 50, 0), covered=50)
+    async with running(region) as bench:
+        await bench.polled(3)
+        region.at_source.silent["g1"] = partial(bench.clock.sleep, 30)
+        await bench.polled(45)
+        assert "no answer" in bench.context.findings["groups of the source"][0]
+        for offset in (7, 8, 9):
+            region.at_source.put("g2", t_0=offset)
+            assert [it.upstream for it in await bench.polled(5)] == [offset]
+        region.at_source.silent.clear()
+        region.at_source.put("g1", t_0=6)
+        assert [it.upstream for it in await bench.polled(45)] == [6]
+        assert "groups of the source" not in bench.context.findings
 
 
 async def test_topics_that_are_not_chosen_and_offsets_before_all_syncs_have_no_checkpoint() -> None:

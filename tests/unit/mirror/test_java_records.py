@@ -377,6 +377,25 @@ def test_a_request_has_a_bound_and_the_next_one_follows_at_once() -> None:
     assert [sync.partition for post in writer.posts for sync in post] == partitions
 
 
+def test_what_cannot_be_written_is_bounded_over_all_partitions_and_has_where_offsets_go_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.mirror.offset_syncs.MOST_WAITING_IN_ALL", 1_000)
+    writer = Writer()
+    queue = emitter(writer)
+    partitions = [TopicPartition("t", number) for number in range(50)]
+    runs = [Run(100 + 2 * batch, 1, 100 + batch) for batch in range(200)]  # holes of markers
+    for run in (*runs, Run(1, 1, 0), *runs):
+        for partition in partitions:
+            queue.observe(partition, [run])
+    writer.answer()
+    queue.promote_delayed()
+    writer.answer()
+    assert len(writer.syncs) < 1_500
+    again = {it.partition for post in writer.posts for it in post if (it[1], it[2]) == (1, 0)}
+    assert again == set(partitions)
+
+
 def test_requests_keep_their_distance_while_a_backlog_is_copied() -> None:
     writer, clock = Writer(), EagerClock()
     queue = emitter(writer, clock)

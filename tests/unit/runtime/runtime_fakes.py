@@ -626,6 +626,10 @@ class AskingTask(FakeTask):
         self.started = 0
         self.taken_over: list[TopicPartition] = []
         self.take_over_errors: list[Exception] = []
+        self.take_overs = 0
+        self.readable = asyncio.Event()
+        """Whether the positions of what is taken over can be read."""
+        self.readable.set()
 
     async def start(self) -> None:
         await super().start()
@@ -636,6 +640,9 @@ class AskingTask(FakeTask):
         self.started += 1
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
+        self.take_overs += 1
+        await self.context.committed_offsets([self.source_partition(p) for p in partitions])
+        await self.readable.wait()
         if self.take_over_errors:
             raise self.take_over_errors.pop(0)
         self.taken_over += partitions

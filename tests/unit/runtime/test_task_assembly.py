@@ -436,6 +436,25 @@ async def test_a_task_starts_again_without_what_a_backfill_copies(stage: HostSta
     assert again.stopped == 0
 
 
+async def test_what_is_taken_over_holds_no_other_up_and_may_be_kept_out_again_meanwhile(
+    stage: HostStage,
+) -> None:
+    await stage.host.keep_out(frozenset({ORDERS}))
+    await stage.started(topics="orders,bills")
+    task = stage.tasks[0]
+    task.readable.clear()
+    await stage.host.keep_out(frozenset())
+    await until(lambda: task.take_overs == 1)
+    task.rounds.append([outgoing("bills", 0, 3)])
+    polls = task.polls
+    await until(lambda: not task.rounds and task.polls > polls + 3)
+    await stage.host.keep_out(frozenset({ORDERS}))
+    assert task.stopped == 1, "it would have copied what a lane copies"
+    assert task.taken_over == []
+    await stage.host.keep_out(frozenset())
+    await until(lambda: stage.tasks[1].taken_over == [ORDERS])
+
+
 async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies(stage: HostStage) -> None:
     await stage.host.keep_out(frozenset({ORDERS}))
     await stage.started(topics="orders,bills")

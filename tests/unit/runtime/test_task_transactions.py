@@ -6,7 +6,9 @@ import logging
 import pytest
 
 from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
-from mm2py.clock import wait_or_stop
+from mm2py.client.connect.cluster import Cluster as Brokers
+from mm2py.clock import SYSTEM_CLOCK, wait_or_stop
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import (
     ConnectionFailedError,
@@ -21,9 +23,10 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
 from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
-from mm2py.runtime.tasks.task_transactions import committed_reads
+from mm2py.runtime.tasks.task_transactions import TaskTransactions, committed_reads
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.herder_fakes import Cluster, Node
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
 
@@ -316,6 +319,70 @@ def test_an_incarnation_of_which_nothing_was_copied_is_not_noted() -> None:
     context.report_gap(recreated(10, b"second"))
     context.report_gap(recreated(0, b"third"))
     assert [event.first_offset for event in events.written] == [10]
+
+
+def test_what_was_read_of_a_topic_that_was_created_again_before_a_position_was_stored_is_named() -> (
+    None
+):
+    events, context = watched()
+    context.report_incarnation(ORDERS, b"first")
+    context.maps.of(ORDERS).anchor(0, 7)
+    context.report_gap(SourceGap(ORDERS, 30, 39, "recreated", "", b"second"))
+    written, events.known = events.written, KnownEvents()
+    for event in written:  # the task is killed, and its successor reads the ledger and the map
+        events.known.note(event)
+    again = a_context(events)
+    again.maps.identify(ORDERS, b"first")
+    again.maps.of(ORDERS).anchor(0, 7)
+    again.report_incarnation(ORDERS, b"second")
+    ranges = [(event.first_offset, event.last_offset) for event in events.written]
+    assert ranges == [(30, 39), (0, 39)]
+    again.report_incarnation(ORDERS, b"second")
+    assert len(events.written) == 2
+
+
+# ---- a connector's own offset topic
+
+
+class OwnTopic(FakeStore):
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def ignored(*_: object) -> None:
+    """Nothing is sent."""
+
+
+async def test_no_commit_waits_for_the_copy_of_positions_in_the_workers_topic() -> None:
+    worker = FakeStore()
+    worker.hangs = True
+
+    async def allowed() -> None:
+        """No task was before."""
+
+    async with FakeBroker(topics={"own": 1}, versions={0: (3, 11)}) as broker:
+        settings = ConnectionSettings(bootstrap_servers=broker.bootstrap_servers)
+        parts = TaskTransactions(
+            Brokers(settings, alias="B"),
+            ProducerSettings(connection=settings),
+            "connect-c-0",
+            store=worker,
+            topic="own",
+            own=OwnTopic(),
+            fence=allowed,
+            verify=allowed,
+            interval_s=0.1,
+            clock=SYSTEM_CLOCK,
+        )
+        sender = parts.sender(ignored, ignored, ignored, ignored, None)
+        await parts.start()
+        for position in (b"1", b"2", b"3"):
+            await parts.transactions.settle()
+            await asyncio.wait_for(parts.set({b"k": position}), 10)
+        assert len(broker.cluster.transactions.committed) == 3
+        assert worker.writes == []
+        await sender.close()
+        await parts.close()
 
 
 # ---- patience

@@ -1,7 +1,9 @@
 """Transforms on a flow of batches: what is sent, under which offsets, and when a position moves."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,6 +26,7 @@ from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import new_batch
+from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.transformed_task import TransformedTask
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until
@@ -61,9 +64,14 @@ class Copies(FakeTask):
     def __init__(self, *rounds: Sequence[Outgoing] | Exception) -> None:
         super().__init__(*rounds)
         self.taken_over: list[TopicPartition] = []
+        self.taken_back: list[tuple[TopicPartition, int, int]] = []
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
         self.taken_over.extend(partitions)
+
+    def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
+        self.taken_back.append((partition, offset, records))
+        return True
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
@@ -232,6 +240,68 @@ async def test_a_routed_record_keeps_positions_and_map_back_until_it_has_arrived
     assert flow.position("orders") == b'{"offset":3}'
     assert flow.segments() == (Segment(0, 1, 0), Segment(2, 2, 1))
     assert flow.metrics.flow(flow.meter.flow).partition(S).records == 0, "the task has ended"
+
+
+@pytest.mark.parametrize("torn", [False, True])
+async def test_a_commit_leaves_out_what_a_target_takes_nothing_of_unless_that_tears_a_batch(
+    torn: bool,
+) -> None:
+    def route(record: SinkRecord) -> SinkRecord:
+        return record._replace(topic="audit") if record.value == b"x" else record
+
+    left: list[int] = []
+
+    async def settle() -> None:
+        left.append(flow.sender.buffered_bytes)
+
+    batches = _from(S, _batch(0, b"a", *[b"x"] * torn)), _from(T, _batch(0, b"x"))
+    flow = Flow(_step(route), *batches)
+    audit = TopicPartition("audit", 0)
+    flow.sender.stuck.add(audit)
+    await flow.begin(lambda: len(flow.sender.sent) == 2 + torn)
+    flow.sender.on_stalled(audit, RetriableError("no audit"))
+    flow.sender.flush_result = False
+    transactions = SimpleNamespace(broken=False, settle=settle)
+    parts = cast("TaskTransactions", SimpleNamespace(transactions=transactions))
+    settling = asyncio.ensure_future(flow.running._settle(parts))  # pyright: ignore[reportPrivateUsage]
+    sleeps = len(flow.clock.sleeps)
+    await until(lambda: settling.done() or len(flow.clock.sleeps) > sleeps + 50)
+    assert settling.done() is not torn
+    flow.sender.stuck.clear()
+    flow.sender.acknowledge_all()
+    flow.sender.flush_result = None
+    await settling
+    assert bool(left[0]) is not torn
+    await flow.running.stop(5)
+
+
+async def test_what_a_target_takes_nothing_of_is_given_back_whole_and_made_again() -> None:
+    def read() -> Sequence[Outgoing]:
+        return _from(S, _batch(10, b"a", None, b"b"), _batch(13, None), _batch(14, b"c"))
+
+    flow = Flow(DROP_TOMBSTONES, read(), acknowledge=False)
+    await flow.begin(lambda: len(flow.sender.sent) == 2)
+    assert not flow.transformed.read_again(S, 10, 2), "something of it has left"
+    assert flow.transformed.read_again(S, 10, 3)
+    assert flow.copies.taken_back == [(S, 10, 5)], "with what was dropped"
+    flow.sender.give_back(HOME)
+    assert not flow.transformed.read_again(S, 10, 3), "nothing is left"
+    flow.copies.rounds.append(read())
+    await until(lambda: len(flow.sender.sent) == 4)
+    flow.sender.acknowledge_all()
+    await until(lambda: flow.done == 14)
+    await flow.running.stop(5)
+    assert sum(run.records for it in flow.copies.deliveries for run in it.runs) == 3
+    assert sum(it.passed for it in flow.copies.deliveries) == 2
+    assert flow.position("orders") == b'{"offset":14}'
+
+
+async def test_what_a_transform_may_have_sent_elsewhere_is_not_given_back() -> None:
+    flow = Flow(_step(lambda record: record), _from(S, _batch(0, b"a")), acknowledge=False)
+    await flow.begin(lambda: len(flow.sender.sent) == 1)
+    assert not flow.transformed.read_again(S, 0, 1)
+    flow.sender.acknowledge_all()
+    await flow.running.stop(5)
 
 
 async def test_a_poisoned_record_ends_the_task_also_where_the_target_takes_nothing() -> None:

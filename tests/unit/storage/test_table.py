@@ -172,16 +172,23 @@ async def test_a_cancelled_post_is_taken_back_before_what_follows() -> None:
         assert it.seen[-1][2] == b"second"
 
 
-async def test_invariant_6_a_post_that_is_taken_back_has_the_topic_looked_for() -> None:
+@pytest.mark.parametrize("is_taken_back", [True, False])
+async def test_invariant_6_a_post_that_is_taken_back_or_waits_long_has_the_topic_looked_for(
+    monkeypatch: pytest.MonkeyPatch, *, is_taken_back: bool
+) -> None:
+    monkeypatch.setattr("mm2py.storage.table.WAITS_S", 600 if is_taken_back else 0.01)
     async with rig() as it:
         await it.table.post([(b"k", b"first")])
         assert not it.restored.is_set()
         hold = it.broker.hold(PRODUCE_KEY)
         post = it.table.post([(b"k", b"second")])
         await hold.arrived.wait()
-        post.cancel()
+        if is_taken_back:
+            post.cancel()
         await asyncio.wait_for(it.restored.wait(), 10)
         hold.release()
+        if not is_taken_back:
+            await post
 
 
 async def test_a_stop_fails_what_is_not_acknowledged() -> None:
