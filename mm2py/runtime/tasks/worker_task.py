@@ -346,6 +346,8 @@ class WorkerTask:
             self._taken = ()
             self._context.report_finding(TAKE_OVER, "")
         self._context.taken_over(returned)
+        # The task did not have those yet that were paused meanwhile.
+        self._task.hold([it for it in returned if it in self._holds.paused])
         self._look_at_holds()
 
     async def _is_taken(

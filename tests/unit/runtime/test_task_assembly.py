@@ -455,6 +455,20 @@ async def test_what_is_taken_over_holds_no_other_up_and_may_be_kept_out_again_me
     await until(lambda: stage.tasks[1].taken_over == [ORDERS])
 
 
+async def test_what_is_paused_while_it_is_taken_over_is_not_read(stage: HostStage) -> None:
+    await stage.host.keep_out(frozenset({ORDERS}))
+    await stage.started(topics="orders,bills")
+    task = stage.tasks[0]
+    task.readable.clear()
+    await stage.host.keep_out(frozenset())
+    await until(lambda: task.take_overs == 1)
+    stage.host.hold(frozenset({ORDERS}))
+    task.held.clear()
+    task.readable.set()
+    await until(lambda: task.taken_over == [ORDERS])
+    assert task.held == [ORDERS]
+
+
 async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies(stage: HostStage) -> None:
     await stage.host.keep_out(frozenset({ORDERS}))
     await stage.started(topics="orders,bills")
