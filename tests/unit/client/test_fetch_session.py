@@ -365,7 +365,8 @@ async def test_an_open_transaction_ends_the_stripes_before_it() -> None:
 async def test_a_partition_that_stays_paused_keeps_no_buffers_behind_a_stripe_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mm2py.client.fetch.fetcher._CHECK_S", 0.3)
+    pause = "mm2py.client.fetch.fetcher._CHECK_S"
+    monkeypatch.setattr(pause, 3_600)
     async with distant() as rig:
         backlog(rig, FIRST, 0, 3 * BACKLOG)
         await rig.fetcher.assign({FIRST: 0})
@@ -377,6 +378,8 @@ async def test_a_partition_that_stays_paused_keeps_no_buffers_behind_a_stripe_th
         rig.broker.fail_next(FETCH, "disconnect")
         hold.release()
         await rig.until(lambda: pool.leased_bytes > parked)
+        monkeypatch.setattr(pause, 0.3)
+        rig.fetcher._next_check = 0  # pyright: ignore[reportPrivateUsage]
         await rig.until(lambda: pool.leased_bytes == parked)
         rig.fetcher.resume([FIRST])
         await read_whole(rig, 3 * BACKLOG)
