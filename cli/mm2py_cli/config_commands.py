@@ -137,7 +137,7 @@ def _meetings(config: MirrorMakerConfig) -> list[Finding]:
             Severity.WARNING,
             config.raw[key].line if (key := f"{meeting.flows[0]}.enabled") in config.raw else 0,
             key,
-            f"{', '.join(map(str, meeting.flows))} write into one topic (topic {meeting.topic}): no group is checkpointed or synced"
+            f"{some_of([*map(str, meeting.flows)], 3)} write into one topic (topic {meeting.topic}): no group is checkpointed or synced"
             " there, it would skip or read again what it has not read of the other sources",
             "use a replication policy that renames topics, or other topics for each flow",
         )

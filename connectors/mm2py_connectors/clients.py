@@ -351,6 +351,14 @@ class StartableSyncWriter(SyncWriter, Protocol):
         ...
 
 
+class TopicRights(Protocol):
+    """What our principal may do with a topic (``Admin``)."""
+
+    async def unwritable(self, topic: str) -> ServerError | None:
+        """Return why a topic may not be written; None where it may, or nobody says."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderEvents:
     """Callbacks of a reader: losses, failures and stalls of partitions, and what is dropped as a loop."""
@@ -408,6 +416,7 @@ class WriterSession:
 
     session: Session
     writer: StartableSyncWriter
+    rights: TopicRights
 
 
 AdminFactory = Callable[[Mapping[str, str], str, Clock], AdminSession]
@@ -537,4 +546,4 @@ def open_writer(props: Mapping[str, str], alias: str, clock: Clock) -> WriterSes
     """Build a writer of small records; ``ConfigError`` when its properties are wrong."""
     settings = producer_settings(props)
     cluster = Cluster(settings.connection, alias=alias, clock=clock)
-    return WriterSession(cluster, RecordWriter(cluster, settings, clock=clock))
+    return WriterSession(cluster, RecordWriter(cluster, settings, clock=clock), Admin(cluster))

@@ -66,7 +66,7 @@ TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
 
 _RATE: Final = "flow.max.bytes.per.second"
 
-OFFSET_SYNCS_RETRY_S: Final = 30.0
+OFFSET_SYNCS_EVERY_S: Final = 30.0
 
 LONGEST_BESIDE: Final = 256 * 1024
 """Bytes of partitions in a deal that is kept beside Java's: it is one record, with them all."""
@@ -119,6 +119,7 @@ class MirrorSourceConnector(Connector):
         # What tasks must know to suppress loops; and why loops are not suppressed, though they might be.
         self._suppression: dict[str, str] = {}
         self._not_suppressed = ""
+        self._has_syncs_topic = False
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
@@ -135,11 +136,10 @@ class MirrorSourceConnector(Connector):
             source, target = await self._upkeep.open(context)
             topics = self._upkeep.topics
             if config.emit_offset_syncs_enabled:
-                await self._upkeep.scheduler.ensure(
-                    "create offset-syncs topic",
-                    self._create_offset_syncs_topic,
-                    OFFSET_SYNCS_RETRY_S,
-                )
+                job = "create offset-syncs topic", self._create_offset_syncs_topic
+                await self._upkeep.scheduler.run(*job)
+                # A source that is rebuilt has lost it, while the flow goes on.
+                self._upkeep.scheduler.repeat(*job, OFFSET_SYNCS_EVERY_S, delayed=True)
             await self._suppress_loops(source, target)
             await topics.refresh()
             self._deal.update(topics.ready())
@@ -320,9 +320,11 @@ class MirrorSourceConnector(Connector):
         if not at_source:
             host, other = other, host
         side: Side = "source" if at_source else "target"
+        topic = self._upkeep.policy.offset_syncs_topic(other)
+        if self._upkeep.topics.is_on_source(topic) if at_source else self._has_syncs_topic:
+            return
         opened = await self._upkeep.session(side, f"offset-syncs-{side}-admin")
         try:
-            topic = self._upkeep.policy.offset_syncs_topic(other)
             refusal = await create_compacted_topic(
                 opened.admin,
                 topic,
@@ -333,6 +335,7 @@ class MirrorSourceConnector(Connector):
             # Whoever may write a topic sees it; whether this one may be written, tasks report.
             if refusal is not None and topic not in await opened.admin.list_topics():
                 raise RetriableError(no_offset_syncs(topic, refusal, side))
+            self._has_syncs_topic = True
         finally:
             await self._upkeep.end(opened)
 

@@ -781,6 +781,9 @@ class MirrorSourceTask(BatchSourceTask):
             try:
                 await writer.session.connect()
                 await writer.writer.start()
+                # A flow that has nothing to write yet is told, too.
+                if (refusal := await writer.rights.unwritable(self._sync_topic)) is not None:
+                    raise refusal
             except Mm2pyError as error:
                 log.debug("offset-sync writer cannot start yet cause=%s", error)
                 if not isinstance(error, RetriableError):

@@ -199,6 +199,10 @@ class RemoteTopics:
         )
         return True
 
+    def is_on_source(self, topic: str) -> bool:
+        """Whether the last list of the source has a topic."""
+        return topic in (self._listed or ())
+
     async def _list_source(self) -> bool:
         listed = await self._source_admin.list_topics()
         if listed is self._listed and not self._shrunk:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple, Self, final
+from typing import Final, NamedTuple, Self, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
@@ -43,6 +43,8 @@ from mm2py_workers.internal_stores import (
     offset_topic,
 )
 from mm2py_workers.wiring import derive_plan
+
+CHECKPOINTS: Final = "MirrorCheckpointConnector"
 
 
 def reads_committed(plan: FlowPlan, connector: Mapping[str, str]) -> bool:
@@ -84,11 +86,27 @@ def flow_plan(path: Path, flow: str) -> FlowPlan:
 class FlowNow(NamedTuple):
     """A flow as the file and the changes over REST make it.
 
-    ``connector``: the source connector's config, placeholders resolved; None where there is no such flow now. ``held``: what was paused alone.
+    ``connector``: the source connector's config, placeholders resolved; None where there is no such flow now. ``checkpoints``: that of its
+    checkpoint connector, None where it has none. ``held``: what was paused alone.
     """
 
     connector: dict[str, str] | None
+    checkpoints: dict[str, str] | None = None
     held: frozenset[TopicPartition] = frozenset()
+
+
+def flow_of_file(plan: FlowPlan) -> FlowNow:
+    """Return the flow as its file has it, without changes made over REST; it may not be enabled."""
+    return _now(plan, plan.connectors, frozenset())
+
+
+def _now(
+    plan: FlowPlan, configs: Mapping[str, Mapping[str, str]], held: frozenset[TopicPartition]
+) -> FlowNow:
+    source, checkpoints = (
+        plan.resolve(configs[it]) if it in configs else None for it in (SOURCE, CHECKPOINTS)
+    )
+    return FlowNow(source, checkpoints, held)
 
 
 async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowNow:
@@ -99,7 +117,7 @@ async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> Flo
     """
     topic = flows_topic(plan.name.source)
     if topic not in await Admin(tables.cluster).describe_topics([topic]):
-        return FlowNow(plan.resolve(plan.connectors[SOURCE]) if plan.by_file else None)
+        return flow_of_file(plan) if plan.by_file else FlowNow(None)
     overrides = FlowOverridesStore(
         tables.own_table(
             topic, "compact", plan.worker.offset_storage_replication_factor, follow=False
@@ -111,8 +129,7 @@ async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> Flo
     )
     try:
         await overrides.start()
-        config = overrides.effective().get(SOURCE)
-        return FlowNow(None if config is None else plan.resolve(config), overrides.held())
+        return _now(plan, overrides.effective(), overrides.held())
     finally:
         await overrides.stop()
 
@@ -203,10 +220,11 @@ class OpenFlow:
         async with AsyncExitStack() as opening:
             opening.push_async_callback(self.target.close)
             await self.target.cluster.connect()
-            in_force, self.held = await flow_in_force(self.plan, self.target.tables, self.clock)
+            now = await flow_in_force(self.plan, self.target.tables, self.clock)
             self._opened = opening.pop_all()
-        self.copies = in_force is not None and enabled(in_force)
-        self.connector = in_force or _of_file(self.plan)
+        self.held = now.held
+        self.copies = now.connector is not None and enabled(now.connector)
+        self.connector = now.connector or _of_file(self.plan)
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
@@ -214,8 +232,8 @@ class OpenFlow:
 
     async def current_connector(self) -> Mapping[str, str]:
         """Return the config of the source connector as it is now."""
-        in_force, _ = await flow_in_force(self.plan, self.target.tables, self.clock)
-        return in_force or _of_file(self.plan)
+        now = await flow_in_force(self.plan, self.target.tables, self.clock)
+        return now.connector or _of_file(self.plan)
 
     async def admin(self, side: str) -> Admin:
         """Return the administration of the "source" or "target", connected at the first call.

@@ -18,7 +18,7 @@ from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.types import State, TaskId, TopicPartition
+from mm2py.types import FlowName, State, TaskId, TopicPartition
 
 DEGRADED: Final = "DEGRADED"
 """The flow works, but not all of it does."""
@@ -271,6 +271,12 @@ def read_flow(herder: Herder) -> FlowWork:
 def is_disabled(herder: Herder) -> bool:
     """Whether a flow is not to copy, as far as its configs were read; else by the file."""
     return bool(read_flow(herder).disabled)
+
+
+def decisive(herders: Mapping[FlowName | None, Herder]) -> Mapping[FlowName | None, Herder]:
+    """Return the herders that decide for their worker: one that only writes heartbeats of a disabled flow does not, unless it is alone."""
+    copying = {flow: it for flow, it in herders.items() if not is_disabled(it)}
+    return copying or herders
 
 
 def _disabled(herder: Herder, connectors: Sequence[ConnectorWork]) -> str:

@@ -621,6 +621,7 @@ def test_a_failback_goes_on_when_its_source_is_back_and_without_it_where_that_is
 def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage) -> None:
     a, b = stage.a, stage.b
     topic, group = stage.unique("orders"), stage.unique("billing")
+    excluded = stage.unique("excluded")
     stage.create_topic(a, topic, PARTITIONS)
     stage.create_topic(b, topic, PARTITIONS)
     flow = write_flow(stage.folder, a, b, topic)
@@ -628,11 +629,19 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
     with running(flow.file) as mirror:
         until(lambda: sum(ends(b, copy).values()) == 20, 90, "the copy", alive=mirror)
-        commit(a, group, topic, {0: 6, 1: 4})
-        url = Drivers(flow, mirror).url + "/failover"
+        for it in (group, excluded):
+            commit(a, it, topic, {0: 6, 1: 4})
+        change = {"config": {"groups.exclude": "excluded-.*", "sync.group.offsets.enabled": "true"}}
+        url = Drivers(flow, mirror).url
+        status, changed = ask(url, "PATCH", change)
+        assert status == 200, changed
+        url += "/failover"
         status, dry = ask(f"{url}?dry_run=true", "POST")
         assert status == 200, dry
         assert dry["plan"]["would_lose"] == 0
+        planned = {it["group"]: it["not_synced"] for it in dry["plan"]["groups"]}
+        assert "sync.group.offsets.enabled" not in planned[group]
+        assert excluded not in planned
         assert dry["failover"] is None
         status, begun = ask(url, "POST")
         assert status == 202, begun
@@ -644,6 +653,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         )
         assert shown(url)["tail"] == []
         assert committed(b, group, copy) == {0: 6, 1: 4}
+        assert max(committed(b, excluded, copy).values()) < 0, "it has no offset there"
         # The group reads on in the copy, and clients write to the topic of their own region.
         commit(b, group, copy, {0: 9, 1: 10})
         write(b, topic, [Sent(0, b"new %d" % n) for n in range(5)])

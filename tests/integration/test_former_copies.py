@@ -1,6 +1,6 @@
 """A copy that is another one than that of the map: lost while no worker ran, found without a record, and no group is placed by it.
 
-At the end a target that is rebuilt under running workers: wiped, at the same address.
+At the end clusters that are rebuilt under running workers: wiped, at the same address.
 """
 
 import asyncio
@@ -153,6 +153,40 @@ def test_between_two_copies_every_question_is_answered_with_unknown(setup: Setup
     answers()
     setup.create_topic(setup.b, copy, 1)
     answers()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("keeps_id", [False, True])
+def test_a_source_that_is_rebuilt_is_copied_on_with_its_groups_and_its_offset_syncs(
+    setup: Setup, new_region: NewRegion, *, keeps_id: bool
+) -> None:
+    source = new_region("rebuilt")
+    topic, group = setup.topic("rebuilt", on=source), setup.unique("billing")
+    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group}, source=source)
+    copy, syncs = flow.remote(topic), f"mm2-offset-syncs.{flow.target_alias}.internal"
+
+    def at() -> tuple[int | None, int | None]:
+        return ends(setup.b, copy).get(0), committed(setup.b, group, copy).get(0)
+
+    write(source, topic, records(0, 20))
+    commit(source, group, topic, {0: 5})
+    with running(flow.file) as mirror:
+        until_equal(at, (20, 5), alive=mirror)
+        source.kill()
+        source.wipe(keeps_id=keeps_id)
+        source.start()
+        setup.create_topic(source, topic)
+        write(source, topic, records(0, 12))
+        commit(source, group, topic, {0: 8})
+        until_equal(at, (32, 28), alive=mirror)
+        until(lambda: syncs in topics_of(source), 90, syncs, alive=mirror)
+        write(source, topic, records(12, 13))
+        until(lambda: sum(ends(source, syncs).values()), 90, "a sync", alive=mirror)
+
+        def shown() -> str:
+            return str(ask(public_url(mirror) + "flows")[1][0]["errors"])
+
+        until(lambda: shown() == "[]", 90, shown, alive=mirror)
 
 
 @pytest.mark.faults

@@ -218,7 +218,7 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
             )
             until(lambda: copied(flow, topic) == 10, 90, "the copy", alive=mirror)
             assert (ask(back)[1]["state"], ask(back)[1]["errors"]) == ("DISABLED", [])
-            assert ask(f"{url}health")[0] == 200
+            assert (ask(f"{url}health")[0], ask(f"{url}readyz")[0]) == (200, 200)
             assert command_here("flow", "list", environ={"MM2PY_URL": url}).exit_code == 0
     finally:
         permit_creating(guarded, "*")
@@ -228,17 +228,19 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
 def test_offset_syncs_that_may_not_be_written_are_named_until_they_may(
     setup: Setup, guarded: Region, right: str
 ) -> None:
+    """They are before the first record, where nobody else is kept from writing that."""
     topic = setup.topic("granted", 1, on=guarded)
-    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    records = [Sent(0, b"%d" % number) for number in range(10)]
     flow = setup.flow(topic, PROMPT, source=guarded)
     name = f"mm2-offset-syncs.{flow.target_alias}.internal"
     if right != "Create":
         setup.create_topic(guarded, name, 1, config=COMPACT)
+    if is_first := right == "IdempotentWrite":
+        write(guarded, topic, records)
     take, give = TAKEN_OR_GIVEN[right]
     take(guarded, name)
     try:
         with running(flow.file, ready=False) as mirror:
-            until(lambda: copied(flow, topic) == 10, 90, "the copy without syncs", alive=mirror)
             teller = Teller(mirror, flow)
             resource = "--cluster" if right == "IdempotentWrite" else f"--topic {name}"
             server = f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add"
@@ -246,6 +248,9 @@ def test_offset_syncs_that_may_not_be_written_are_named_until_they_may(
                 (name, server, f"--operation {right} {resource}", "offset-syncs.topic.location=target"),
                 "FlowNotWell",
             )  # fmt: skip
+            if not is_first:
+                write(guarded, topic, records)
+            until(lambda: copied(flow, topic) == 10, 90, "the copy without syncs", alive=mirror)
             assert name in errors(mirror, flow)
             give(guarded, name)
             until(lambda: not errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)

@@ -380,7 +380,7 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
         yield Row(Level.OK, f"{opened.alias}: {len(catalog.groups)} groups")
     if not flow.syncs_groups:
         return
-    target, wanted = flow.sides["target"], group_filter_from_config(flow.connector)
+    target, wanted = flow.sides["target"], group_filter_from_config(flow.of_groups)
     named = sorted(filter(wanted.should_replicate_group, catalog.groups))[:MOST_GROUPS]
     granted = await GroupAdmin(target.admin.cluster).rights(named)
     lacking = sorted(it for it, operations in granted.items() if AclOperation.READ not in operations)  # fmt: skip

@@ -26,7 +26,7 @@ from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor import cluster_checks, flow_checks
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
-from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, plan_of_file
+from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, flow_of_file, plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.flow_target import SOURCE, FlowTarget
 
@@ -276,9 +276,12 @@ async def _examined(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result
 async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examined, list[Row]]:
     """Open both sides; one that does not answer has the cause."""
     connector: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+    checkpoints = flow_of_file(plan).checkpoints
     opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     rows: list[Row] = []
     cause, now = await _in_force(plan, opened[1], clock, shared)
+    if now is not None and now.connector is not None:
+        checkpoints = now.checkpoints
     if now is not None and now.connector not in (None, connector):
         connector = now.connector or connector
         opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
@@ -288,7 +291,7 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
         rows.append(Row(Level.WARNING, "the flow is not enabled: nothing is copied", f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'"))  # fmt: skip
     sides = dict(zip(SIDES, opened, strict=True))
     rows += cluster_checks.away(sides)
-    return Examined(plan, connector, sides, clock, shared.pace), rows
+    return Examined(plan, connector, checkpoints, sides, clock, shared.pace), rows
 
 
 async def _in_force(

@@ -99,6 +99,7 @@ class Examined:
     Args:
         plan: of the flow's file.
         connector: config of its source connector in force, placeholders resolved.
+        checkpoints: that of its checkpoint connector; None where it has none.
         sides: both clusters.
         pace: turns of what a check asks over clients of its own.
     """
@@ -107,11 +108,14 @@ class Examined:
         self,
         plan: FlowPlan,
         connector: Mapping[str, str],
+        checkpoints: Mapping[str, str] | None,
         sides: Mapping[Side, Opened],
         clock: Clock,
         pace: RequestPace,
     ) -> None:
         self.plan, self.connector, self.sides = plan, connector, sides
+        self.has_checkpoints = checkpoints is not None
+        self.of_groups = connector if checkpoints is None else checkpoints
         self.clock, self.pace = clock, pace
         self.config = parse_config(MirrorSourceConfig, connector)
         self.policy = policy_from_config(connector)
@@ -126,7 +130,7 @@ class Examined:
     def syncs_groups(self) -> bool:
         """Whether it writes the offsets of groups to the target."""
         return parse_boolean_leniently(
-            self.connector.get("sync.group.offsets.enabled"), absent=False
+            self.of_groups.get("sync.group.offsets.enabled"), absent=False
         )
 
     @property

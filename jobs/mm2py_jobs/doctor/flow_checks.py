@@ -29,7 +29,6 @@ _FULL: Final = 0.9
 """Of the free bytes: what comes while it is copied needs some, too."""
 MOST_GROUPS: Final = 1_000
 """Whose places are looked up, as ``mm2py group list`` does."""
-CHECKPOINTS: Final = "MirrorCheckpointConnector"
 
 
 async def topics(flow: Examined) -> AsyncIterator[Row]:
@@ -275,7 +274,7 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
         yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
         return
     source, target = flow.sides["source"], flow.sides["target"]
-    wanted = group_filter_from_config(flow.connector)
+    wanted = group_filter_from_config(flow.of_groups)
     ours, theirs = (await source.groups()).groups, (await target.groups()).groups
     used = {
         name
@@ -293,9 +292,9 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
     by_reason: dict[str, list[str]] = {}
     offsets = FlowOffsets(
         flow.flow,
-        flow.connector,
+        flow.of_groups,
         flow.clock,
-        has_checkpoints=CHECKPOINTS in flow.plan.connectors,
+        has_checkpoints=flow.has_checkpoints,
         clusters=(source.admin.cluster, target.admin.cluster),
     )
     async with offsets:

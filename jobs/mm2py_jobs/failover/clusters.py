@@ -37,7 +37,7 @@ from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.copy.survey import CopiesReader, Known
 from mm2py_jobs.failover.driver import FailoverStore, SourceAwayError
 from mm2py_jobs.log.mirror_producers import mirror_producers
-from mm2py_jobs.open_flow import admin_cluster, flow_in_force, reads_committed
+from mm2py_jobs.open_flow import admin_cluster, flow_in_force, flow_of_file, reads_committed
 from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, store_producer
@@ -81,6 +81,8 @@ class FailoverClusters:
         self.plan, self.back, self.clock = plan, back, clock
         self.name: FlowName = plan.name
         self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+        self.checkpoints: Mapping[str, str] | None = flow_of_file(plan).checkpoints
+        """Config of the checkpoint connector, None where the flow has none."""
         self._connected = False
         self.target = admin_cluster(
             self.config, "target", plan.name.target, role="failover", clock=clock
@@ -114,6 +116,11 @@ class FailoverClusters:
         self.read_committed = reads_committed(self.plan, self.config)
         self.replication_factor = options.replication_factor
 
+    @property
+    def of_groups(self) -> Mapping[str, str]:
+        """Config by which groups are chosen and synced: changes over REST reach the checkpoint connector alone."""
+        return self.config if self.checkpoints is None else self.checkpoints
+
     def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
         """Return which topics a flow with this source connector copies."""
         return TopicSelection(
@@ -136,9 +143,9 @@ class FailoverClusters:
         """
         try:
             await self.target.connect()
-            config, _ = await flow_in_force(self.plan, self.target_tables, self.clock)
-            if config is not None:
-                self.config = config
+            now = await flow_in_force(self.plan, self.target_tables, self.clock)
+            if now.connector is not None:
+                self.config, self.checkpoints = now.connector, now.checkpoints
                 self._read_config()
         except BaseException:
             await self.__aexit__()

@@ -200,7 +200,7 @@ async def _exact(clusters: FailoverClusters) -> list[_Groups]:
 async def _exact_of(
     clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
 ) -> _Groups:
-    selected, groups = group_filter_from_config(clusters.config), _Groups(requests)
+    selected, groups = group_filter_from_config(clusters.of_groups), _Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
         catalog = await groups_of(admin, clusters.clock)
@@ -293,7 +293,8 @@ class BothMaps:
         """Return the copies of which a flow back, where there is one, has copied nothing, with how far it has read."""
         clusters = self._clusters
         async with clusters.source():
-            config, _ = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+            back = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+        config = back.connector
         if self._back is None or config is None or not enabled(config):
             return {}
         selection, known = (

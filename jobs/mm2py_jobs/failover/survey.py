@@ -12,7 +12,6 @@ from typing import Final, TypeVar, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.admin import Admin
-from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.view_models import GroupView
@@ -191,7 +190,8 @@ async def _check_flow_back(
 ) -> None:
     """Note topics that an existing flow back does not copy, and for a failback also those that only it copies."""
     async with clusters.source():
-        config, _ = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+        in_force = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
+    config = in_force.connector
     if config is None or not enabled(config):
         return
     name, back = clusters.name, clusters.back.name
@@ -430,17 +430,12 @@ def stays_behind(
 
 
 async def _groups(clusters: FailoverClusters, problems: _Problems) -> list[GroupRow]:
-    plan = clusters.plan
-    name = next(
-        (
-            it
-            for it, raw in plan.connectors.items()
-            if canonical_class(raw.get("connector.class", "")) == MIRROR_CHECKPOINT_CONNECTOR
-        ),
-        None,
+    offsets = FlowOffsets(
+        clusters.name,
+        clusters.of_groups,
+        clusters.clock,
+        has_checkpoints=clusters.checkpoints is not None,
     )
-    config = clusters.config if name is None else plan.resolve(plan.connectors[name])
-    offsets = FlowOffsets(clusters.name, config, clusters.clock, has_checkpoints=name is not None)
     views: Sequence[GroupView] = ()
     with problems.noting("groups cannot be read"):
         async with clusters.source(), offsets:

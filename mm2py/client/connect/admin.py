@@ -33,6 +33,7 @@ from mm2py.protocol.error_codes import (
     NETWORK_EXCEPTION,
     RETRIABLE,
     SECURITY_DISABLED,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
@@ -187,6 +188,18 @@ class Admin:
                 if not topic.error_code and topic.operations is not None:
                     rights[topic.name] = frozenset(map(AclOperation, topic.operations))
         return rights
+
+    async def unwritable(self, topic: str) -> ServerError | None:
+        """Return why our principal may not write a topic, with the right that is missing; None where it may, or nobody says."""
+        try:
+            answer = await self.cluster.call_any(messages.metadata([topic], operations=True))
+        except UnsupportedVersionError:
+            return None
+        (found,) = answer.topics
+        code, operations = found.error_code, found.operations
+        if not code and operations is not None and AclOperation.WRITE not in operations:
+            code = TOPIC_AUTHORIZATION_FAILED
+        return self.cluster.denied(code, "Write", topic)
 
     async def cluster_rights(self) -> frozenset[AclOperation] | None:
         """Return what our principal may do with the cluster; all where it has no authorizer, None where it does not tell.

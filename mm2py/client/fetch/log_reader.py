@@ -101,6 +101,7 @@ class LogReader:
         self._closed = False
         self._moved = asyncio.Event()
         self._troubled_s: float | None = None  # since when
+        self._told: type[Mm2pyError] | None = None  # the kind of error that ``on_trouble`` had last
         self._logged = False
         self._on_trouble: Trouble | None = None
         self._rest_s = 0.0
@@ -158,7 +159,7 @@ class LogReader:
     ) -> None:
         """Pass on new records until cancelled; call ``read_to_end`` or ``start_at_end`` first.
 
-        Every error is retried with growing pauses, and logged and reported once; a leader change is logged only if it
+        Every error is retried with growing pauses, and logged once; ``on_trouble`` is told each new kind. A leader change counts only if it
         takes long. Each leader has a connection of its own: a long poll would block other requests. ``rest_s`` is a
         pause after each response with records, which limits the requests for a busy topic.
         """
@@ -296,7 +297,7 @@ class LogReader:
                 await self._clock.sleep(_TAIL_REST_S)
 
     def _trouble_passed(self) -> None:
-        self._troubled_s = None
+        self._troubled_s = self._told = None
         if self._logged:
             self._logged = False
             log.info("topic is followed again topic=%s", self._topic)
@@ -312,8 +313,10 @@ class LogReader:
         ):
             self._logged = True
             log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
-            if self._on_trouble is not None:
-                self._on_trouble(error)
+        # Who shows it is told what keeps it now: first a broker that is away, then a topic that is gone with it.
+        if self._logged and self._on_trouble is not None and type(error) is not self._told:
+            self._told = type(error)
+            self._on_trouble(error)
 
     # ---- reading ----
 

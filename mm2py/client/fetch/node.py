@@ -290,7 +290,8 @@ class FetchNode:
             self._owner.lost([cursor], error)
 
     def _anything(self) -> bool:
-        return any(cursor.fetchable for cursor in self._cursors)
+        # What is read in stripes counts while its throttle is long: quotas are looked at here.
+        return self._stripes.waits_long or any(cursor.fetchable for cursor in self._cursors)
 
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
         if connection is not self._connection:

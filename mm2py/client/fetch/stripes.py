@@ -227,6 +227,11 @@ class Stripes:
         return next(iter(self._asked)).asked_at if self._asked else None
 
     @property
+    def waits_long(self) -> bool:
+        """Whether a throttle, announced for longer than quotas stay unwatched, holds back what is read here."""
+        return bool(self._readings) and self._throttle.remaining_s() > QUOTAS_EVERY_S
+
+    @property
     def asked_bytes(self) -> int:
         """Upper limit of the responses in flight."""
         return sum(stripe.size for stripe in self._asked)
@@ -256,7 +261,8 @@ class Stripes:
     # -- what is asked ----------------------------------------------------------------------------
 
     async def _rest(self, pause_s: float) -> None:
-        # A throttle is over sooner when the quota is changed.
+        if self.waits_long:
+            self._owner.wake()  # the node looks whether the quota was changed, also with nothing else to read
         await self._clock.sleep(min(pause_s, QUOTAS_EVERY_S))
         self._resting = False
         self.wake()

@@ -9,6 +9,7 @@ from typing import Final, final
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mm2py.flows.states import decisive
 from mm2py.rest.answers import json_response
 from mm2py.rest.parts import RestParts
 
@@ -34,8 +35,8 @@ class Probes:
         await answer(scope, receive, send)
 
     def _ready(self) -> Response:
-        """Ready once each flow takes part in its group, so that a rolling upgrade waits for it."""
-        herders = self._parts.herders().values()
+        """Ready once each flow that decides takes part in its group, so that a rolling upgrade waits for it."""
+        herders = decisive(self._parts.herders()).values()
         if herders and all(it.failure is None and not it.not_ready for it in herders):
             return json_response({"status": "ready"})
         return json_response({"status": "not ready", "message": "GET /health has the cause"}, 503)

@@ -12,7 +12,7 @@ from typing import Final
 from starlette.responses import Response
 
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
-from mm2py.flows.states import is_disabled
+from mm2py.flows.states import decisive
 from mm2py.observability.loggers import UnknownLevelError
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, read_json, text_of
@@ -54,11 +54,8 @@ def _asked(call: Call) -> Sequence[Herder]:
 
 
 def _decisive(call: Call) -> Mapping[FlowName | None, Herder]:
-    """Return the herders that decide: one that only writes heartbeats of a disabled flow does not, unless it was asked for or is alone."""
-    if not call.long_names:
-        return {call.herder.flow: call.herder}
-    copying = {flow: it for flow, it in call.herders.items() if not is_disabled(it)}
-    return copying or call.herders
+    """Return the herders that decide, where no single flow was asked for."""
+    return decisive(call.herders) if call.long_names else {call.herder.flow: call.herder}
 
 
 def _worst(

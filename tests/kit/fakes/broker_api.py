@@ -4,6 +4,7 @@ Flow: ``Request`` -> ``handle`` -> ``AnswerWriter``; ``answer_error`` gives ever
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from struct import pack
 from typing import Final, NamedTuple
 
 from mm2py.protocol.error_codes import (
@@ -316,6 +317,15 @@ async def _create_topics(request: Request) -> AnswerWriter:
     return out
 
 
+async def _client_quotas(request: Request) -> AnswerWriter:
+    quotas = request.cluster.quotas
+    out = request.answer.int32(0).int16(max(request.forced, NONE)).string(None).count(len(quotas))
+    for client_id, rate in quotas.items():
+        out.count(1).string("client-id").string(client_id)
+        out.count(1).string("consumer_byte_rate").raw(pack(">d", rate))
+    return out
+
+
 APIS: Final[Mapping[int, Api]] = {
     0: Api(3, 9, 9, _produce),
     1: Api(4, 12, 12, fetch),
@@ -328,5 +338,6 @@ APIS: Final[Mapping[int, Api]] = {
     23: Api(3, 3, 4, _epoch_ends),
     24: Api(0, 2, 3, _add_partitions),
     26: Api(0, 5, 3, _end_txn),
+    48: Api(0, 0, 1, _client_quotas),
 }
 """By api key. ``FakeBroker(versions=...)`` narrows; Produce may be widened to 12, Fetch to 17."""

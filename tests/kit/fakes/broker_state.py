@@ -81,6 +81,8 @@ class FakeCluster:
         """What every Fetch answer asks the client to wait."""
         self.produce_throttle_ms = 0
         """The same of every Produce answer."""
+        self.quotas: dict[str, float] = {}
+        """Bytes per second that are told of clients; nothing is held to them."""
         self.throttled = 0
         """So many of the next Fetches without a session are answered with that alone, as by a broker whose quota is exceeded."""
         self.withholds = False

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mm2py.client.connect.metadata_cache import MetadataCache
+from mm2py.client.fetch import node, stripes
 from mm2py.client.fetch.cursor import Cursor, Lookup, Verdict
 from mm2py.client.fetch.session import FetchSession
 from mm2py.protocol import error_codes as codes
@@ -27,6 +28,7 @@ from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
 from tests.property.effort import examples
 
+CLIENT_QUOTAS = 48
 LIMIT = 1 << 20
 
 
@@ -468,6 +470,21 @@ async def test_a_quota_in_the_middle_is_waited_for_on_all_connections_without_an
         cluster.throttle_ms = 0
         await read_whole(rig, 2 * BACKLOG)
         assert rig.broker.connections == before
+
+
+async def test_a_quota_that_was_lifted_is_not_waited_for_where_all_is_read_in_stripes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (node, stripes):
+        monkeypatch.setattr(module, "QUOTAS_EVERY_S", 0.05)
+    async with in_the_middle() as rig:
+        cluster = rig.broker.cluster
+        cluster.quotas["client"] = 1.0
+        cluster.throttle_ms, cluster.throttled = 600_000, 1_000
+        await rig.until(lambda: rig.broker.count(CLIENT_QUOTAS) > 1)
+        cluster.quotas.clear()
+        cluster.throttle_ms = cluster.throttled = 0
+        await read_whole(rig, 2 * BACKLOG)
 
 
 async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> None:

@@ -65,6 +65,7 @@ class FakeAdmin:
         """Answers about the newest commits, one a question; there is no commit later."""
         self.described: list[tuple[str, ...]] = []
         self.unreadable: dict[str, ServerError] = {}
+        self.unwritable_topics: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
         self.grown: list[dict[str, int]] = []
         self.altered: list[dict[str, list[ConfigOp]]] = []
@@ -172,6 +173,9 @@ class FakeAdmin:
     async def describe_topic_acls(self) -> Sequence[Acl] | None:
         return self.acls
 
+    async def unwritable(self, topic: str) -> ServerError | None:
+        return self.unwritable_topics.get(topic)
+
     async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]:
         self.created_acls += acls
         return self.acl_answers or [None] * len(acls)
@@ -238,7 +242,8 @@ class Region:
     def open_writer(self, props: Mapping[str, str], alias: str, clock: Clock) -> WriterSession:
         writer = FakeWriter()
         self.writers.append(writer)
-        return WriterSession(self._session(props), writer)
+        rights = self.source if alias == "A" else self.target
+        return WriterSession(self._session(props), writer, rights)
 
     @property
     def all_closed(self) -> bool:

@@ -1,6 +1,6 @@
 """The MirrorSource task: positions, renaming, failures, lag, offset syncs."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,9 +8,10 @@ import pytest
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.records import SourceOffset
 from mm2py.api.task import Delivery, Outgoing, Run
-from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError, is_away
+from mm2py.errors import ConfigError, ConnectionFailedError, PartitionError, ServerError, is_away
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 from mm2py_connectors.mirror_source_task import (
     CURRENT_S,
@@ -552,22 +553,37 @@ async def test_without_offset_syncs_no_writer_is_opened() -> None:
     assert bench.region.writers == []
 
 
-async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same_and_named() -> None:
+def no_producer_id(bench: Bench, error: ServerError | None) -> None:
+    bench.region.writers[0].start_error = error
+
+
+def no_write(bench: Bench, error: ServerError | None) -> None:
+    topic = "mm2-offset-syncs.B.internal"
+    bench.region.source.unwritable_topics = {} if error is None else {topic: error}
+
+
+@pytest.mark.parametrize("refuse", [no_producer_id, no_write])
+async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same_and_named_before_there_is_one(
+    refuse: Callable[[Bench, ServerError | None], None],
+) -> None:
     bench = Bench()
     await bench.task.start()
     # The writer starts in the background: the refusal is in place before it runs.
     try:
-        bench.region.writers[0].start_error = FatalError("not authorized", remedy="grant Write")
+        error = server_error(TOPIC_AUTHORIZATION_FAILED, "refused")
+        error.remedy = "grant Write"
+        refuse(bench, error)
+        await bench.context.clock.advance(1)
+        text, _, harms = bench.context.findings["offset syncs"]
+        assert "grant Write; or set offset-syncs.topic.location=target" in text
+        assert harms
         bench.reader.answers = [[(T0, [a_batch(0, 1)])]]
         assert len(await bench.task.poll(1)) == 1
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         await bench.task.commit()
         await bench.context.clock.advance(10)
         assert bench.syncs() == []
-        text, _, harms = bench.context.findings["offset syncs"]
-        assert "grant Write; or set offset-syncs.topic.location=target" in text
-        assert harms
-        bench.region.writers[0].start_error = None
+        refuse(bench, None)
         await bench.context.clock.advance(11)
         assert bench.syncs() == [(0, 0)]
         assert bench.context.findings == {}

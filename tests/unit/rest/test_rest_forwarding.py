@@ -557,13 +557,17 @@ def heartbeats_only(*, enabled: str = "false", read: bool = False) -> FakeHerder
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_a_disabled_direction_decides_neither_health_nor_alerts(*, read: bool) -> None:
+def test_a_disabled_direction_decides_neither_health_nor_readiness(*, read: bool) -> None:
     app = app_of(herder(), heartbeats_only(read=read))
-    assert ask(app, "GET", "/health").status == 200
+    assert (ask(app, "GET", "/health").status, ask(app, "GET", "/readyz").status) == (200, 200)
     assert ask(app, "GET", "/B/A/health").status == 500, "its own health is what it is"
     wanted = app_of(herder(), heartbeats_only(enabled="true", read=read))
-    assert ask(wanted, "GET", "/health").status == 500
-    assert ask(app_of(heartbeats_only(read=read)), "GET", "/health").status == 500, "it is alone"
+    assert (ask(wanted, "GET", "/health").status, ask(wanted, "GET", "/readyz").status) == (
+        500,
+        503,
+    )
+    alone = app_of(heartbeats_only(read=read))
+    assert (ask(alone, "GET", "/health").status, ask(alone, "GET", "/readyz").status) == (500, 503)
     ill = herder()
     ill.said_health = Health("unhealthy", "cause")
     assert ask(app_of(ill, heartbeats_only(read=read)), "GET", "/health").status == 500

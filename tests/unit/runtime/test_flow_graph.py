@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import FrameType
 
 import pytest
 
@@ -206,6 +208,24 @@ def test_patterns_that_are_slow_on_every_name_are_given_a_bounded_time() -> None
     names = [f"{'a' * 20}x{number}" for number in range(5_000)]
     with pytest.raises(ConfigError, match=r"more than 0.5 s|needs more than 0.1 s"):
         same_name_cycles(flows(AB=slow, BA=slow), names)
+
+
+def test_each_store_of_a_hub_is_looked_at_a_few_times() -> None:
+    """As a file with 300 of them was refused for its patterns: the looks for circles had taken the time."""
+    stores, asked = 100, 0
+    pairs = [way for number in range(stores) for way in (f"S{number}->H", f"H->S{number}")]
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal asked
+        asked += event == "call" and frame.f_code.co_name == "passes_on"
+
+    sys.setprofile(count)
+    try:
+        found = new_cycles({}, {flow_of(it): [same("t", "on")] for it in pairs})
+    finally:
+        sys.setprofile(None)
+    assert found == ()
+    assert stores <= asked <= 10 * stores
 
 
 def test_a_circle_that_visits_a_cluster_twice_is_found() -> None:
