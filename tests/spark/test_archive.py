@@ -18,7 +18,7 @@ from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.types import TopicPartition
 from mm2py_cli.app import app
-from mm2py_jobs.archive.archive import archive_flow
+from mm2py_jobs.archive.archive import archive_flow, missing_of
 from mm2py_jobs.archive.archive_format import (
     FileManifest,
     Shape,
@@ -32,6 +32,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import Rename
 from mm2py_jobs.copy import dealing
 from mm2py_jobs.copy.restored_flows import renamed_flow
+from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.open_flow import flow_plan, flow_sides
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_target import FlowTarget
@@ -475,6 +476,7 @@ def test_what_is_staged_is_published_when_the_chain_has_reached_it(tmp_path: Pat
 
     put(20, 30, "c", staged=True)
     assert publish_staged(store, tp), "where the chain begins is not known yet"
+    assert publish_staged(store, tp, 19), "the log has what lies before"
     put(0, 10, "a", staged=False)
     assert publish_staged(store, tp)
     assert [it.file for it in chain_of(store, tp)] == ["a.parquet"]
@@ -494,6 +496,19 @@ def test_what_is_staged_is_published_when_the_chain_has_reached_it(tmp_path: Pat
     assert store.exists(f"{partition_folder(tp)}/{name}")
     assert not store.exists(f"{partition_folder(tp)}/f2.parquet")
     assert [it.end for it in chain_of(store, tp)] == [10, 20, 30, 45, 60]
+
+
+def test_what_is_staged_begins_the_chain_once_the_log_has_nothing_before_it(tmp_path: Path) -> None:
+    tp, store = TopicPartition("t", 0), ArchiveStore(str(tmp_path))
+    for begins, end in ((20, 30), (30, 40), (50, 60)):
+        _, manifest = staged_file(begins, end, str(begins))
+        store.put_if_absent(staged_name(tp, begins), manifest.to_bytes())
+    assert publish_staged(store, tp, 35), "retention was ahead of a part that nobody has archived"
+    assert [(it.begins, it.end) for it in chain_of(store, tp)] == [(20, 30), (30, 40)]
+    assert missing_of(tp, 40, LogEnds(45, 70), [(50, 60)]) == [
+        (*tp, 45, 50, 40, True, False),
+        (*tp, 60, 70, -1, True, True),
+    ]
 
 
 def test_one_of_two_writers_of_a_manifest_wins(tmp_path: Path) -> None:

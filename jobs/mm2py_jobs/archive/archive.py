@@ -204,9 +204,9 @@ async def _plan(
     ranges: list[_Ranges] = []
     refused = [_refused(store, shape, topic, -1, 0, str(it)) for topic, it in hidden.items()]
     for tp in partitions:
-        waits = writes and publish_staged(store, tp)
-        chain = chain_of(store, tp)
         there = ends[tp]
+        waits = writes and publish_staged(store, tp, there.start)
+        chain = chain_of(store, tp)
         done = chain[-1].end if chain else there.start
         ahead = manifests_in(store, tp, done, _ALL) if waits else {}
         last = max(done, *(it.end for it in ahead.values()), 0)
@@ -214,11 +214,11 @@ async def _plan(
             cause = f"the archive ends at offset {last}, the log at {there.end}: its records are gone from the source; archive to another folder"
             refused.append(_refused(store, shape, *tp, done, cause))
             continue
-        ranges += _missing(tp, done, there, sorted((it.begins, it.end) for it in ahead.values()))
+        ranges += missing_of(tp, done, there, sorted((it.begins, it.end) for it in ahead.values()))
     return ranges, refused
 
 
-def _missing(
+def missing_of(
     tp: TopicPartition, done: int, there: LogEnds, ahead: Sequence[tuple[int, int]]
 ) -> list[_Ranges]:
     """Return what an archive up to ``done``, with ranges ahead of it that a former run has left, lacks of a log."""
@@ -433,10 +433,9 @@ class _PartitionArchive:
 
     def _continue(self) -> None:
         """Begin after what an earlier attempt of this lane has published."""
-        begins = self._first if self._lost_from < 0 else self._lost_from
+        begins: int = self._first if self._lost_from < 0 else self._lost_from
         known = manifests_in(self._store, self._tp, begins, self._end)
-        while begins in known:
-            manifest = known[begins]
+        while (manifest := known.get(begins)) is not None:
             self._records += manifest.records
             self._bytes += manifest.size_bytes
             self._files += 1

@@ -154,14 +154,17 @@ def end_of_chain(store: ArchiveStore, tp: TopicPartition) -> int:
     return FileManifest.parse(store.read(f"{partition_folder(tp)}/{names[-1]}"), names[-1]).end
 
 
-def publish_staged(store: ArchiveStore, tp: TopicPartition) -> bool:
+def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1) -> bool:
     """Publish what was archived ahead of its turn, as far as the chain reaches it by now; return whether any is still staged.
 
-    What another run has archived meanwhile is removed. Two may do this at once.
+    What another run has archived meanwhile is removed. Two may do this at once. ``log_start``: a chain may begin with what is staged if the
+    log has nothing before it any more.
     """
     names = store.names(partition_folder(tp))
     waiting = [int(it.partition(".")[0]) for it in names if it.endswith(f".{_STAGED}")]
     end = end_of_chain(store, tp) if waiting else -1
+    if waiting and end < 0 and waiting[0] <= log_start:
+        end = waiting[0]
     for number, begins in enumerate(waiting):
         if begins > end:
             return True
