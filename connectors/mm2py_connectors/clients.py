@@ -260,6 +260,10 @@ class SourceReader(Protocol):
         """Leader epoch that the record at ``offset`` was read under, -1 while unknown."""
         ...
 
+    def pace(self, bytes_per_s: int) -> None:
+        """Read at another rate; only where there is a limit."""
+        ...
+
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Leave these out."""
         ...

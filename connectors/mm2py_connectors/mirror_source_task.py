@@ -131,15 +131,15 @@ class MirrorSourceTask(BatchSourceTask):
         self._ends = RangeEnds(
             parse_ends(self._config.task_end_offsets), self._covered, context.clock
         )
-        location = self._config.offset_syncs_topic_location
-        self._sync_side: Side = "source" if location == "source" else "target"
+        at_source = self._config.offset_syncs_topic_location == "source"
+        self._sync_side: Side = "source" if at_source else "target"
         # The name carries the alias of the cluster that does not host the topic.
-        at_source = self._sync_side == "source"
         self._sync_topic = policy.offset_syncs_topic(
             self._config.target_cluster_alias if at_source else alias
         )
         self._poll_ms = min(self._config.consumer_poll_timeout_ms, MAX_POLL_MS)
         self._reader: ReaderSession | None = None
+        self._bytes_per_s = self._config.flow_max_bytes_per_second
         self._writer: WriterSession | None = None
         self._syncs: OffsetSyncEmitter | None = None
         self._sync_start: asyncio.Task[None] | None = None
@@ -176,8 +176,8 @@ class MirrorSourceTask(BatchSourceTask):
         )
         self._context.leave_out(left_out)
         props = self._client_props("source", "consumer", "replication-consumer")
-        context, rate = self._context, self._config.flow_max_bytes_per_second
-        limits = ReaderLimits(context.buffer_bytes, rate, context.linger_ms)
+        context = self._context
+        limits = ReaderLimits(context.buffer_bytes, self._bytes_per_s, context.linger_ms)
         alias = self._config.source_cluster_alias
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
@@ -291,6 +291,12 @@ class MirrorSourceTask(BatchSourceTask):
         self._held.difference_update(partitions)
         if self._reader is not None:
             self._reader.reader.resume(partitions)
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Read at another rate than the config's; only where that has one."""
+        self._bytes_per_s = self._bytes_per_s and bytes_per_s
+        if self._reader is not None:
+            self._reader.reader.pace(bytes_per_s)
 
     def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
         """Go back to ``offset``, unless what was read since does not lie in the log as one piece."""

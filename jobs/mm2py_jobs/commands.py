@@ -27,6 +27,7 @@ from mm2py_jobs.copy.backfill_commands import BACKFILL_VERBS, lane_verbs
 from mm2py_jobs.copy.bulk_options import (
     RESTORE,
     ExpiryOption,
+    LanesOption,
     MasterOption,
     RateOption,
     ReadRateOption,
@@ -82,6 +83,7 @@ def verify(  # noqa: PLR0913 - one argument per option
     rate_limit: ReadRateOption = 0,
     master: MasterOption = "",
     wait_executors: WaitOption = WAIT_EXECUTORS_S,
+    lanes: LanesOption = 0,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
@@ -99,7 +101,7 @@ def verify(  # noqa: PLR0913 - one argument per option
             flow=flow,
             topics=topics,
             tier=tier,
-            place=SparkPlace(master, wait_executors),
+            place=SparkPlace(master, wait_executors, lanes),
             repairs=repair,
             deletes=delete_copies,
             rate_limit=rate_limit,
@@ -150,6 +152,7 @@ def archive(*, only_plans: bool) -> Callable[..., None]:
         rate_limit: ReadRateOption = 0,
         master: MasterOption = "",
         wait_executors: WaitOption = WAIT_EXECUTORS_S,
+        lanes: LanesOption = 0,
         output: OutputOption = Output.TABLE,
         debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
     ) -> None:
@@ -157,7 +160,7 @@ def archive(*, only_plans: bool) -> Callable[..., None]:
             from mm2py_jobs.archive.archive_commands import run_archive
             from mm2py_jobs.spark.session import SparkPlace
 
-            place = SparkPlace(master, wait_executors)
+            place = SparkPlace(master, wait_executors, lanes)
             return run_archive(
                 file,
                 flow,
@@ -200,6 +203,7 @@ def restore(*, only_plans: bool) -> Callable[..., None]:
         ] = None,
         master: MasterOption = "",
         wait_executors: WaitOption = WAIT_EXECUTORS_S,
+        lanes: LanesOption = 0,
         rate_limit: RateOption = 0,
         accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
         output: OutputOption = Output.TABLE,
@@ -217,7 +221,7 @@ def restore(*, only_plans: bool) -> Callable[..., None]:
                 topics=topics or "",
                 folder=source,
                 rename=rename or "",
-                place=SparkPlace(master, wait_executors),
+                place=SparkPlace(master, wait_executors, lanes),
                 rate_limit=rate_limit,
                 accepts_expiry=accept_expiry,
                 only_plans=only_plans,

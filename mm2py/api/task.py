@@ -133,6 +133,15 @@ class ReadsAgain(Protocol):
 
 
 @runtime_checkable
+class Paced(Protocol):
+    """What a task with a limit may do besides: change it while it runs."""
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Read so much per second from now on; of no effect where the task's config has no limit."""
+        ...
+
+
+@runtime_checkable
 class CopiedLogs(Protocol):
     """Additional methods of a batch task whose source partitions are logs of which records are deleted."""
 

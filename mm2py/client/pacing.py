@@ -19,6 +19,8 @@ from mm2py.errors import RetriableError
 _BURST_S: Final = 0.25
 """How much of a rate may be saved up while nothing is read."""
 
+_LOOK_AGAIN_S: Final = 1.0
+
 _HELD_PART: Final = 10
 """A Fetch waits for at most a tenth of the time since a partition was held (``LongPoll``)."""
 
@@ -125,6 +127,17 @@ class ByteRate:
         self._tokens = self._burst
         self._updated = clock.monotonic()
 
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate of now."""
+        return self._rate
+
+    def change(self, bytes_per_s: float) -> None:
+        """Read at another rate from now on; what was read is paid for, what was saved up at most once."""
+        self._refill()
+        self._rate, self._burst = bytes_per_s, max(1.0, bytes_per_s * _BURST_S)
+        self._tokens = min(self._tokens, self._burst)
+
     def spend(self, size_bytes: int) -> None:
         """Count bytes that were read."""
         self._refill()
@@ -136,10 +149,13 @@ class ByteRate:
         return int(self._tokens)
 
     def delay_s(self) -> float:
-        """Return how long to wait until half a burst may be requested, 0 if anything may be requested now."""
+        """Return how long to wait until half a burst may be requested, 0 if anything may be requested now.
+
+        At most a second: the rate may be another one then.
+        """
         if self.room_bytes() > 0:
             return 0.0
-        return (self._burst / 2 - self._tokens) / self._rate
+        return min(_LOOK_AGAIN_S, (self._burst / 2 - self._tokens) / self._rate)
 
     def _refill(self) -> None:
         now = self._clock.monotonic()

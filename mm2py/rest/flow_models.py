@@ -122,6 +122,10 @@ class BackfillRequest(BaseModel):
         default=0,
         description="seconds after which a run ends that the Spark cluster gives no executor; 0: 120",
     )
+    lanes: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
+        default=0,
+        description="into how many tasks of Spark the work is divided at most; 0: by its size",
+    )
     accept_expiry: Annotated[bool, Field(strict=True)] = Field(
         default=False,
         description="also copy what the target deletes when the copy is done, as it keeps records for a shorter time",
@@ -154,6 +158,7 @@ class BackfillRequest(BaseModel):
             by=by,
             accept_expiry=self.accept_expiry,
             wait_executors_s=self.wait_executors_s,
+            lanes=self.lanes,
         )
 
 

@@ -1,10 +1,17 @@
 """What lanes of the tests run: importable, so that a worker finds them."""
 
+import asyncio
 import os
 import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.testing.waiting import eventually
+from mm2py_jobs.copy.dealing import rate_of
+from mm2py_jobs.copy.rate_desk import part_of_rate
 
 
 def double(lane: Mapping[str, object]) -> Mapping[str, object]:
@@ -46,3 +53,22 @@ def where_pyspark_is(_lane: Mapping[str, object]) -> Mapping[str, object]:
     import pyspark
 
     return {"file": pyspark.__file__}
+
+
+def until_alone(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Wait for half of the rate, and the first lane then for all of it, which it has when the others have ended."""
+    return asyncio.run(_until_alone(lane))
+
+
+async def _until_alone(lane: Mapping[str, object]) -> Mapping[str, object]:
+    (name,) = cast("list[str]", lane["names"])
+    folder, limit = Path(str(lane["folder"])), float(str(lane["limit"]))
+    rate = rate_of(lane, SYSTEM_CLOCK)
+    assert rate is not None
+    async with part_of_rate(lane, [rate]):
+        await eventually(lambda: rate.bytes_per_s == limit / 2, within_s=90)
+        (folder / name).touch()
+        if name == "a":
+            await eventually(lambda: len(list(folder.iterdir())) == 3, within_s=90)
+            await eventually(lambda: rate.bytes_per_s == limit, within_s=90)
+    return {"partitions": [{"name": name}]}

@@ -16,12 +16,23 @@ from typer.testing import CliRunner
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
+from mm2py.types import TopicPartition
 from mm2py_cli.app import app
-from mm2py_jobs.archive.archive import archive_flow
-from mm2py_jobs.archive.archive_format import FileManifest, Shape
+from mm2py_jobs.archive.archive import archive_flow, missing_of
+from mm2py_jobs.archive.archive_format import (
+    FileManifest,
+    Shape,
+    chain_of,
+    manifest_name,
+    partition_folder,
+    publish_staged,
+    staged_name,
+)
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import Rename
+from mm2py_jobs.copy import dealing
 from mm2py_jobs.copy.restored_flows import renamed_flow
+from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.open_flow import flow_plan, flow_sides
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_target import FlowTarget
@@ -49,6 +60,7 @@ from tests.spark.test_verify import differences_of, report_of
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
 OLD_MS: Final = 1_700_000_000_000 - YEAR_MS
+Row = dict[str, object]
 
 
 def old_records(count: int, partition: int, turn: int = 0) -> list[Sent]:
@@ -129,6 +141,52 @@ def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
     rename = f"({topic})={other}.$1"
     assert restored(flow, setup.folder / "archive", rename=rename)["records"] == 9_150
     assert_equal(read(setup.a, topic, committed=True), read(setup.b, f"{other}.{topic}"))
+
+
+def parts_of(report: dict[str, object]) -> list[Row]:
+    return cast("list[Row]", report["partitions"])
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_a_large_partition_is_archived_in_parts_and_what_a_killed_run_has_of_them_is_kept(
+    setup: Setup, lanes_session: OpenSession, monkeypatch: pytest.MonkeyPatch, shape: Shape
+) -> None:
+    monkeypatch.setattr(dealing, "PART_OFFSETS", 1_000)
+    topic = setup.topic("large", 2, config={"retention.ms": "-1"})
+    flow = setup.flow(topic, {"{source}.consumer.isolation.level": "read_committed"})
+    path = setup.folder / "archive"
+    write(setup.a, topic, old_records(9_000, 0), batch_size=30_000)
+    write_mixed(setup.a, topic, 10, 15)
+    count = 9_000 + kept(10, 15)
+    report = archived(lanes_session, flow, topic, path, shape)
+    assert report["records"] == count
+    first, second = parts_of(report)
+    assert (first["cause"], second["cause"]) == ("", "")
+    folder = Path(f"{report['path']}/topic={topic}/partition=0")
+    names = sorted(folder.glob("*.json"))
+    assert len(names) == first["files"]
+    assert len(names) > 2
+    assert not list(folder.glob("*.staged"))
+    # As a run that was killed leaves it: the first part and two later ones were done.
+    hole = FileManifest.parse(names[1].read_bytes(), "")
+    (folder / hole.file).unlink()
+    names[1].unlink()
+    for name in names[2:]:
+        name.rename(name.with_suffix(".staged"))
+    again = archived(lanes_session, flow, topic, path, shape)
+    assert [(it["from"], it["to"], it["records"]) for it in parts_of(again)] == [
+        (hole.first, first["to"], hole.records)
+    ]
+    assert {*names} <= {*folder.glob("*.json")}  # what lay between is cut, too
+    assert not list(folder.glob("*.staged"))
+    assert archived(lanes_session, flow, topic, path, shape)["records"] == 0
+    truth = read(setup.a, topic, committed=True)
+    if shape is Shape.BATCHES:
+        assert restored(flow, path)["records"] == count
+        assert_equal(truth, read(setup.b, flow.remote(topic)))
+        return
+    rows = lanes_session.spark.read.parquet(f"{folder}/*.parquet").select("offset").collect()
+    assert sorted(row["offset"] for row in rows) == truth[0].offsets
 
 
 @pytest.mark.faults
@@ -395,6 +453,62 @@ def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(
         assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
         assert restored(flow, disk)["records"] == 2_000
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
+def staged_file(begins: int, end: int, mark: str) -> tuple[str, FileManifest]:
+    name = f"{mark}.parquet"
+    return name, FileManifest(
+        topic="t", partition=0, first=begins, end=end, records=1, size_bytes=1, file=name, sha256=""
+    )
+
+
+def test_what_is_staged_is_published_when_the_chain_has_reached_it(tmp_path: Path) -> None:
+    tp, store = TopicPartition("t", 0), ArchiveStore(str(tmp_path))
+
+    def put(begins: int, end: int, mark: str, *, staged: bool) -> None:
+        name, manifest = staged_file(begins, end, mark)
+        store.write(f"{partition_folder(tp)}/{name}", b"x")
+        place = staged_name if staged else manifest_name
+        assert store.put_if_absent(place(tp, begins), manifest.to_bytes())
+
+    def files() -> list[str]:
+        return [it for it in store.names(partition_folder(tp)) if not it.endswith(".parquet")]
+
+    put(20, 30, "c", staged=True)
+    assert publish_staged(store, tp), "where the chain begins is not known yet"
+    assert publish_staged(store, tp, 19), "the log has what lies before"
+    put(0, 10, "a", staged=False)
+    assert publish_staged(store, tp)
+    assert [it.file for it in chain_of(store, tp)] == ["a.parquet"]
+    put(10, 20, "b", staged=True)
+    put(40, 50, "e", staged=True)
+    assert publish_staged(store, tp)
+    assert [it.file for it in chain_of(store, tp)] == ["a.parquet", "b.parquet", "c.parquet"]
+    put(30, 45, "d", staged=False)  # of another run, which had other parts
+    assert not publish_staged(store, tp)
+    assert files() == [manifest_name(tp, it).rpartition("/")[2] for it in (0, 10, 20, 30)]
+    assert not store.exists(f"{partition_folder(tp)}/e.parquet")
+    put(45, 60, "f", staged=False)
+    put(45, 60, "f2", staged=True)
+    name, manifest = staged_file(30, 45, "d")
+    store.put_if_absent(staged_name(tp, 30), manifest.to_bytes())  # killed before it was removed
+    assert not publish_staged(store, tp)
+    assert store.exists(f"{partition_folder(tp)}/{name}")
+    assert not store.exists(f"{partition_folder(tp)}/f2.parquet")
+    assert [it.end for it in chain_of(store, tp)] == [10, 20, 30, 45, 60]
+
+
+def test_what_is_staged_begins_the_chain_once_the_log_has_nothing_before_it(tmp_path: Path) -> None:
+    tp, store = TopicPartition("t", 0), ArchiveStore(str(tmp_path))
+    for begins, end in ((20, 30), (30, 40), (50, 60)):
+        _, manifest = staged_file(begins, end, str(begins))
+        store.put_if_absent(staged_name(tp, begins), manifest.to_bytes())
+    assert publish_staged(store, tp, 35), "retention was ahead of a part that nobody has archived"
+    assert [(it.begins, it.end) for it in chain_of(store, tp)] == [(20, 30), (30, 40)]
+    assert missing_of(tp, 40, LogEnds(45, 70), [(50, 60)]) == [
+        (*tp, 45, 50, 40, True, False),
+        (*tp, 60, 70, -1, True, True),
+    ]
 
 
 def test_one_of_two_writers_of_a_manifest_wins(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
     for tier in (1, 2):
         found: list[Mapping[str, object]] = []
         for size in (2 * part, 10 * count):  # of both sides
-            monkeypatch.setattr("mm2py_jobs.verify.verify.PART_OFFSETS", size)
+            monkeypatch.setattr("mm2py_jobs.copy.dealing.PART_OFFSETS", size)
             report = report_of(lanes_session, flow, topic, tier)
             assert sorted(differences_of(report), key=str) == sorted(expected, key=str)
             found.append(report)

@@ -1,13 +1,17 @@
 """Archive: the log of a flow's source topics as Parquet files, continued by each run.
 
-Flow: ends of the logs and chains of manifests on the driver -> lanes of whole partitions -> ``RangeReader`` -> Parquet file -> its
+Flow: ends of the logs and chains of manifests on the driver -> lanes of partitions, large ones in parts -> ``RangeReader`` -> Parquet file -> its
 manifest, put-if-absent -> the next one. Whatever is killed leaves whole files with manifests, and orphans that nothing
 names; the next run continues after the last manifest. An attempt that lost a manifest to another one ends its partition there.
+The manifests of a part that is ahead of its turn are staged, and published when the chain has reached them, by a later run where this one was
+killed: that archives only what lies between.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from hashlib import sha256
 from typing import Final, NamedTuple, cast, final
 
@@ -29,20 +33,27 @@ from mm2py_jobs.archive.archive_format import (
     Shape,
     batch_row,
     chain_of,
+    end_of_chain,
     manifest_name,
+    manifests_in,
     partition_folder,
+    publish_staged,
     put_or_check,
+    staged_name,
     topic_of,
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
-from mm2py_jobs.copy.dealing import Told, answers_of, rate_of
+from mm2py_jobs.copy.dealing import Told, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
-from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader, log_ends
+from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader, log_ends
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession
+
+log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
@@ -50,14 +61,26 @@ FILE_BYTES: Final = 64 * 1024 * 1024
 _GROUP_BYTES: Final = 8 * 1024 * 1024
 
 
+_ALL: Final = 2**63 - 1
+
+
 class _Ranges(NamedTuple):
-    """What is to be archived: partition, first, end, and what was lost before it (-1: nothing)."""
+    """What is to be archived: partition, first, end, and what was lost before it (-1: nothing).
+
+    ``is_part``: the partition has others, or was left with some; ``staged``: it is ahead of its turn.
+    """
 
     topic: str
     partition: int
     first: int
     end: int
     lost_from: int
+    is_part: bool = False
+    staged: bool = False
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
@@ -124,16 +147,19 @@ def archive_flow(
                 "path": root,
                 "shape": shape.value,
             }
+            size = offsets_of_part(sum(it.size for it in waiting), opened)
+            parts = asyncio.run(_cut(flow, waiting, size))
             answers = answers_of(
                 opened,
                 run_lane,
-                waiting,
+                parts,
                 lambda it: it.size,
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
                 rate_limit=rate_limit,
                 told=told,
             )
+        answers = _joined(ArchiveStore(root), parts, answers)
     answers += refused
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
     return {
@@ -182,15 +208,105 @@ async def _plan(
     ranges: list[_Ranges] = []
     refused = [_refused(store, shape, topic, -1, 0, str(it)) for topic, it in hidden.items()]
     for tp in partitions:
+        there = ends[tp]
+        waits = writes and publish_staged(store, tp, there.start)
         chain = chain_of(store, tp)
-        done, log = chain[-1].end if chain else ends[tp].start, ends[tp]
-        if done > log.end:
-            cause = f"the archive ends at offset {done}, the log at {log.end}: its records are gone from the source; archive to another folder"
+        done = chain[-1].end if chain else there.start
+        ahead = manifests_in(store, tp, done, _ALL) if waits else {}
+        last = max(done, *(it.end for it in ahead.values()), 0)
+        if last > there.end:
+            cause = f"the archive ends at offset {last}, the log at {there.end}: its records are gone from the source; archive to another folder"
             refused.append(_refused(store, shape, *tp, done, cause))
             continue
-        lost_from = done if done < log.start else -1
-        ranges.append(_Ranges(*tp, max(done, log.start), log.end, lost_from))
+        ranges += missing_of(tp, done, there, sorted((it.begins, it.end) for it in ahead.values()))
     return ranges, refused
+
+
+def missing_of(
+    tp: TopicPartition, done: int, there: LogEnds, ahead: Sequence[tuple[int, int]]
+) -> list[_Ranges]:
+    """Return what an archive up to ``done``, with ranges ahead of it that a former run has left, lacks of a log."""
+    found: list[_Ranges] = []
+    at = done
+    for begins, end in (*ahead, (there.end, there.end)):
+        if at <= begins:
+            first = min(max(at, there.start), begins)
+            lost_from = at if at < first else -1
+            found.append(_Ranges(*tp, first, begins, lost_from, bool(ahead), at != done))
+        at = max(at, end)
+    return found
+
+
+async def _cut(flow: FlowSides, ranges: Sequence[_Ranges], size: int) -> list[_Ranges]:
+    """Cut what is larger than ``size`` into parts, each from the beginning of a batch on."""
+    async with Cluster.of(flow.source, alias=flow.flow.source) as source:
+        reader = RangeReader(source, read_committed=False)
+        return [part for it in ranges for part in await _parts_of(reader, it, size)]
+
+
+async def _parts_of(reader: RangeReader, whole: _Ranges, size: int) -> list[_Ranges]:
+    count, firsts = max(1, whole.size // size), [whole.first]
+    for number in range(1, count):
+        near = whole.first + whole.size * number // count
+        at = await _batch_at(reader, whole.source, near, whole.end)
+        if firsts[-1] < at < whole.end:
+            firsts.append(at)
+    ends = [*firsts[1:], whole.end]
+    return [
+        whole
+        if first == whole.first and end == whole.end
+        else whole._replace(
+            first=first,
+            end=end,
+            lost_from=whole.lost_from if first == whole.first else -1,
+            is_part=True,
+            staged=whole.staged or first != whole.first,
+        )
+        for first, end in zip(firsts, ends, strict=True)
+    ]
+
+
+async def _batch_at(reader: RangeReader, tp: TopicPartition, offset: int, end: int) -> int:
+    """Return where the batch with an offset begins, or the next one; -1 where a log cannot be cut there.
+
+    A file has whole batches: one that two files have would be restored twice.
+    """
+    try:
+        async with aclosing(reader.read(tp, offset, end, markers=True)) as pieces:
+            async for batches in pieces:
+                # A converted one begins where it was asked for.
+                return -1 if batches[0].runs else batches[0].base_offset
+    except (PartitionError, ProtocolError, FatalServerError) as error:
+        log.info(
+            "partition is archived in one part partition=%s cause=%s", tp, error
+        )  # its lane says why
+    return -1
+
+
+def _joined(
+    store: ArchiveStore, parts: Sequence[_Ranges], answers: Sequence[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Publish what was archived ahead of its turn; return one answer about each partition."""
+    ends = {it.source: it.end for it in sorted(parts) if it.is_part}
+    found: dict[TopicPartition, list[dict[str, object]]] = {}
+    for answer in answers:
+        tp = TopicPartition(str(answer["topic"]), int(str(answer["partition"])))
+        found.setdefault(tp, []).append(answer)
+    for tp, end in ends.items():
+        publish_staged(store, tp)
+        to = end_of_chain(store, tp)
+        causes = [str(it["cause"]) for it in found[tp] if it["cause"]]
+        if to < end and not causes:
+            causes.append("another run has archived it meanwhile; run the same command again")
+        first, *others = sorted(found[tp], key=lambda it: int(str(it["from"])))
+        for other in others:
+            for name in ("records", "bytes", "files"):
+                first[name] = int(str(first[name])) + int(str(other[name]))
+            if first["lost_from"] == -1:
+                first["lost_from"] = other["lost_from"]
+            first["lost_to"] = max(int(str(first["lost_to"])), int(str(other["lost_to"])))
+        found[tp] = [{**first, "to": to, "cause": "; ".join(dict.fromkeys(causes))}]
+    return [it for answers in found.values() for it in answers]
 
 
 def _refused(
@@ -214,20 +330,23 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     properties = cast("Mapping[str, str]", lane["source"])
     async with Cluster.of(properties, alias=str(lane["alias"])) as source:
         rate = rate_of(lane, source.clock)
-        for row in cast("Sequence[tuple[str, int, int, int, int]]", lane["partitions"]):
-            copied = _PartitionArchive(
-                store,
-                shape,
-                _Ranges(*row),
-                finds_mirrors=bool(lane["finds_mirrors"]),
-                rate=rate,
-            )
-            cause = ""
-            try:
-                await copied.run(source, read_committed=bool(lane["read_committed"]))
-            except (PartitionError, ProtocolError, FatalServerError) as error:
-                cause = str(error)  # of this partition alone
-            answers.append(copied.answer(cause))
+        async with part_of_rate(lane, [rate]):
+            for row in cast(
+                "Sequence[tuple[str, int, int, int, int, bool, bool]]", lane["partitions"]
+            ):
+                copied = _PartitionArchive(
+                    store,
+                    shape,
+                    _Ranges(*row),
+                    finds_mirrors=bool(lane["finds_mirrors"]),
+                    rate=rate,
+                )
+                cause = ""
+                try:
+                    await copied.run(source, read_committed=bool(lane["read_committed"]))
+                except (PartitionError, ProtocolError, FatalServerError) as error:
+                    cause = str(error)  # of this partition alone
+                answers.append(copied.answer(cause))
     return {"partitions": answers}
 
 
@@ -248,6 +367,7 @@ class _PartitionArchive:
         self._store, self._shape, self._finds_mirrors = store, shape, finds_mirrors
         self._tp = TopicPartition(ranges.topic, ranges.partition)
         self._end, self._lost_from = ranges.end, ranges.lost_from
+        self._is_part, self._staged = ranges.is_part, ranges.staged
         self._from = self._first = ranges.first
         self._lost_at_start, self._lost_to = ranges.lost_from, ranges.first
         self._records = self._bytes = self._files = 0
@@ -276,6 +396,8 @@ class _PartitionArchive:
                 break
         if self._first < self._end or self._lost_from >= 0:
             await self._publish(self._end)
+        if self._is_part:
+            publish_staged(self._store, self._tp)
 
     async def _read(self, reader: RangeReader) -> None:
         async for batches in reader.read(self._tp, self._first, self._end):
@@ -314,15 +436,16 @@ class _PartitionArchive:
 
     def _continue(self) -> None:
         """Begin after what an earlier attempt of this lane has published."""
-        begins = self._first if self._lost_from < 0 else self._lost_from
-        for manifest in chain_of(self._store, self._tp):
-            if manifest.begins >= begins:
-                self._records += manifest.records
-                self._bytes += manifest.size_bytes
-                self._files += 1
-                if manifest.lost_from >= 0:
-                    self._note_lost(manifest.lost_from, manifest.first)
-                self._first, self._lost_from = manifest.end, -1
+        begins: int = self._first if self._lost_from < 0 else self._lost_from
+        known = manifests_in(self._store, self._tp, begins, self._end)
+        while (manifest := known.get(begins)) is not None:
+            self._records += manifest.records
+            self._bytes += manifest.size_bytes
+            self._files += 1
+            if manifest.lost_from >= 0:
+                self._note_lost(manifest.lost_from, manifest.first)
+            begins = self._first = manifest.end
+            self._lost_from = -1
 
     def _note_lost(self, lost_from: int, lost_to: int) -> None:
         if self._lost_at_start < 0:
@@ -360,9 +483,8 @@ class _PartitionArchive:
         )
         path = f"{partition_folder(self._tp)}/{name}"
         self._store.write(path, data)
-        if not self._store.put_if_absent(
-            manifest_name(self._tp, manifest.begins), manifest.to_bytes()
-        ):
+        place = staged_name if self._staged else manifest_name
+        if not self._store.put_if_absent(place(self._tp, manifest.begins), manifest.to_bytes()):
             self._store.delete(path)
             raise PartitionError(
                 f"another run has archived from offset {manifest.begins} on meanwhile",

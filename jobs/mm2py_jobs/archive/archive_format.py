@@ -2,7 +2,8 @@
 
 Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs), per
 file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a partition are a chain: each begins where the
-one before it ended, and has the digest of its file. No I/O but through ``ArchiveStore``.
+one before it ended, and has the digest of its file. Of what is archived ahead of its turn they are ``<first>.staged`` until the chain has reached
+them: nobody reads it before. No I/O but through ``ArchiveStore``.
 """
 
 import json
@@ -22,6 +23,8 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.log.log_batches import LogBatch, log_batch
 
 VERSION: Final = 1
+_PUBLISHED: Final = "json"
+_STAGED: Final = "staged"
 
 BATCHES: Final = pa.schema(
     [
@@ -123,6 +126,63 @@ def partition_folder(tp: TopicPartition) -> str:
 def manifest_name(tp: TopicPartition, begins: int) -> str:
     """Return the name of the manifest that speaks from ``begins`` on: two writers of the same range meet there."""
     return f"{partition_folder(tp)}/{begins:020d}.json"
+
+
+def staged_name(tp: TopicPartition, begins: int) -> str:
+    """Return the name of a manifest that waits until the chain has reached it."""
+    return f"{partition_folder(tp)}/{begins:020d}.{_STAGED}"
+
+
+def manifests_in(
+    store: ArchiveStore, tp: TopicPartition, first: int, end: int
+) -> dict[int, FileManifest]:
+    """Return the manifests that begin in a range, by where they do, published or staged; reads no others."""
+    folder = partition_folder(tp)
+    found: dict[int, FileManifest] = {}
+    for name in store.names(folder):
+        begins, _, kind = name.partition(".")
+        if kind in (_PUBLISHED, _STAGED) and first <= int(begins) < end:
+            manifest = FileManifest.parse(store.read(f"{folder}/{name}"), name)
+            found.setdefault(manifest.begins, manifest)  # the published one first
+    return found
+
+
+def end_of_chain(store: ArchiveStore, tp: TopicPartition) -> int:
+    """Return up to where a partition is archived, -1 for not at all; reads its last manifest alone."""
+    names = [it for it in store.names(partition_folder(tp)) if it.endswith(f".{_PUBLISHED}")]
+    if not names:
+        return -1
+    return FileManifest.parse(store.read(f"{partition_folder(tp)}/{names[-1]}"), names[-1]).end
+
+
+def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1) -> bool:
+    """Publish what was archived ahead of its turn, as far as the chain reaches it by now; return whether any is still staged.
+
+    What another run has archived meanwhile is removed. Two may do this at once. ``log_start``: a chain may begin with what is staged if the
+    log has nothing before it any more.
+    """
+    names = store.names(partition_folder(tp))
+    waiting = [int(it.partition(".")[0]) for it in names if it.endswith(f".{_STAGED}")]
+    end = end_of_chain(store, tp) if waiting else -1
+    if waiting and end < 0 and waiting[0] <= log_start:
+        end = waiting[0]
+    for number, begins in enumerate(waiting):
+        if begins > end:
+            return True
+        name, published = staged_name(tp, begins), manifest_name(tp, begins)
+        try:
+            data = store.read(name)
+        except FatalError:
+            return number + 1 < len(waiting)  # another one is doing it
+        manifest = FileManifest.parse(data, name)
+        if begins == end and store.put_if_absent(published, data):
+            end = manifest.end
+        elif not store.exists(published) or store.read(published) != data:
+            store.delete(f"{partition_folder(tp)}/{manifest.file}")
+        else:
+            end = max(end, manifest.end)
+        store.delete(name)
+    return False
 
 
 def put_or_check(

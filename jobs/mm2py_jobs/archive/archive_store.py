@@ -9,6 +9,7 @@ import importlib
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar, cast, final
 
@@ -90,8 +91,9 @@ class ArchiveStore:
         return base in self.names(folder)
 
     def delete(self, name: str) -> None:
-        """Remove a file."""
-        self._system.delete_file(self._at(name))
+        """Remove a file, if it is still there."""
+        with suppress(FileNotFoundError):
+            self._system.delete_file(self._at(name))
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root

@@ -167,6 +167,11 @@ class ArchiveTask(BatchSourceTask):
         self._logs.pop(log.source, None)
         self._context.partition_state(log.source, PartitionState.FAILED, error)
 
+    def pace(self, bytes_per_s: int) -> None:
+        """Hand out so much per second from now on; only where there is a limit."""
+        if self._rate is not None:
+            self._rate.change(bytes_per_s)
+
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of these."""
         self._held.update(partitions)

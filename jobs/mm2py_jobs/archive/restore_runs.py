@@ -26,7 +26,7 @@ from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archiv
 from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED, Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
-from mm2py_jobs.copy.backfill_runs import driver_of, lanes_of, refuse, show_document
+from mm2py_jobs.copy.backfill_runs import driver_of, refuse, show_document, slots_of
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.plan import Plan, Refusal
 from mm2py_jobs.copy.restored_flows import renamed_plan
@@ -145,7 +145,8 @@ async def run_each(runs: Sequence[Callable[[], Awaitable[Job]]]) -> list[Job]:
 
 def _show_plan(runs: Sequence["_RestoreRun"], order: RestoreOrder, printer: Printer) -> int:
     plan = _joined([run.checked for run in runs]) if runs else Plan(flow=order.flow, partitions=())
-    document = plan.document(lanes_of(order.place.master), order.rate_limit)
+    place = order.place
+    document = plan.document(slots_of(place.master), order.rate_limit, place.lanes)
     return show_document(plan, document, printer)
 
 

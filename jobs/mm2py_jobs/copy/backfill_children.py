@@ -172,6 +172,7 @@ def _options(order: Order) -> Sequence[str]:
         f"--order={order.id}",
         *(("--accept-expiry",) if order.accept_expiry else ()),
         *((f"--wait-executors={order.wait_executors_s}",) if order.wait_executors_s else ()),
+        *((f"--lanes={order.lanes}",) if order.lanes else ()),
     )
 
 

@@ -15,6 +15,7 @@ from mm2py_cli.output import DebugOption, Output, OutputOption, Printer, end_wit
 from mm2py_jobs.copy.bulk_options import (
     BACKFILL,
     ExpiryOption,
+    LanesOption,
     MasterOption,
     RateOption,
     WaitOption,
@@ -62,6 +63,7 @@ def _order_command(text: str, load: Callable[[], OrderWork]) -> Callable[..., No
         end: ToOption = "now",
         master: MasterOption = "",
         wait_executors: WaitOption = WAIT_EXECUTORS_S,
+        lanes: LanesOption = 0,
         rate_limit: RateOption = 0,
         accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
         job: JobOption = "",
@@ -78,7 +80,7 @@ def _order_command(text: str, load: Callable[[], OrderWork]) -> Callable[..., No
                 topics,
                 start,
                 end,
-                SparkPlace(master, wait_executors),
+                SparkPlace(master, wait_executors, lanes),
                 rate_limit,
                 job,
                 accepts_expiry=accept_expiry,

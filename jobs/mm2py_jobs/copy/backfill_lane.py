@@ -68,7 +68,6 @@ class BackfillLane:
     term: Term | None = None
     rate: int = 0
     """Bytes per second of all lanes together, 0: no limit."""
-    lanes: int = 1
     log_level: str = "WARNING"
 
     @property
@@ -96,7 +95,6 @@ def dealt_lanes(
                 common,
                 lane=number,
                 rate=rate_limit or options.flow_max_bytes_per_second,
-                lanes=len(lanes),
                 partitions=[(it.topic, it.partition) for it in lane],
             )
         )
@@ -166,7 +164,7 @@ class _TaskCopy:
     def __init__(self, spec: BackfillLane, permit: Permit, clock: Clock) -> None:
         flow = spec.flow
         self._spec, self._permit = spec, permit
-        self.sharing = spec.lanes if spec.rate else 0
+        self.is_limited = spec.rate > 0
         given = parse_config(WorkerConfig, spec.worker)
         parts = FlowParts.of(
             flow,
@@ -219,6 +217,10 @@ class _TaskCopy:
         await self._host.start_task(
             TaskSpec(id=self._task, connector_config=self._connector, config=config)
         )
+
+    def share(self, sharing: int) -> None:
+        """Read with one of so many parts of the rate from now on."""
+        self._host.pace(max(1, self._spec.rate // sharing))
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Read none of these partitions and all others of the lane; -1 is a whole topic."""

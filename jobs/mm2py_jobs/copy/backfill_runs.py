@@ -94,13 +94,12 @@ def show_plan(order: BackfillOrder, printer: Printer) -> int:
 async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
-    return show_document(
-        plan, plan.document(lanes_of(order.place.master), order.rate_limit), printer
-    )
+    slots = slots_of(order.place.master)
+    return show_document(plan, plan.document(slots, order.rate_limit, order.place.lanes), printer)
 
 
-def lanes_of(master: str) -> int:
-    """Return how many lanes a run would have, by its Spark master."""
+def slots_of(master: str) -> int:
+    """Return how many lanes of a run would work at the same time, by its Spark master; a cluster's are not known before."""
     cores = _CORES.match(master)
     return int(cores[1]) if cores else len(os.sched_getaffinity(0))
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from mm2py.clock import Clock
+from mm2py.errors import FatalError
 from mm2py.mirror.backfills import Job
 from mm2py.types import TopicPartition
 from mm2py_cli.output import Printer, say
@@ -56,7 +57,7 @@ class SparkRun:
         Args:
             plan: what to copy.
             task: config of the lanes' tasks.
-            request: of a new job; its lanes are as many as Spark has slots.
+            request: of a new job; how many lanes it has is decided here.
             place: of Spark.
             rate_limit: bytes per second of all lanes together; 0: that of the flow.
 
@@ -67,7 +68,8 @@ class SparkRun:
         opened = await asyncio.to_thread(place.open, f"mm2py {session.name}")
         try:
             lanes = _SparkLanes(opened, session, task, rate_limit)
-            job = await self._drive(plan, replace(request, lanes=opened.slots), lanes)
+            most = plan.lanes(opened.slots, place.lanes)
+            job = await self._drive(plan, replace(request, lanes=most), lanes)
         finally:
             await asyncio.to_thread(opened.close)
         await session.store.refresh()
@@ -111,21 +113,27 @@ class _SparkLanes:
         self._opened, self._session, self._task = opened, session, task
         self._rate_limit = rate_limit
         self._tag = f"mm2py-backfill-{secrets.token_hex(4)}"
+        self._cancelled = False
 
     async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
         """Run every lane to its end."""
         name = self._session.name
         common = self._session.lane(job, self._task)
         specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)
-        await asyncio.to_thread(
-            run_lanes,
-            self._opened,
-            run_backfill_lane,
-            specs,
-            tag=self._tag,
-            description=f"{name} backfill {job.id}",
-        )
+        try:
+            await asyncio.to_thread(
+                run_lanes,
+                self._opened,
+                run_backfill_lane,
+                specs,
+                tag=self._tag,
+                description=f"{name} backfill {job.id}",
+            )
+        except FatalError:
+            if not self._cancelled:
+                raise
 
     def cancel(self) -> None:
-        """Let Spark kill lanes that did not stop in order."""
+        """Let Spark kill lanes that did not stop in order, and forget those that wait."""
+        self._cancelled = True
         cancel_lanes(self._opened.spark, self._tag)

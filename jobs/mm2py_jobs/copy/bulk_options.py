@@ -27,6 +27,14 @@ WaitOption = Annotated[
         help="end the run when the Spark cluster has given it no executor for so long",
     ),
 ]
+LanesOption = Annotated[
+    int,
+    typer.Option(
+        "--lanes",
+        min=0,
+        help="into how many tasks of Spark the work is divided at most; 0: by its size, more than run at once",
+    ),
+]
 RateOption = Annotated[
     int,
     typer.Option(

@@ -6,13 +6,17 @@ from typing import Final, Protocol, TypeVar, cast
 
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
+from mm2py_jobs.copy.rate_desk import opened_desk
 from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 
 LANES_PER_SLOT: Final = 2
 
 LANE_OFFSETS: Final = 4_000_000
-"""Above it there are more lanes than that, so that a long job tells how far it is: a task costs 50 ms, so many offsets seconds."""
-_MOST_LANES: Final = 1_000
+"""Above it there are more lanes than that, so that all slots are used to the end: a task costs 50 ms, so many offsets seconds."""
+PART_OFFSETS: Final = 500_000
+"""A partition is not cut into smaller parts: each costs a task."""
+
+MOST_LANES: Final = 1_000
 
 T = TypeVar("T")
 
@@ -40,6 +44,20 @@ def deal(items: Sequence[T], lanes: int, weight: Callable[[T], int]) -> list[lis
     return dealt
 
 
+def lanes_for(total: int, each: int, slots: int, asked: int) -> int:
+    """Return how many lanes at most: those that were asked for, else one for ``each`` of the ``total`` work, and more than slots.
+
+    Their number follows the work, not the cluster: a cluster that grows with what waits has two slots at the start.
+    """
+    return asked or max(slots * LANES_PER_SLOT, min(MOST_LANES, total // each))
+
+
+def offsets_of_part(total: int, opened: OpenSession) -> int:
+    """Return how large the parts of partitions are: every lane has something, and none is too small for a task."""
+    lanes = lanes_for(total, LANE_OFFSETS, opened.slots, opened.lanes)
+    return max(PART_OFFSETS, min(total // lanes, LANE_OFFSETS))
+
+
 def rate_of(lane: Mapping[str, object], clock: Clock) -> ByteRate | None:
     """Return how fast a lane may read one cluster; None: as fast as it can."""
     share = float(str(lane["rate"]))
@@ -59,12 +77,11 @@ def answers_of(
 ) -> list[dict[str, object]]:
     """Run ``function`` over ``items`` dealt to lanes; return all of ``partitions`` of its answers.
 
-    ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may read of a cluster, 0 for any: each gets
-    its share of it as ``rate`` (``rate_of``). ``told`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
+    ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may read of a cluster, 0 for any: each begins
+    with a share of it as ``rate`` (``rate_of``), and follows ``desk`` (``part_of_rate``). ``told`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
     """
     total = sum(map(weight, items))
-    most = max(opened.slots * LANES_PER_SLOT, min(_MOST_LANES, total // LANE_OFFSETS))
-    dealt = deal(items, most, weight)
+    dealt = deal(items, lanes_for(total, LANE_OFFSETS, opened.slots, opened.lanes), weight)
     weights = [sum(map(weight, lane)) for lane in dealt]
 
     def follow(ended: Callable[[], Collection[int]]) -> None:
@@ -74,8 +91,9 @@ def answers_of(
     if told is not None:
         told.plan(total)
     share = rate_limit / max(1, min(opened.slots, len(dealt)))
-    lanes = [{**lane_of(lane), "rate": share} for lane in dealt]
-    answers = run_lanes(opened, function, lanes, tag=name, description=name, follow=follow)
+    with opened_desk(opened, rate_limit) as desk:
+        lanes = [{**lane_of(lane), "rate": share, "desk": desk} for lane in dealt]
+        answers = run_lanes(opened, function, lanes, tag=name, description=name, follow=follow)
     return [
         it for answer in answers for it in cast("list[dict[str, object]]", answer["partitions"])
     ]

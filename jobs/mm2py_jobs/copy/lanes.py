@@ -11,7 +11,7 @@ Invariants, tests of the same names:
 4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term is over: by time, by bytes, or
    because the partitions are dealt anew.
 5. A partition that fails is released only when its task has stopped: at the position of its last acknowledged record.
-6. Lanes that share a rate together never read more than it, and what lanes that have ended leave of it goes to the others.
+6. The lanes that run share a rate: one that waits for a slot, has ended or renews its lease no more has no part of it.
 """
 
 import logging
@@ -21,7 +21,7 @@ from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, PartitionError
-from mm2py.mirror.backfills import Job, Lease, LeaseState, Wanted
+from mm2py.mirror.backfills import LEASE_S, Job, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.types import State, TopicPartition
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
@@ -39,8 +39,6 @@ TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
 
 PAUSE_S: Final = 1.0
-WIDEN_S: Final = 60.0
-"""A task is started again for a larger part of the rate after so long, or when the part has doubled."""
 LEAST_PART: Final = 1 / 3
 
 
@@ -62,8 +60,8 @@ class LaneCopy(Protocol):
     """The data plane of a lane: one source task and its stores."""
 
     @property
-    def sharing(self) -> int:
-        """How many lanes of the run share its rate, 0 where it has none."""
+    def is_limited(self) -> bool:
+        """Whether the lanes of the run share a rate."""
         ...
 
     async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
@@ -71,6 +69,10 @@ class LaneCopy(Protocol):
 
         ``sharing``: how many lanes have a part of the run's rate.
         """
+        ...
+
+    def share(self, sharing: int) -> None:
+        """Read with one of so many parts of the run's rate from now on."""
         ...
 
     async def pause(self, *, paused: bool) -> None:
@@ -106,6 +108,10 @@ class ShowsWishes(Protocol):
     @property
     def wanted(self) -> Wanted:
         """What people want of it."""
+        ...
+
+    def silent_s(self, lease: Lease) -> float:
+        """Return for how long nothing was heard of a lease, or of the lane that has it."""
         ...
 
 
@@ -199,7 +205,7 @@ class LaneRun:
         given_up: LeaseState = LeaseState.RELEASED,
         term: Term | None = None,
     ) -> None:
-        self._sharing, self._shared_s = copy.sharing, 0.0
+        self._sharing = 1
         self._given_up = given_up if term is None else LeaseState.RESERVED
         self._partitions = tuple(partitions)
         self._term = term
@@ -221,6 +227,8 @@ class LaneRun:
             LaneSupersededError: another attempt has the partitions.
             FatalError: the task failed again and again.
         """
+        if self._term is None and self._has_missed_it():
+            return LaneResult(0, 0, len(self._partitions))
         begun = self._left = dict(await self._lease.claim(self._partitions))
         if self._term is not None:
             self._deadline_s = self._clock.monotonic() + self._term.left_s(self._clock.now_ms())
@@ -231,6 +239,7 @@ class LaneRun:
             while not self._is_over():
                 await self._clock.sleep(self._until_look_s())
                 await self._follow_wish()
+                self._share()
                 await self._look()
         except LaneSupersededError:
             # What is sent is under the permit's rules; positions are another attempt's.
@@ -271,6 +280,13 @@ class LaneRun:
             return True
         return not self._left if self._term is None else self._is_term_over(self._term)
 
+    def _has_missed_it(self) -> bool:
+        """Whether its run was ended while it waited for a slot: nothing is wrong, and nothing is left to do."""
+        job, wanted = self._topic.job, self._topic.wanted
+        if job is None or job.run != self._run:
+            return False  # the lease has the reason
+        return wanted is Wanted.CANCEL or not job.state.is_copied
+
     def _is_term_over(self, term: Term) -> bool:
         job = self._topic.job
         if self._clock.monotonic() >= self._deadline_s or job is None or job.turn != term.turn:
@@ -284,7 +300,7 @@ class LaneRun:
 
     async def _start(self) -> None:
         self._starts += 1
-        self._sharing, self._shared_s = self._sharing_now(), self._clock.monotonic()
+        self._sharing = self._sharing_now()
         await self._copy.start({tp: it.end for tp, it in self._left.items()}, self._sharing)
         if self._paused:
             await self._copy.pause(paused=True)
@@ -313,29 +329,30 @@ class LaneRun:
             await self._lease.renew(changed + ended or list(left.values())[:1])
             self._ended += ended
             self._left = left
-        if self._left and (failed or await self._has_stopped_to_widen()):
-            await self._copy_left()
+        if self._left and failed:
+            # What is left of a task that was stopped for a partition: no start of a task that failed.
+            self._starts -= 1
+            await self._start()
         await self._mend()
 
-    async def _has_stopped_to_widen(self) -> bool:
-        """Stop the task where its part of the rate has become larger: one that is long alone would have a lane's part to its end (6)."""
-        if not self._copy.sharing or self._term is not None or self._paused:
-            return False
+    def _share(self) -> None:
+        """Take another part of the rate as soon as lanes come or end (6)."""
         sharing = self._sharing_now()
-        waited = self._clock.monotonic() - self._shared_s >= WIDEN_S
-        if sharing * 2 > self._sharing and not (waited and sharing < self._sharing):
-            return False
-        log.info("lane takes a larger part of the rate lanes=%d before=%d", sharing, self._sharing)
-        await self._copy.stop(SETTLE_S)
-        return True
+        if sharing != self._sharing:
+            log.info("lane takes a part of the rate lanes=%d before=%d", sharing, self._sharing)
+            self._sharing = sharing
+            self._copy.share(sharing)
 
     def _sharing_now(self) -> int:
-        """Return how many lanes have something left; one that has claimed nothing yet has."""
-        left: dict[int, bool] = {}
-        for it in self._topic.leases.values() if self._copy.sharing else ():
-            if it.run == self._run and it.lane >= 0:
-                left[it.lane] = left.get(it.lane, False) or it.state.keeps_live_out
-        return max(1, self._copy.sharing - sum(not has for has in left.values()))
+        """Return how many lanes run, this one too: those that hold partitions and have renewed them within their lease."""
+        if not self._copy.is_limited:
+            return 1
+        running = {lease.lane for lease in self._left.values()}
+        for lease in self._topic.leases.values():
+            holds = lease.state is LeaseState.COPYING and lease.run == self._run
+            if holds and lease.lane not in running and self._topic.silent_s(lease) < LEASE_S:
+                running.add(lease.lane)
+        return max(1, len(running))
 
     def _failed(self) -> dict[TopicPartition, str]:
         """Return partitions that cannot be copied further, with the cause."""
@@ -350,11 +367,6 @@ class LaneRun:
             if partition in self._left:
                 failed[partition] = str(cause)
         return failed
-
-    async def _copy_left(self) -> None:
-        """Copy what is left of a task that was stopped for a partition, or for its rate; counts as no start of a task that failed."""
-        self._starts -= 1
-        await self._start()
 
     async def _mend(self) -> None:
         """Start a task again that failed as a whole; its next start finds the positions in the target's log."""

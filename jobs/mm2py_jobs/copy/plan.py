@@ -9,10 +9,13 @@ from typing import Final
 
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.dealing import deal
+from mm2py_jobs.copy.dealing import deal, lanes_for
 
 BYTES_PER_S: Final = 60 << 20
 """What a lane copies on a machine that it shares with nothing, where no rate is asked for."""
+
+LANE_BYTES: Final = 256 << 20
+"""A lane for each of them: a few seconds of copying, beside one to begin and end it."""
 
 LEAST_BYTES: Final = 64 * 1024
 """What even an empty partition counts for in a lane: it costs requests."""
@@ -64,9 +67,14 @@ class Plan:
     notes: tuple[str, ...] = ()
     forgotten: tuple[TopicPartition, ...] = ()
 
-    def document(self, lanes: int, rate_limit: int) -> dict[str, object]:
-        """Return the plan as JSON members; ``to`` is exclusive."""
-        dealt = deal_lanes(self.partitions, lanes)
+    def lanes(self, slots: int, asked: int = 0) -> int:
+        """Return how many lanes a run has at most, on so many slots: those that were ``asked`` for, else by the bytes."""
+        total = sum(max(LEAST_BYTES, it.bytes) for it in self.partitions)
+        return min(max(1, len(self.partitions)), lanes_for(total, LANE_BYTES, slots, asked))
+
+    def document(self, slots: int, rate_limit: int, lanes: int = 0) -> dict[str, object]:
+        """Return the plan as JSON members; ``to`` is exclusive. ``lanes`` as in ``lanes``."""
+        dealt = deal_lanes(self.partitions, self.lanes(slots, lanes))
         return {
             "flow": self.flow,
             "lanes": [
@@ -102,7 +110,7 @@ class Plan:
             ],
             "notes": list(self.notes),
             "bytes": _known_bytes(self.partitions),
-            "estimated_seconds": round(estimated_s(dealt, rate_limit), 1),
+            "estimated_seconds": round(estimated_s(dealt, rate_limit, slots), 1),
         }
 
 
@@ -122,8 +130,9 @@ def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[Par
     return deal(in_order, max(1, lanes), lambda it: max(LEAST_BYTES, it.bytes))
 
 
-def estimated_s(dealt: Sequence[Sequence[PartitionPlan]], rate_limit: int) -> float:
-    """Return how long the longest lane takes, or all together under a rate limit."""
+def estimated_s(dealt: Sequence[Sequence[PartitionPlan]], rate_limit: int, slots: int) -> float:
+    """Return how long the longest lane takes, or all together on so many slots or under a rate limit."""
     total = sum(it.bytes for lane in dealt for it in lane)
-    longest = max((sum(it.bytes for it in lane) for lane in dealt), default=0) / BYTES_PER_S
-    return max(longest, total / rate_limit) if rate_limit > 0 else longest
+    longest = max((sum(it.bytes for it in lane) for lane in dealt), default=0)
+    unlimited_s = max(longest, total / slots) / BYTES_PER_S
+    return max(unlimited_s, total / rate_limit) if rate_limit > 0 else unlimited_s

@@ -19,7 +19,7 @@ from mm2py.storage.job_claim import BackfillRefusedError, unfinished
 from mm2py_cli.output import OK, Printer, say
 from mm2py_connectors.mirror_source import begins_at_end
 from mm2py_jobs.copy.backfill_flow import BackfillSession
-from mm2py_jobs.copy.backfill_runs import lanes_of, show_document
+from mm2py_jobs.copy.backfill_runs import show_document, slots_of
 from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms
@@ -55,7 +55,8 @@ async def _show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
         if job is not None and not job.state.is_over and job.kind is not JobKind.STREAM:
             raise unfinished(job, str(session.name))
     plan = replace(plan, settings=())  # a stream has no end after which they could be put back
-    return show_document(plan, plan.document(lanes_of(""), 0), printer)
+    slots = slots_of("")
+    return show_document(plan, plan.document(slots, 0, slots), printer)
 
 
 def check_engine(session: BackfillSession) -> None:

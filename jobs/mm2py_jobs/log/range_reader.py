@@ -128,7 +128,8 @@ class RangeReader:
                 if fetched.records:
                     if self._rate is not None:
                         self._rate.spend(len(fetched.records))
-                        await clock.sleep(self._rate.delay_s())
+                        while pause_s := self._rate.delay_s():
+                            await clock.sleep(pause_s)
                     return fetched
             except RetriableError as error:
                 cause = error

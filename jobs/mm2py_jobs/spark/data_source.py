@@ -87,7 +87,7 @@ def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBa
 
 
 class Mm2pyDataSource(DataSource):
-    """Topics of a Kafka cluster; ``spark.dataSource.register(Mm2pyDataSource)``."""
+    """Topics of a Kafka cluster; Spark finds it through ``pyspark_mm2py``."""
 
     @classmethod
     def name(cls) -> str:

@@ -20,7 +20,7 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_jobs.log.range_reader import LogEnds, log_ends
 
 _CHOICES: Final = ("topics", "subscribe", "subscribePattern", "assign")
-_NAMES: Final = (
+NAMES: Final = (
     *_CHOICES,
     "startingTimestamp",
     "startingOffsetsByTimestamp",
@@ -37,7 +37,7 @@ _NAMES: Final = (
     "maxTriggerDelay",
     "includeHeaders",
 )
-_OURS: Final = {name.lower(): name for name in _NAMES}
+_OURS: Final = {name.lower(): name for name in NAMES}
 _KAFKA: Final = "kafka."
 _IGNORED: Final = ("groupidprefix", "kafkaconsumer.", "fetchoffset.", "checkpointlocation", "asyncprogresstracking", "queryname", "path")  # fmt: skip
 """Of consumers of a group, which are none of ours, and of Spark's queries themselves."""
@@ -103,8 +103,9 @@ class ReadOptions:
         begin = LATEST if stream else EARLIEST
         self.starting = _bound(named, "starting", begin)
         self.ending = _bound(named, "ending", LATEST)
-        if stream and any(name.startswith("ending") for name in named):
-            raise ConfigError("endingOffsets is only for spark.read; a stream has no end")
+        for name in named:
+            if stream and name.startswith("ending"):
+                raise ConfigError(f"{name} is only for spark.read; a stream has no end")
         self._takes_latest = _one_of(named, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest"  # fmt: skip
         self.has_headers = _one_of(named, "includeHeaders", "false", "true") == "true"
         self.least_tasks = _number(named, "minPartitions")
@@ -135,7 +136,14 @@ class ReadOptions:
         return await self._offsets(cluster, self.starting, ends)
 
     async def ranges(self, cluster: Cluster) -> list[Range]:
-        """Fix what a batch reads now: numbers, so that a task that is tried again reads the same."""
+        """Fix what a batch reads now: numbers, so that a task that is tried again reads the same.
+
+        Raises:
+            ConfigError: it begins at the end or ends at the beginning, or an option names what was not chosen.
+            PartitionError: the log has no such offset or time.
+        """
+        _refuse(self.starting, LATEST, "latest")
+        _refuse(self.ending, EARLIEST, "earliest")
         ends = await self.log_ends(cluster)
         firsts = await self.beginnings(cluster, ends)
         lasts = await self._offsets(cluster, self.ending, ends)
@@ -338,6 +346,13 @@ def _bound(named: Mapping[str, str], side: str, default: int) -> _Bound:
     if offsets in named:
         return _Bound(offsets, _parsed(named[offsets], offsets), default)
     return _Bound(offsets, default, default)
+
+
+def _refuse(bound: _Bound, value: int, word: str) -> None:
+    given = bound.values
+    found = (it for row in given.values() for it in row.values()) if isinstance(given, dict) else (given,)  # fmt: skip
+    if not bound.at_time and value in found:
+        raise ConfigError(f"{bound.option} cannot be {word} ({value}) in spark.read, as in Spark's own Kafka source")  # fmt: skip
 
 
 def _at_ms(text: str, option: str) -> int:

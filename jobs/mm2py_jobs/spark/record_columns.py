@@ -5,9 +5,10 @@ the shape ``records``.
 """
 
 from collections.abc import Iterator
-from typing import Final, final
+from typing import Final, cast, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mm2py.protocol.records import Record, decode_batch
 from mm2py.types import TopicPartition
@@ -43,10 +44,14 @@ _LAST_MS: Final = (2**63 - 1) // 1000
 
 
 def as_spark(batch: pa.RecordBatch, *, headers: bool) -> pa.RecordBatch:
-    """Return the same rows with the names and in the order of ``KAFKA_SCHEMA``; nothing is copied."""
+    """Return the same rows with the names and in the order of ``KAFKA_SCHEMA``; nothing is copied. Headers are null where a record has none."""
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
-    names += ["headers"] if headers else []
-    columns = [batch.column(it) for it in names]
+    columns: list[pa.Array] = [batch.column(it) for it in names]
+    if headers:
+        found = cast("pa.ListArray", batch.column("headers"))
+        has_none = pc.equal(pc.list_value_length(found), 0)
+        columns.append(pa.ListArray.from_arrays(found.offsets, found.values, mask=has_none))
+        names.append("headers")
     return pa.RecordBatch.from_arrays(columns, [_KAFKA_NAMES.get(it, it) for it in names])
 
 

@@ -100,20 +100,35 @@ class _Answer(NamedTuple):
 class OpenSession:
     """A session, and whether it was opened here; only then ``close`` stops it.
 
-    ``wait_executors_s``: for how long a job of it may have no executor.
+    ``wait_executors_s``: for how long a job of it may have no executor; ``lanes``: how many the user wants, 0: as many as the work is worth.
     """
 
     def __init__(
-        self, spark: "SparkSession", *, owned: bool, wait_executors_s: float = WAIT_EXECUTORS_S
+        self,
+        spark: "SparkSession",
+        *,
+        owned: bool,
+        wait_executors_s: float = WAIT_EXECUTORS_S,
+        lanes: int = 0,
     ) -> None:
         self.spark = spark
         self.owned = owned
         self.wait_executors_s = wait_executors_s
+        self.lanes = lanes
 
     @property
     def slots(self) -> int:
         """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does not disclose it."""
         return 2 if _is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
+
+    @property
+    def driver_address(self) -> tuple[str, str] | None:
+        """Where this process may listen, and the name by which executors know it; None for Spark Connect, whose driver is elsewhere."""
+        if _is_connect(self.spark):
+            return None
+        conf = self.spark.sparkContext.getConf()
+        host = conf.get("spark.driver.host", "")
+        return (conf.get("spark.driver.bindAddress", host) or host, host) if host else None
 
     def close(self) -> None:
         """Stop the session if it was opened here."""
@@ -129,14 +144,17 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Where lanes of a command run: ``--master`` and ``--wait-executors``."""
+    """Where lanes of a command run, and how many: ``--master``, ``--wait-executors`` and ``--lanes``."""
 
     master: str = ""
     wait_executors_s: float = WAIT_EXECUTORS_S
+    lanes: int = 0
 
     def open(self, name: str = "mm2py") -> OpenSession:
         """Open a session there; see ``open_session``."""
-        return open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
+        opened = open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
+        opened.lanes = self.lanes
+        return opened
 
 
 def open_session(

@@ -20,7 +20,8 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.types import FlowName, TopicPartition
-from mm2py_jobs.copy.dealing import LANE_OFFSETS, LANES_PER_SLOT, Told, answers_of, rate_of
+from mm2py_jobs.copy.dealing import Told, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
@@ -52,9 +53,6 @@ _CAUSE: Final = "cause"
 
 _TRIES: Final = 10
 """Of a partition whose records are deleted in the moment they are read."""
-
-PART_OFFSETS: Final = 500_000
-"""Of both sides together; a partition is not cut into smaller parts: each costs a task."""
 
 Lane = Mapping[str, object]
 
@@ -114,8 +112,7 @@ def _compare_all(
     rate_limit: int,
     told: Told | None,
 ) -> dict[TopicPartition, _Compared]:
-    share = sum(partition.offsets for partition in partitions) // (opened.slots * LANES_PER_SLOT)
-    size = max(PART_OFFSETS, min(share, LANE_OFFSETS))
+    size = offsets_of_part(sum(partition.offsets for partition in partitions), opened)
     answers = answers_of(
         opened,
         run_lane,
@@ -266,21 +263,23 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
         Cluster.of(target_properties, alias=target_alias) as target,
     ):
         rates = [rate_of(lane, it.clock) for it in (source, target)]
-        committed = bool(lane["read_committed"])
-        for part in plans:
-            plan = PartitionPlan.from_json(part)
-            ours = PartitionLog(source, plan.source, read_committed=committed, rate=rates[0])
-            theirs = PartitionLog(target, plan.target, read_committed=True, rate=rates[1])
-            answer: dict[str, object] = {
-                "topic": plan.topic,
-                "partition": plan.partition,
-                "part": plan.part,
-            }
-            answer |= await _compared(plan, int(str(lane["tier"])), ours, theirs)
-            # After the comparison: a transaction that has ended since is not reported as open.
-            answers.append(
-                answer | {"stable_end": (await ours.ends()).end if plan.unstable != NOTHING else -1}
-            )
+        async with part_of_rate(lane, rates):
+            committed = bool(lane["read_committed"])
+            for part in plans:
+                plan = PartitionPlan.from_json(part)
+                ours = PartitionLog(source, plan.source, read_committed=committed, rate=rates[0])
+                theirs = PartitionLog(target, plan.target, read_committed=True, rate=rates[1])
+                answer: dict[str, object] = {
+                    "topic": plan.topic,
+                    "partition": plan.partition,
+                    "part": plan.part,
+                }
+                answer |= await _compared(plan, int(str(lane["tier"])), ours, theirs)
+                # After the comparison: a transaction that has ended since is not reported as open.
+                answers.append(
+                    answer
+                    | {"stable_end": (await ours.ends()).end if plan.unstable != NOTHING else -1}
+                )
     return {"partitions": answers}
 
 

@@ -93,13 +93,14 @@ class Fetcher:
         self._origins = origins
         self._known_origins = None if origins is None else origins.known
         self._losses = FetchLosses(settings.auto_offset_reset, owner=self)
+        self._rate = ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None
         self._routes = FetchRoutes(
             cluster,
             settings,
             clock=clock,
             owner=self,
             losses=self._losses,
-            rate=ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None,
+            rate=self._rate,
             linger_ms=linger_ms,
         )
         self._open = OpenTransactions() if isolation_of(settings) == READ_COMMITTED else None
@@ -153,6 +154,11 @@ class Fetcher:
         self._cursors |= {cursor.tp: cursor for cursor in new}
         for cursor in new:
             self._routes.seek(cursor)
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Read at another rate from now on; only where there is a limit."""
+        if self._rate is not None:
+            self._rate.change(bytes_per_s)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Leave these out of the next Fetch, and hold back their batches that have arrived.

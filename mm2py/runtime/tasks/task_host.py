@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final
 from weakref import WeakValueDictionary
 
+from mm2py.api.task import Paced
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.tasks.lifecycle import Status
@@ -188,6 +189,12 @@ class InProcessTaskHost:
         self._held = partitions
         for task in self._running():
             task.hold(partitions)
+
+    def pace(self, bytes_per_s: int) -> None:
+        """Let each task read so much per second from now on, where its config has a limit."""
+        for task in self._running():
+            if isinstance(task, Paced):
+                task.pace(bytes_per_s)
 
     async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
         """Copy none of these: a task that does is drained and started again without them."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from mm2py.api.context import PartitionState
-from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
+from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, Paced, TakesOver
 from mm2py.client.pacing import throttle_note
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
@@ -199,6 +199,10 @@ class WorkerTask:
         self._holds.pause(partitions)
         if self._polls:
             self._look_at_holds()
+
+    def pace(self, bytes_per_s: int) -> None:
+        if isinstance(self._task, Paced):
+            self._task.pace(bytes_per_s)
 
     def keep_out(self, partitions: frozenset[TopicPartition]) -> bool:
         """Copy none of these source partitions; return False where the task must be started again for that.

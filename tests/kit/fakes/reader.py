@@ -55,6 +55,7 @@ class FakeReader:
         self.last_gaps: list[SourceGap] = []
         self.answers: list[Fetched] = []
         self.asked: list[tuple[int, int]] = []
+        self.paces: list[int] = []
         self.closed = 0
         self.ends_asked = 0
         self.ends: dict[TopicPartition, int] = {}
@@ -86,6 +87,9 @@ class FakeReader:
 
     def waiting(self, tp: TopicPartition) -> int:
         return self.unread.get(tp, 0)
+
+    def pace(self, bytes_per_s: int) -> None:
+        self.paces.append(bytes_per_s)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused |= set(partitions)

@@ -49,12 +49,28 @@ def test_a_byte_rate_is_kept_on_average_whatever_the_size_of_an_answer() -> None
     rate = ByteRate(1000, clock)
     spent = 0
     for size in (1, 5000, 20, 900, 3000) * 10:
-        clock.seconds += rate.delay_s()
+        while delay_s := rate.delay_s():
+            clock.seconds += delay_s
         assert rate.room_bytes() > 0
         rate.spend(size)
         spent += size
     # Less than one largest answer and what may be saved up.
     assert spent - 5250 <= (clock.seconds - 1000) * 1000 <= spent + 250
+
+
+def test_a_rate_that_is_changed_is_kept_from_that_moment_on() -> None:
+    clock = EagerClock()
+    rate = ByteRate(1000, clock)
+    rate.spend(10_250)  # ten seconds of it
+    clock.seconds += 5
+    assert rate.delay_s() == 1, "soon enough to see another rate"
+    rate.change(100_000)
+    clock.seconds += 0.05
+    assert rate.room_bytes() == 0
+    clock.seconds += 60
+    assert rate.room_bytes() == 25_000
+    rate.change(1000)
+    assert rate.room_bytes() == 250, "what was saved up at the former rate is not read at this one"
 
 
 def test_a_rate_of_nothing_is_refused() -> None:

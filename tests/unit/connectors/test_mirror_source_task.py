@@ -238,6 +238,18 @@ async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
     assert [it.bytes_per_s for it in bench.region.limits] == [1500]
 
 
+@pytest.mark.parametrize(("limit", "paced"), [("1500", 700), ("0", 0)])
+async def test_a_part_that_changes_is_that_of_the_reader_of_now_and_of_the_next(
+    limit: str, paced: int
+) -> None:
+    bench = Bench({"flow.max.bytes.per.second": limit})
+    bench.task.pace(700)  # before it has read anything
+    async with running(bench):
+        assert [it.bytes_per_s for it in bench.region.limits] == [paced]
+        bench.task.pace(900)
+        assert bench.reader.paces == [900]
+
+
 async def test_the_lag_of_held_partitions_grows_without_a_poll() -> None:
     async with running(Bench()) as bench:
         bench.task.hold([T0])

@@ -70,9 +70,28 @@ def test_there_is_no_lane_without_partitions() -> None:
 
 def test_an_estimate_follows_the_longest_lane_or_the_rate_limit() -> None:
     dealt = deal_lanes([part(0, 2 * BYTES_PER_S), part(1, BYTES_PER_S)], 2)
-    assert estimated_s(dealt, 0) == 2
-    assert estimated_s(dealt, BYTES_PER_S // 10) == pytest.approx(30)
-    assert estimated_s([], 0) == 0
+    assert estimated_s(dealt, 0, 2) == 2
+    assert estimated_s(dealt, 0, 1) == 3, "one lane after the other"
+    assert estimated_s(dealt, BYTES_PER_S // 10, 2) == pytest.approx(30)
+    assert estimated_s([], 0, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("partitions", "size", "slots", "asked", "lanes"),
+    [
+        (500, 1 << 20, 2, 0, 4),  # small: more than slots
+        (500, 1 << 30, 2, 0, 500),  # large: by its bytes, whatever the cluster has now
+        (10_000, 2 << 30, 2, 0, 1_000),
+        (3, 1 << 30, 16, 0, 3),  # a partition is in one lane
+        (500, 1 << 30, 2, 7, 7),
+        (3, 1 << 30, 2, 7, 3),
+    ],
+)
+def test_there_are_as_many_lanes_as_the_work_is_worth_or_were_asked_for(
+    partitions: int, size: int, slots: int, asked: int, lanes: int
+) -> None:
+    plan = Plan(flow="A->B", partitions=tuple(part(number, size) for number in range(partitions)))
+    assert plan.lanes(slots, asked) == lanes
 
 
 def test_a_plan_as_json_has_exclusive_ends_and_names_refusals() -> None:

@@ -26,7 +26,6 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
 from mm2py_jobs.copy.lanes import (
     TASK_STARTS,
-    WIDEN_S,
     CopyProgress,
     LaneResult,
     LaneRun,
@@ -296,8 +295,10 @@ class Leases:
         self.records: list[Lease] = []
         self.released: list[Lease] = []
         self.superseded = False
+        self.claims = 0
 
     async def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Lease]:
+        self.claims += 1
         return {tp: it for tp, it in self.claimed.items() if tp in partitions}
 
     async def renew(self, leases: Sequence[Lease]) -> None:
@@ -313,8 +314,8 @@ class Leases:
 
 
 class Copy:
-    def __init__(self, sharing: int) -> None:
-        self.sharing = sharing
+    def __init__(self, *, is_limited: bool) -> None:
+        self.is_limited = is_limited
         self.starts: list[Mapping[TopicPartition, int]] = []
         self.shared: list[int] = []
         self.at: dict[TopicPartition, CopyProgress] = {}
@@ -328,6 +329,9 @@ class Copy:
         self.starts.append(dict(ends))
         self.shared.append(sharing)
         self.state = Status(State.RUNNING)
+
+    def share(self, sharing: int) -> None:
+        self.shared.append(sharing)
 
     async def pause(self, *, paused: bool) -> None:
         self.paused.append(paused)
@@ -348,14 +352,23 @@ class Topic:
         self.job: Job | None = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
         self.wanted = Wanted.RUN
         self.leases: Mapping[TopicPartition, Lease] = {}
+        self.silent: dict[TopicPartition, float] = {}
+
+    def silent_s(self, lease: Lease) -> float:
+        return self.silent.get(lease.source, 0.0)
 
 
 class LaneStage:
     def __init__(
-        self, *partitions: TopicPartition, term: Term | None = None, sharing: int = 0
+        self,
+        *partitions: TopicPartition,
+        term: Term | None = None,
+        is_limited: bool = False,
+        wanted: Wanted = Wanted.RUN,
     ) -> None:
         self.clock, self.topic = FakeClock(), Topic()
-        self.leases, self.copy = Leases(*partitions), Copy(sharing)
+        self.topic.wanted = wanted
+        self.leases, self.copy = Leases(*partitions), Copy(is_limited=is_limited)
         run = LaneRun(
             partitions,
             self.leases,
@@ -505,49 +518,63 @@ async def test_a_task_that_fails_again_and_again_fails_the_lane() -> None:
     assert stage.copy.stopped
 
 
-async def test_what_lanes_that_ended_leave_of_the_rate_goes_to_the_others() -> None:
-    stage = LaneStage(ONE, sharing=4)
-    await stage.pass_s(1)
-    others = [TopicPartition("u", number) for number in range(3)]
+COPYING, RESERVED, DONE = LeaseState.COPYING, LeaseState.RESERVED, LeaseState.HANDED_OVER
 
-    def lanes(*states: LeaseState, run: int = 1) -> None:
-        """The states of lanes 1 and up; lane 0 is this one."""
-        found = {
-            tp: replace(lease_of(tp, state), run=run, lane=number)
-            for number, (tp, state) in enumerate(zip(others, states, strict=False), 1)
-        }
-        stage.topic.leases = {ONE: replace(lease_of(ONE, LeaseState.COPYING), lane=0), **found}
 
-    lanes(LeaseState.HANDED_OVER, LeaseState.HANDED_OVER, LeaseState.RELEASED, run=0)
-    await stage.pass_s(WIDEN_S + 1)
-    assert stage.copy.shared == [4], "a former run's say nothing, nor do lanes that wait"
-    lanes(LeaseState.COPYING, LeaseState.HANDED_OVER)
+@pytest.mark.parametrize(
+    ("others", "sharing"),
+    [
+        ({1: RESERVED, 2: RESERVED, 3: RESERVED}, 1),  # they wait for a slot
+        ({1: COPYING, 2: COPYING, 3: RESERVED}, 3),
+        ({1: COPYING, 2: DONE, 3: LeaseState.RELEASED}, 2),
+        ({1: DONE, 2: DONE, 3: DONE}, 1),
+    ],
+)
+@pytest.mark.parametrize("term", [None, Term(turn=0, seconds=600, until_ms=2**50)])
+async def test_the_lanes_that_run_share_the_rate(
+    others: Mapping[int, LeaseState], sharing: int, term: Term | None
+) -> None:
+    stage = LaneStage(ONE, is_limited=True, term=term)
     await stage.pass_s(1)
-    assert stage.copy.shared == [4, 3], "a minute is over since the start"
-    lanes(LeaseState.RESERVED, LeaseState.HANDED_OVER, LeaseState.COPYING)
-    await stage.pass_s(2 * WIDEN_S)
-    assert stage.copy.shared == [4, 3]
-    lanes(LeaseState.RELEASED, LeaseState.HANDED_OVER, LeaseState.HANDED_OVER)
-    await stage.pass_s(1)
-    assert stage.copy.shared == [4, 3, 1]
-    assert stage.copy.starts == [{ONE: 10}] * 3
-    assert len(stage.copy.stopped) == 2
+    assert stage.copy.shared == [1]
+    stage.topic.leases = {
+        TopicPartition("u", number): replace(
+            lease_of(TopicPartition("u", number), state), lane=number
+        )
+        for number, state in others.items()
+    }
+    await stage.pass_s(0.5)
+    assert stage.copy.shared == [1, sharing][: 1 + (sharing != 1)], "at once"
+    stage.topic.silent = {TopicPartition("u", 1): LEASE_S}  # its executor is gone
+    await stage.pass_s(0.5)
+    left = sharing - (others[1] is COPYING)
+    assert stage.copy.shared[-1] == left
+    stage.topic.leases = {tp: replace(it, run=2) for tp, it in stage.topic.leases.items()}
+    await stage.pass_s(0.5)
+    assert stage.copy.shared[-1] == 1, "another run's say nothing"
+    assert len(stage.copy.starts) == 1, "without a restart"
     stage.task.cancel()
 
 
-@pytest.mark.parametrize("why", ["no rate", "term", "paused"])
-async def test_a_lane_that_has_no_more_to_gain_is_not_started_again(why: str) -> None:
-    term = Term(turn=0, seconds=600, until_ms=FakeClock().now_ms() + 600_000)
-    stage = LaneStage(
-        ONE, term=term if why == "term" else None, sharing=0 if why == "no rate" else 2
-    )
-    if why == "paused":
-        stage.topic.wanted = Wanted.PAUSE
-    await stage.pass_s(1)
-    stage.topic.leases = {TWO: replace(lease_of(TWO, LeaseState.HANDED_OVER), lane=1)}
-    await stage.pass_s(2 * WIDEN_S)
-    assert len(stage.copy.starts) == 1
+async def test_a_run_without_a_rate_shares_nothing() -> None:
+    stage = LaneStage(ONE)
+    stage.topic.leases = {TWO: replace(lease_of(TWO, COPYING), lane=1)}
+    await stage.pass_s(2)
+    assert stage.copy.shared == [1]
     stage.task.cancel()
+
+
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_a_lane_whose_run_was_ended_while_it_waited_for_a_slot_claims_nothing(
+    how: str,
+) -> None:
+    stage = LaneStage(ONE, TWO, wanted=Wanted.CANCEL if how == "cancelled" else Wanted.RUN)
+    if how == "stopped":
+        assert stage.topic.job is not None
+        stage.topic.job = replace(stage.topic.job, state=JobState.FAILED)
+    await stage.pass_s(0.5)
+    assert await stage.task == LaneResult(handed_over=0, released=0, left=2)
+    assert (stage.leases.claims, stage.copy.starts, stage.leases.released) == (0, [], [])
 
 
 def test_a_lane_that_starts_late_copies_for_a_part_of_its_term() -> None:
