@@ -32,7 +32,8 @@ class Delivery(NamedTuple):
     """What the target acknowledged of one partition since the last report.
 
     ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent. ``passed``: records
-    that have no copy there because of transforms, between the runs or, up to ``through``, after the last one.
+    that have no copy there because of transforms, between the runs or, up to ``through``, after the last one. ``at_ms``: when
+    the newest record was acknowledged, -1 where that is not known.
     """
 
     source: TopicPartition
@@ -42,6 +43,7 @@ class Delivery(NamedTuple):
     max_timestamp_ms: int
     passed: int = 0
     through: int = -1
+    at_ms: int = -1
 
     @property
     def last(self) -> int:

@@ -25,7 +25,7 @@ from mm2py.api.task import Delivery, Run
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-GATHER_S: Final = 0.010
+GATHER_S: Final = 0.05
 """How long an acknowledgement may wait to be reported: shorter than any commit interval."""
 
 
@@ -34,8 +34,8 @@ class _Landed:
     """What arrived of one source partition; the last run is still growing."""
 
     __slots__ = (
-        "base", "count", "first", "newest_ms", "next_source", "next_target", "runs", "size_bytes",
-        "target",
+        "at_ms", "base", "count", "first", "newest_ms", "next_source", "next_target", "runs",
+        "size_bytes", "target",
     )  # fmt: skip
 
     def __init__(self, target: TopicPartition) -> None:
@@ -45,7 +45,7 @@ class _Landed:
         self.count = 0
         self.next_source = self.next_target = -1
         self.size_bytes = 0
-        self.newest_ms = -1
+        self.newest_ms = self.at_ms = -1
 
     def grow(self, first: int, count: int, base: int) -> None:
         """Add one run; it continues the last one when neither side has a hole between them."""
@@ -62,18 +62,27 @@ class _Landed:
         if self.count:
             self.runs.append(Run(self.first, self.count, self.base))
         size, newest = self.size_bytes, self.newest_ms
-        return Delivery(source, self.target, tuple(self.runs), size, newest, passed, through)
+        runs = tuple(self.runs)
+        return Delivery(source, self.target, runs, size, newest, passed, through, self.at_ms)
 
 
 @final
 class Arrivals:
     """Gathers acknowledgements and passes them on, in source order per partition, each once.
 
-    ``report(delivery)`` must not raise. Without ``by_itself`` it reports at ``flush`` alone.
+    ``report(delivery)`` must not raise. Without ``by_itself`` it reports at ``flush`` alone. With ``now_ms`` a report says when the
+    newest record was acknowledged.
     """
 
-    def __init__(self, report: Callable[[Delivery], None], *, by_itself: bool = True) -> None:
+    def __init__(
+        self,
+        report: Callable[[Delivery], None],
+        *,
+        by_itself: bool = True,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
         self._report = report
+        self._now_ms = now_ms
         self._by_itself = by_itself
         self._landed: dict[TopicPartition, _Landed] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -89,6 +98,8 @@ class Arrivals:
         landed.size_bytes += len(batch.data)
         if batch.max_timestamp > landed.newest_ms:
             landed.newest_ms = batch.max_timestamp
+            if self._now_ms is not None:
+                landed.at_ms = self._now_ms()
 
     def passes(
         self, source: TopicPartition, target: TopicPartition, records: int, through: int

@@ -114,7 +114,12 @@ class WorkerTask:
         self._sender.watch_throttles(self._show_throttles)
         self._transactions = transactions
         self._uncommitted: list[Delivery] = []
-        self._arrivals = Arrivals(self._report, by_itself=transactions is None)
+        # In a transaction readers see records later, after its commit.
+        self._arrivals = Arrivals(
+            self._report,
+            by_itself=transactions is None,
+            now_ms=self._clock.now_ms if transactions is None else None,
+        )
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, set[TopicPartition]] = {}
         """By target partition; several share one only with transforms."""
@@ -447,7 +452,8 @@ class WorkerTask:
         meter.records += sum(run.records for run in runs)
         meter.bytes += delivery.size_bytes
         if newest >= 0:
-            meter.note_copied(newest, self._clock.now_ms())
+            at_ms = delivery.at_ms
+            meter.note_copied(newest, at_ms if at_ms >= 0 else self._clock.now_ms())
         try:
             self._task.delivered(delivery)
         except Exception as error:  # noqa: BLE001 - plug-in code at the worker's edge: fails the task

@@ -562,7 +562,7 @@ A_T, A_U = TopicPartition("A.t", 0), TopicPartition("A.u", 1)
 
 async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
     reports: list[Delivery] = []
-    arrivals = Arrivals(reports.append)
+    arrivals = Arrivals(reports.append, now_ms=iter([101, 102, 103, 104, 105]).__next__)
     arrivals.add(T, A_T, a_batch(10, 5, size=100), 3)
     arrivals.add(U, A_U, a_batch(0, 1, size=7), 0)
     arrivals.add(T, A_T, a_batch(15, 2, size=50), 8)
@@ -571,8 +571,8 @@ async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
     assert reports == []
     arrivals.flush()
     assert reports == [
-        Delivery(T, A_T, (Run(10, 7, 3), Run(20, 1, 10), Run(21, 4, 12)), 152, 5_021),
-        Delivery(U, A_U, (Run(0, 1, 0),), 7, 5_000),
+        Delivery(T, A_T, (Run(10, 7, 3), Run(20, 1, 10), Run(21, 4, 12)), 152, 5_021, at_ms=105),
+        Delivery(U, A_U, (Run(0, 1, 0),), 7, 5_000, at_ms=102),
     ]
     arrivals.flush()
     assert len(reports) == 2, "each is reported once"
