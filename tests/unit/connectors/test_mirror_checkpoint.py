@@ -368,6 +368,16 @@ async def test_offset_syncs_that_cannot_be_read_are_waited_for_or_fail_the_task(
 
 
 async def test_a_group_or_cluster_that_does_not_answer_costs_the_others_nothing(
+async def test_a_defect_leaves_nothing_of_the_task_running() -> None:
+    region = copied(0, 0, g=5)
+    region.map.put("t", 0, (0, 50, 0), covered=50)
+    region.map.defects = [LookupError("defect")]
+    async with running(region) as bench:
+        with pytest.raises(LookupError):
+            await bench.polled(10)
+    assert not bench.syncs.is_followed
+
+
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     region = copied(0, 0, g1=5, g2=5)
