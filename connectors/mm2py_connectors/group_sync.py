@@ -136,7 +136,7 @@ class GroupSync:
     async def _sync(self, every_s: float | None) -> None:
         while True:
             self._wake.clear()
-            if not self._wanted:
+            if not (self._wanted and self._may_write()):
                 await wait_or_stop(self._clock, 1.0, self._wake)
             due = self._due() if self._may_write() else ()
             if due:
