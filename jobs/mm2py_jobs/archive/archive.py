@@ -204,6 +204,9 @@ async def _plan(
                 begins={
                     str(it): ends[TopicPartition(topic, it)].start for it in description.partitions
                 },
+                ends={
+                    str(it): ends[TopicPartition(topic, it)].end for it in description.partitions
+                },
             )
             put_or_check(store, f"topic={topic}/topic.json", archived, writes=writes)
     ranges: list[_Ranges] = []
@@ -351,13 +354,13 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     return {"partitions": answers}
 
 
-@final
-class _PartitionArchive:
-    """Writes the files of one partition."""
 class _TakenError(PartitionError):
     """Another attempt, or another run, has archived the same range meanwhile."""
 
 
+@final
+class _PartitionArchive:
+    """Writes the files of one partition."""
 
     def __init__(
         self,
@@ -391,9 +394,6 @@ class _TakenError(PartitionError):
         self._continue()
         self._source = source
         reader = RangeReader(source, read_committed=read_committed, rate=self._rate)
-        gone: OffsetsGoneError | None = None
-        while gone is None or await self._skip(gone):
-            try:
         while True:
             begins = self._first, self._lost_from
             try:
@@ -408,6 +408,9 @@ class _TakenError(PartitionError):
             publish_staged(self._store, self._tp)
 
     async def _archive(self, reader: RangeReader) -> None:
+        gone: OffsetsGoneError | None = None
+        while gone is None or await self._skip(gone):
+            try:
                 await self._read(reader)
             except OffsetsGoneError as error:
                 gone = error

@@ -285,18 +285,32 @@ async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_
     assert (answer["lost_from"], answer["lost_to"]) == (20, 50)
 
 
-@pytest.mark.parametrize(("begins", "lost"), [({"0": 0}, 20), ({"0": 20}, 0), ({}, 0)])
-def test_files_that_are_gone_from_the_beginning_of_an_archive_are_named(
-    tmp_path: Path, begins: dict[str, int], lost: int
+@pytest.mark.parametrize(
+    ("begins", "ends", "left", "lost"),
+    [
+        ({"0": 0}, {}, True, 20),
+        ({"0": 20}, {}, True, 0),
+        ({}, {}, True, 0),
+        ({"0": 0}, {"0": 45}, True, 25),
+        ({"0": 20}, {"0": 30}, True, 0),  # it went on
+        ({"0": 5}, {"0": 40}, False, 35),
+        ({"0": 5}, {"0": 5}, False, 0),
+    ],
+)
+def test_files_that_are_gone_from_an_archive_are_named(
+    tmp_path: Path, begins: dict[str, int], ends: dict[str, int], lost: int, *, left: bool
 ) -> None:
     store = ArchiveStore(str(tmp_path))
     head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
     put_or_check(store, "manifest.json", head)
-    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={}, begins=begins)
+    topic = StoredTopic(
+        topic="one", topic_id="", partitions=1, configs={}, begins=begins, ends=ends
+    )
     put_or_check(store, "topic=one/topic.json", topic)
-    publish(store, ONE, 20, 40)
+    if left:
+        publish(store, ONE, 20, 40)
     (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
-    assert (log.begins, log.end, log.lost) == (20, 40, lost)
+    assert (log.begins, log.end, log.lost) == ((20, 40, lost) if left else (0, 0, lost))
 
 
 async def test_a_restore_that_is_stopped_or_cancelled_begins_no_further_part() -> None:
