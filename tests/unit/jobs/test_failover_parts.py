@@ -13,9 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mm2py.client.connect.admin import TopicDescription
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
-from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.failovers import (
     HANGS_MS,
@@ -26,13 +24,10 @@ from mm2py.mirror.failovers import (
     Tail,
 )
 from mm2py.mirror.failovers import Place as FailoverPlace
-from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
-from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.storage.connect_json import TargetPut, encode_config_record
-from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
 from mm2py_cli.app import app
@@ -52,7 +47,7 @@ from mm2py_jobs.failover.groups import (
     moves_of,
 )
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
-from mm2py_jobs.failover.quarantine import first_own_records, holes_of, quarantine, spans_of
+from mm2py_jobs.failover.quarantine import first_own_records, holes_of, spans_of
 from mm2py_jobs.failover.steps import (
     CountedEnds,
     FailoverSides,
@@ -69,8 +64,6 @@ from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.open_flow import FlowNow as OpenFlowNow
 from mm2py_workers.answers import Row
 from mm2py_workers.flow_target import SOURCE
-from tests.kit.fakes.broker import FakeBroker
-from tests.unit.client.client_stage import connected_to
 from tests.unit.rest.job_fakes import PLAN
 
 T = TypeVar("T")
@@ -860,53 +853,3 @@ async def test_the_first_record_that_the_flow_back_would_copy_is_found_between_c
     monkeypatch.setattr(part + "producer_of", own_producer)
     clusters = cast("FailoverClusters", SameNames())
     assert await first_own_records(clusters, {ORDERS: back_at}) == {ORDERS: place}
-
-
-async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_its_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ledger, nothing = list[Entry](), Rehearsed().nothing
-
-    async def post(_clusters: object, entries: Sequence[Entry]) -> None:
-        ledger.extend(entries)
-
-    async def no_topics() -> dict[str, Sequence[int]]:
-        return {}
-
-    part = "mm2py_jobs.failover.quarantine."
-    monkeypatch.setattr(part + "post_to_ledger", post)
-    monkeypatch.setattr(part + "_create", nothing)
-    kept_in = "mm2py-quarantine.A.orders.internal"
-    async with (
-        FakeBroker(topics={"orders": 1}) as one,
-        FakeBroker(topics={kept_in: 1}) as other,
-        connected_to(one) as source,
-        connected_to(other) as target,
-    ):
-        for first in (0, 5):
-            batch = encode_batch([NewRecord(b"k", b"%d" % it) for it in range(first, first + 5)])
-            one.append(ONE, bytes(batch))
-        one.partition(ONE).delete_before(5)
-
-        @asynccontextmanager
-        async def lent() -> AsyncGenerator[Cluster]:
-            yield source
-
-        clusters = SimpleNamespace(
-            topics=no_topics,
-            target=target,
-            source=lent,
-            name=FlowName(ClusterAlias("A"), ClusterAlias("B")),
-            plan=SimpleNamespace(props={"bootstrap.servers": f"127.0.0.1:{other.port}"}),
-            clock=SYSTEM_CLOCK,
-            source_ids={},
-            source_looping=nothing,
-            read_committed=False,
-        )
-        tail = Tail(topic="orders", partition=0, start=2, end=9)
-        (kept,) = await quarantine(cast("FailoverClusters", clusters), [tail])
-    assert kept == replace(tail, records=4, gone=((2, 5),))
-    ((key, value),) = ledger
-    found = decode_ledger_record(key, value)
-    assert isinstance(found, LedgerRecord)
-    assert (found.event.first_offset, found.event.last_offset) == (2, 4)
