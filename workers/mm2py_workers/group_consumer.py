@@ -218,7 +218,7 @@ class ConfluentConsumer(GroupConsumer):
         try:
             shown = named.difference(self._source.hidden(named)) if named else named
         except RetriableError:
-            shown = set()
+            shown = set[str]()
         for topic in shown:  # another member may have got it
             self._refused.pop(Partition(topic, -1), None)
         # librdkafka asks again by itself, and tells an end that it has told before only to a new reader.
