@@ -140,6 +140,17 @@ async def wait_or_stop(clock: Clock, seconds: float, stop: asyncio.Event) -> boo
     return stop.is_set()
 
 
+async def together(*loops: Coroutine[object, object, None]) -> None:
+    """Run endless loops: with an error of one, or the end of this call, none of them goes on."""
+    running = [asyncio.ensure_future(it) for it in loops]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 async def or_stop(work: Coroutine[object, object, T], stop: asyncio.Event) -> T | None:
     """Wait for ``work``; None, and it is cancelled, when ``stop`` is set first."""
     running = asyncio.ensure_future(work)

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Final, final
 
 from mm2py.api.context import TaskContext
-from mm2py.clock import wait_or_stop
+from mm2py.clock import together, wait_or_stop
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint
 from mm2py.observability.logging import some_of
@@ -131,17 +131,12 @@ class GroupSync:
 
         Refused groups are tried again beside the others, which need not wait for a coordinator that does not answer.
         """
-        both = [asyncio.ensure_future(it) for it in (self._sync(every_s), self._sync_again())]
-        try:
-            await asyncio.gather(*both)
-        finally:
-            for each in both:
-                each.cancel()
+        await together(self._sync(every_s), self._sync_again())
 
     async def _sync(self, every_s: float | None) -> None:
         while True:
             self._wake.clear()
-            if not self._wanted:
+            if not (self._wanted and self._may_write()):
                 await wait_or_stop(self._clock, 1.0, self._wake)
             due = self._due() if self._may_write() else ()
             if due:

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.context import TaskContext
-from mm2py.clock import wait_or_stop
+from mm2py.clock import together, wait_or_stop
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.protocol.consumer_offsets import (
     CONSUMER_OFFSETS,
@@ -298,12 +298,7 @@ class GroupWatch:
 
     async def ask(self, refresh_s: float) -> None:
         """Ask for groups and offsets until cancelled; ``refresh_s``: how often to list without the log."""
-        both = [asyncio.ensure_future(it) for it in (self._ask_all(refresh_s), self._ask_silent())]
-        try:
-            await asyncio.gather(*both)
-        finally:
-            for each in both:
-                each.cancel()
+        await together(self._ask_all(refresh_s), self._ask_silent())
 
     async def _ask_silent(self) -> None:
         """Ask for groups again whose coordinator did not answer, beside the others (5)."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
+from mm2py.clock import together
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records
 from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
@@ -244,7 +245,7 @@ class OffsetTranslator:
         self._store.read_to_end()
         self._is_read = True
         self._on_moved()
-        await asyncio.gather(
+        await together(
             self._syncs.tail(self._take, on_trouble=self._report),
             self._follow_map(),
             self._follow_back(),
@@ -273,7 +274,7 @@ class OffsetTranslator:
         self._former = frozenset(filter(self._map.is_former, self._map.partitions()))
         self._moved |= dict.fromkeys(self._map.partitions(), 0)
         self._know_map()
-        await asyncio.gather(self._watch(self._map, self._waiting), self._watch_copies())
+        await together(self._watch(self._map, self._waiting), self._watch_copies())
 
     def _know_map(self) -> None:
         if not self._knows_map:

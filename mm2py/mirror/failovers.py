@@ -111,13 +111,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Source offsets ``start <= offset < end`` that were not copied; ``records`` of them are in the quarantine topic."""
+    """Source offsets ``start <= offset < end`` that were not copied; ``records`` of them are in the quarantine topic.
+
+    ``gone``: ranges (exclusive ends) that the source had deleted before they were kept.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     records: int = 0
+    gone: tuple[tuple[int, int], ...] = ()
 
     @property
     def tp(self) -> TopicPartition:

@@ -7,8 +7,9 @@ delays positions of the partitions concerned, never records.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import count, islice
 from typing import Final, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent
@@ -62,8 +63,13 @@ class LedgerStore(EventSink):
         self._clock = clock
         self._reported = ReportedEvents()
         self._known: KnownEvents | None = None
-        self._early: deque[tuple[LossEvent, int]] = deque()
-        self._queue: deque[LedgerRecord | IncarnationRecord] = deque()
+        self._early: dict[int, LedgerRecord] = {}
+        """Events that were reported before the ledger was read, by number and in their order."""
+        self._queue: dict[int, LedgerRecord | IncarnationRecord] = {}
+        """What is to be written, likewise."""
+        self._numbers = count()
+        self._newest: dict[TopicPartition, int] = {}
+        """The number of each partition's last record, which grows while it is there."""
         self._incarnations: dict[TopicPartition, bytes] = {}
         self._looked = asyncio.Event()
         self._unwritten: dict[TopicPartition, int] = {}
@@ -101,8 +107,7 @@ class LedgerStore(EventSink):
             return False
         now_ms = self._clock.now_ms()
         if self._known is None:
-            self._early.append((event, now_ms))
-            self._wait_for(event.partition)
+            self._append(self._early, event, now_ms)
         else:
             self._accept(self._known, event, now_ms)
         self._work.set()
@@ -133,13 +138,12 @@ class LedgerStore(EventSink):
         self._incarnations[partition] = topic_id
         if self._known is not None:
             self._known.copied(partition)
-        self._queue.append(
-            IncarnationRecord(
-                partition=partition,
-                topic_id=topic_id,
-                flow=str(self._meter.flow),
-                time_ms=self._clock.now_ms(),
-            )
+        self._newest.pop(partition, None)
+        self._queue[next(self._numbers)] = IncarnationRecord(
+            partition=partition,
+            topic_id=topic_id,
+            flow=str(self._meter.flow),
+            time_ms=self._clock.now_ms(),
         )
         self._idle.clear()
         self._work.set()
@@ -147,7 +151,9 @@ class LedgerStore(EventSink):
     def _learn(self, record: LedgerRecord | IncarnationRecord | UnknownLedgerRecord) -> None:
         """Take an incarnation that was noted since the ledger was opened, unless a newer one is still to be written."""
         if isinstance(record, IncarnationRecord) and record.flow == str(self._meter.flow):
-            queued = {it.partition for it in self._queue if isinstance(it, IncarnationRecord)}
+            queued = {
+                it.partition for it in self._queue.values() if isinstance(it, IncarnationRecord)
+            }
             if record.partition not in queued:
                 self._incarnations[record.partition] = record.topic_id
 
@@ -170,15 +176,31 @@ class LedgerStore(EventSink):
                 lost=part.count if part.kind.is_loss else 0,
                 may_be_doubled=part.count if doubled else 0,
             )
-            record = LedgerRecord(event=part, flow=str(self._meter.flow), time_ms=now_ms)
-            self._queue.append(record)
-            self._wait_for(part.partition)
+            self._append(self._queue, part, now_ms)
+
+    def _append(
+        self,
+        queue: dict[int, LedgerRecord] | dict[int, LedgerRecord | IncarnationRecord],
+        event: LossEvent,
+        now_ms: int,
+    ) -> None:
+        """Append an event, or let the range before it grow: retention goes on while the ledger takes nothing."""
+        number = self._newest.get(event.partition, -1)
+        before = queue.get(number)
+        if isinstance(before, LedgerRecord) and _follows(before.event, event):
+            grown = replace(before.event, last_offset=event.last_offset)
+            queue[number] = replace(before, event=grown)
+            return
+        self._newest[event.partition] = number = next(self._numbers)
+        queue[number] = LedgerRecord(event=event, flow=str(self._meter.flow), time_ms=now_ms)
+        self._wait_for(event.partition)
 
     def _forget(self) -> None:
         self._reported.clear()
         self._known = None
         self._early.clear()
         self._queue.clear()
+        self._newest.clear()
         self._unwritten.clear()
         self._incarnations.clear()
         self._looked.clear()
@@ -248,21 +270,28 @@ class LedgerStore(EventSink):
         newer = tuple(self._incarnations)
         self._incarnations = incarnations | self._incarnations
         self._known = known
-        while self._early:
-            event, at_ms = self._early.popleft()
-            self._accept(known, event, at_ms)
-            self._settled(event.partition)
+        early, self._early = self._early, {}
+        for record in early.values():
+            self._accept(known, record.event, record.time_ms)
+            self._settled(record.event.partition)
         for partition in newer:
             known.copied(partition)
 
     async def _write_all(self) -> None:
         while self._queue:
-            batch = [self._queue[i] for i in range(min(MAX_RECORDS, len(self._queue)))]
-            await self._table.post([_encoded(record) for record in batch])
-            for record in batch:
-                self._queue.popleft()
-                if isinstance(record, LedgerRecord):
+            batch = dict(islice(self._queue.items(), MAX_RECORDS))
+            await self._table.post([_encoded(record) for record in batch.values()])
+            for number, record in batch.items():
+                now = self._queue[number]
+                if isinstance(now, LedgerRecord) and isinstance(record, LedgerRecord):
+                    if (
+                        now != record
+                    ):  # it has grown meanwhile; what was queued later comes after it
+                        rest = replace(now.event, first_offset=record.event.last_offset + 1)
+                        self._queue[number] = replace(now, event=rest)
+                        continue
                     self._settled(record.event.partition)
+                del self._queue[number]
         if not self._early:
             self._idle.set()
 
@@ -282,6 +311,16 @@ class LedgerStore(EventSink):
             sum(self._unwritten.values()),
             error,
         )
+
+
+def _follows(before: LossEvent, event: LossEvent) -> bool:
+    """Whether two events are one range."""
+    return (
+        min(before.count, event.count) > 0
+        and event.first_offset == before.last_offset + 1
+        and replace(event, first_offset=0, last_offset=0)
+        == replace(before, first_offset=0, last_offset=0)
+    )
 
 
 def _encoded(record: LedgerRecord | IncarnationRecord) -> tuple[bytes, bytes]:

@@ -47,6 +47,7 @@ _MOVED: Final = frozenset(
 )  # fmt: skip
 """The group has changed: others read these partitions from what was committed before."""
 _REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
+_DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
 _PASSING: Final = frozenset(
     ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
      "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "LEADER_NOT_AVAILABLE")
@@ -67,6 +68,10 @@ class AskSource(Protocol):
         self, partitions: Collection[Partition], *, read_committed: bool
     ) -> Mapping[Partition, int]:
         """Return where logs end, for readers of committed records or of all, as far as brokers answer; ``RetriableError``: not now."""
+        ...
+
+    def hidden(self, topics: Collection[str]) -> Collection[str]:
+        """Return those that may not be described; ``RetriableError``: not now."""
         ...
 
     @property
@@ -105,6 +110,12 @@ class SourceAnswers(AskSource):
             partitions, within_s=ENDS_S, read_committed=read_committed
         )
         return self._wait(ends)
+
+    def hidden(self, topics: Collection[str]) -> Collection[str]:
+        result = self._wait(self._cluster.metadata(tuple(topics)))
+        return {
+            it.name for it in result.topics if it.error_code == codes.TOPIC_AUTHORIZATION_FAILED
+        }
 
     @property
     def cluster_id(self) -> str:
@@ -154,6 +165,8 @@ class ConfluentConsumer(GroupConsumer):
         self._left: set[Partition] = set()
         """Partitions that went while the records after the first one were asked for."""
         self._reached: dict[Partition, int] = {}
+        self._refused: dict[Partition, str] = {}
+        """Why partitions may not be read, until something is read of them; -1 is a topic that may not be described."""
         self._paused: set[Partition] = set()
         """In librdkafka's eyes, which keeps a partition paused that goes and comes back."""
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
@@ -163,6 +176,8 @@ class ConfluentConsumer(GroupConsumer):
         )
 
     def subscribe(self, topics: Sequence[str]) -> None:
+        for place in [it for it in self._refused if it.topic not in topics]:
+            del self._refused[place]
         if not topics:
             self._consumer.unsubscribe()
             return
@@ -197,6 +212,20 @@ class ConfluentConsumer(GroupConsumer):
         """Return the ends of logs that were reached since the last call: control records have offsets, too."""
         reached, self._reached = self._reached, {}
         return reached
+
+    def refused(self) -> Mapping[str, str]:
+        named = {it.topic for it in self._refused if it.partition < 0}
+        try:
+            shown = named.difference(self._source.hidden(named)) if named else named
+        except RetriableError:
+            shown = set[str]()
+        for topic in shown:  # another member may have got it
+            self._refused.pop(Partition(topic, -1), None)
+        # librdkafka asks again by itself, and tells an end that it has told before only to a new reader.
+        again = {it for it in self._refused if it.partition >= 0} - self._paused
+        self.pause(again)
+        self.resume(again)
+        return {place.topic: cause for place, cause in self._refused.items()}
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         return self._source.topic_ids(topics)
@@ -292,13 +321,21 @@ class ConfluentConsumer(GroupConsumer):
     def _is_record(self, message: Message) -> bool:
         error = message.error()
         if error is None:
+            if self._refused:
+                self._refused.pop(_place(message), None)
             if self._reached:  # the record is behind that end, and its position the newer one
                 self._reached.pop(_place(message), None)
             return True
         if error.name() == "_PARTITION_EOF":
             end = message.offset()
+            self._refused.pop(_place(message), None)
             if end:  # an empty log needs no position
                 self._reached[_place(message)] = end
+        elif error.name() == _DENIED and message.topic():
+            topic, partition = message.topic() or "", message.partition()
+            self._refused[Partition(topic, -1 if partition is None else partition)] = (
+                f"{_DENIED}: {error.str()}; grant the mirror's principal READ and DESCRIBE on that topic"
+            )
         else:
             self._noted(error)
         return False
@@ -340,6 +377,7 @@ class ConfluentConsumer(GroupConsumer):
         self._left.update(gone)
         for partition in gone:
             self._reached.pop(partition, None)
+            self._refused.pop(partition, None)
         return gone
 
 

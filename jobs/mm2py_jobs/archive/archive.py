@@ -2,7 +2,8 @@
 
 Flow: ends of the logs and chains of manifests on the driver -> lanes of partitions, large ones in parts -> ``RangeReader`` -> Parquet file -> its
 manifest, put-if-absent -> the next one. Whatever is killed leaves whole files with manifests, and orphans that nothing
-names; the next run continues after the last manifest. An attempt that lost a manifest to another one ends its partition there.
+names; the next run continues after the last manifest. An attempt that lost a manifest to another one continues behind it: with
+speculation Spark takes the answer of the first of two that ends.
 The manifests of a part that is ahead of its turn are staged, and published when the chain has reached them, by a later run where this one was
 killed: that archives only what lies between.
 """
@@ -203,6 +204,9 @@ async def _plan(
                 begins={
                     str(it): ends[TopicPartition(topic, it)].start for it in description.partitions
                 },
+                ends={
+                    str(it): ends[TopicPartition(topic, it)].end for it in description.partitions
+                },
             )
             put_or_check(store, f"topic={topic}/topic.json", archived, writes=writes)
     ranges: list[_Ranges] = []
@@ -350,6 +354,10 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     return {"partitions": answers}
 
 
+class _TakenError(PartitionError):
+    """Another attempt, or another run, has archived the same range meanwhile."""
+
+
 @final
 class _PartitionArchive:
     """Writes the files of one partition."""
@@ -379,13 +387,27 @@ class _PartitionArchive:
         """Archive up to the end what the source still has when it is read.
 
         Raises:
-            PartitionError: another run has archived it meanwhile, or the topic is another one.
+            PartitionError: the topic is another one.
             ProtocolError: a batch is damaged.
             FatalError: a file cannot be written.
         """
         self._continue()
         self._source = source
         reader = RangeReader(source, read_committed=read_committed, rate=self._rate)
+        while True:
+            begins = self._first, self._lost_from
+            try:
+                await self._archive(reader)
+                break
+            except _TakenError:
+                self._waiting, self._size = [], 0
+                self._continue()
+                if (self._first, self._lost_from) == begins:
+                    raise
+        if self._is_part:
+            publish_staged(self._store, self._tp)
+
+    async def _archive(self, reader: RangeReader) -> None:
         gone: OffsetsGoneError | None = None
         while gone is None or await self._skip(gone):
             try:
@@ -396,16 +418,15 @@ class _PartitionArchive:
                 break
         if self._first < self._end or self._lost_from >= 0:
             await self._publish(self._end)
-        if self._is_part:
-            publish_staged(self._store, self._tp)
 
     async def _read(self, reader: RangeReader) -> None:
-        async for batches in reader.read(self._tp, self._first, self._end):
-            for batch in batches:
-                self._waiting.append(batch)
-                self._size += len(batch.data)
-                if self._size >= FILE_BYTES:
-                    await self._publish(batch.last_offset + 1)
+        async with aclosing(reader.read(self._tp, self._first, self._end)) as pieces:
+            async for batches in pieces:
+                for batch in batches:
+                    self._waiting.append(batch)
+                    self._size += len(batch.data)
+                    if self._size >= FILE_BYTES:
+                        await self._publish(batch.last_offset + 1)
 
     async def _skip(self, gone: OffsetsGoneError) -> bool:
         """Continue where the log begins by now, as the manifest has it; False after the end."""
@@ -435,7 +456,7 @@ class _PartitionArchive:
         }
 
     def _continue(self) -> None:
-        """Begin after what an earlier attempt of this lane has published."""
+        """Begin after what another attempt of this lane has published."""
         begins: int = self._first if self._lost_from < 0 else self._lost_from
         known = manifests_in(self._store, self._tp, begins, self._end)
         while (manifest := known.get(begins)) is not None:
@@ -486,7 +507,7 @@ class _PartitionArchive:
         place = staged_name if self._staged else manifest_name
         if not self._store.put_if_absent(place(self._tp, manifest.begins), manifest.to_bytes()):
             self._store.delete(path)
-            raise PartitionError(
+            raise _TakenError(
                 f"another run has archived from offset {manifest.begins} on meanwhile",
                 topic=self._tp.topic,
                 partition=self._tp.partition,

@@ -64,13 +64,14 @@ class ArchiveHead:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """``topic.json``: what a topic was when its archive began; ``begins``: where the logs of its partitions did, not in archives of earlier versions."""
+    """``topic.json``: what a topic was when its archive began; ``begins`` and ``ends``: where the logs of its partitions did, not in archives of earlier versions."""
 
     topic: str
     topic_id: str
     partitions: int
     configs: Mapping[str, str]
     begins: Mapping[str, int] = field(default_factory=dict[str, int])
+    ends: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @final
@@ -246,6 +247,7 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
             partitions=int(str(members["partitions"])),
             configs=cast("dict[str, str]", members["configs"]),
             begins=cast("dict[str, int]", members.get("begins", {})),
+            ends=cast("dict[str, int]", members.get("ends", {})),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{store.path}: {name} is damaged: {error}") from error

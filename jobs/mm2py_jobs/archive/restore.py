@@ -130,9 +130,12 @@ def read_archive(
 
 
 def _missing(topic: ArchivedTopic, partition: int, chain: Sequence[FileManifest]) -> int:
-    """Return how many offsets the first files had that are gone, as where a bucket deletes what is old."""
+    """Return how many offsets files had that are gone from either end, as where a bucket deletes what is old."""
     begins = topic.begins.get(str(partition))
-    return chain[0].begins - begins if chain and begins is not None else 0
+    if begins is None:
+        return 0
+    first, end = (chain[0].begins, chain[-1].end) if chain else (begins, begins)
+    return first - begins + max(0, topic.ends.get(str(partition), 0) - end)
 
 
 def _last_partition(store: ArchiveStore, topic: str) -> int:

@@ -183,7 +183,8 @@ class _TaskCopy:
         self._task = TaskId(SOURCE, FIRST_NUMBER + spec.lane)
         self._copied: dict[TopicPartition, tuple[int, int]] = {}
         self._lags: dict[TopicPartition, int] = {}
-        self._failed: dict[TopicPartition, str] = {}
+        self._failed = set[TopicPartition]()
+        self._causes: dict[TopicPartition, str] = {}
         self._meter.on_forget = self._forgotten
         reports = FlowReports(
             meter=self._meter, events=self._ledger, on_topic=lambda _task, _topic: None
@@ -203,7 +204,8 @@ class _TaskCopy:
         await self._parts.tables.cluster.connect()
         self._ledger.start()
         for partition in ends:
-            self._failed.pop(partition, None)
+            self._failed.discard(partition)
+            self._causes.pop(partition, None)
         rate = FlowRate.parts(self._spec.rate, sharing)
         config = {**self._config, **rate, ASSIGNED_PARTITIONS: format_partitions(list(ends))}
         if self._spec.term is None:
@@ -247,7 +249,7 @@ class _TaskCopy:
             bytes=size_bytes + meter.bytes,
             lag=lag if lag >= 0 else self._lags.get(partition, -1),
             failed=meter.state == "FAILED" or partition in self._failed,
-            cause=meter.cause or self._failed.get(partition, ""),
+            cause=meter.cause or self._causes.get(partition, ""),
         )
 
     async def stop(self, timeout_s: float) -> None:
@@ -268,5 +270,6 @@ class _TaskCopy:
         records, size_bytes = self._copied.get(source, (0, 0))
         self._copied[source] = records + meter.records, size_bytes + meter.bytes
         self._lags[source] = meter.lag_records
+        self._causes[source] = meter.cause
         if meter.state == "FAILED":
-            self._failed[source] = meter.cause
+            self._failed.add(source)

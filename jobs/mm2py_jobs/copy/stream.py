@@ -105,6 +105,21 @@ def deal_term(
     return deal(sorted(ready), max(1, lanes), weight)
 
 
+def standing_still(leases: Mapping[TopicPartition, Lease]) -> dict[TopicPartition, str]:
+    """Return why partitions of a stream are not copied now."""
+    return {
+        tp: it.cause for tp, it in sorted(leases.items()) if it.cause and it.state.keeps_live_out
+    }
+
+
+def standing_text(standing: Mapping[TopicPartition, str]) -> str:
+    """Return a part of the last line of a stream, empty where nothing stood still."""
+    if not standing:
+        return ""
+    causes = [f"{tp}: {cause}" for tp, cause in standing.items()]
+    return f"; {len(causes)} partitions stood still: {some_of(causes, _SHOWN, '; ')}"
+
+
 @final
 class StreamDriver:
     """Drives the stream of a flow.
@@ -266,7 +281,8 @@ class StreamDriver:
 
     async def end(self) -> None:
         """Give everything back, after the query has ended."""
-        await self._close(_ENDED)
+        await self._store.refresh()
+        await self._close(_ENDED + standing_text(standing_still(self._store.leases)))
 
     async def close(self) -> None:
         """End the beats; what is reserved stays so."""

@@ -1,6 +1,6 @@
 """``mm2py stream FILE --flow A->B``: the records of a flow copied by Spark until SIGTERM.
 
-Exit codes: 0 ended in order, 1 failed, 2 usage, 3 refused: the flow's engine is not spark, or something else copies it.
+Exit codes: 0 ended in order, 1 failed, or partitions stood still at the end, 2 usage, 3 refused: the flow's engine is not spark, or something else copies it.
 """
 
 import os

@@ -22,7 +22,7 @@ from mm2py.types import TopicPartition
 from mm2py_cli.output import say
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_lane import run_backfill_lane
-from mm2py_jobs.copy.stream import StreamDriver
+from mm2py_jobs.copy.stream import StreamDriver, standing_still, standing_text
 from mm2py_jobs.copy.stream_terms import StreamSpec, plan_term
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.spark.session import OpenSession
@@ -74,6 +74,8 @@ class CopyTotals:
         self.terms = self.records = self.bytes = 0
         self._cut_off = 0
         """Partitions whose lanes have not given them back."""
+        self.standing: dict[TopicPartition, str] = {}
+        """Why partitions were not copied when this was noted last."""
         self._seen: dict[TopicPartition, tuple[int, int]] = {}
 
     def begin(self, leases: Mapping[TopicPartition, Lease]) -> None:
@@ -83,6 +85,7 @@ class CopyTotals:
     def note(self, leases: Mapping[TopicPartition, Lease]) -> None:
         """Count what came since the last call."""
         self._cut_off = sum(lease.state is LeaseState.COPYING for lease in leases.values())
+        self.standing = standing_still(leases)
         for tp, lease in leases.items():
             records, size_bytes = self._seen.get(tp, (0, 0))
             self.records += max(0, lease.records - records)
@@ -96,7 +99,8 @@ class CopyTotals:
             if self._cut_off
             else "positions are stored"
         )
-        return f"ended, {ended}: {self.records:,} records in {self.terms:,} terms"
+        copied = f"{self.records:,} records in {self.terms:,} terms"
+        return f"ended, {ended}: {copied}{standing_text(self.standing)}"
 
 
 @final

@@ -16,7 +16,7 @@ from mm2py.mirror.flow_state import engine
 from mm2py.mirror.start_positions import Boundary
 from mm2py.observability.logging import SecretMask, some_of
 from mm2py.storage.job_claim import BackfillRefusedError, unfinished
-from mm2py_cli.output import OK, Printer, say
+from mm2py_cli.output import FAILED, OK, Printer, say
 from mm2py_connectors.mirror_source import begins_at_end
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import show_document, slots_of
@@ -159,11 +159,15 @@ class _Stream:
             "terms": totals.terms,
             "records": totals.records,
             "bytes": totals.bytes,
+            "stood_still": [
+                {"topic": tp.topic, "partition": tp.partition, "cause": cause}
+                for tp, cause in totals.standing.items()
+            ],
         }
         if not self._printer.is_table:
             self._printer.document(report)
         say(totals.summary())
-        return OK
+        return FAILED if totals.standing else OK
 
     async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
         async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:

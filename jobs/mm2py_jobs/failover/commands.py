@@ -7,7 +7,7 @@ source is gone and its tail is still to be listed. With ``-o json`` standard out
 """
 
 import json
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -464,12 +464,21 @@ _WRITERS: Final = (
     Column.count("PRODUCER", "producer_id"),
     Column.age("LAST WRITTEN", "age_ms"),
 )
+
+
+def gone_text(tail: object) -> str:
+    """Return what the source had deleted of a tail before it was kept."""
+    ranges = cast("Mapping[str, Sequence[tuple[int, int]]]", tail)["gone"]
+    return ", ".join(f"{first} to {end}" for first, end in ranges)
+
+
 _TAIL: Final = (
     Column.text("TOPIC", "topic"),
     Column.count("PARTITION", "partition"),
     Column.count("FROM", "start"),
     Column.count("TO", "end"),
     Column.count("KEPT", "records"),
+    Column("GONE", gone_text),
 )
 _MOVES: Final = (
     Column.name("GROUP", "group"),

@@ -10,18 +10,21 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
+from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import Place, Tail, quarantine_topic
+from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
+from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.failover.clusters import FailoverClusters
@@ -85,25 +88,56 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
         if tail.start <= offset < tail.end and of_id in (topic_id, b"")
     ]
     records, first = len(kept), max(kept, default=tail.start - 1) + 1
-    async with aclosing(_missing(clusters, tail, first)) as parts:
+    async with clusters.source() as source:
+        log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
+    begin = max(first, min(log.start, tail.end))
+    if first < begin:
+        tail = replace(tail, gone=(*tail.gone, (first, begin)))
+        await post_to_ledger(clusters, [encode_ledger_record(_gone(clusters, tail, first, begin))])
+    async with aclosing(_missing(clusters, tail, begin, log.end)) as parts:
         async for part in parts:
             await writer.write(kept_in, part)
             records += len(part)
     return replace(tail, records=records)
 
 
+def _gone(clusters: FailoverClusters, tail: Tail, first: int, end: int) -> LedgerRecord:
+    event = LossEvent(
+        kind=EventKind.RETENTION,
+        partition=tail.tp,
+        first_offset=first,
+        last_offset=end - 1,
+        policy="",
+        cause="deleted on the source before a failover kept it in quarantine",
+        task="failover",
+    )
+    return LedgerRecord(event=event, flow=str(clusters.name), time_ms=clusters.clock.now_ms())
+
+
+async def post_to_ledger(clusters: FailoverClusters, entries: Sequence[Entry]) -> None:
+    """Append records to the flow's ledger."""
+    factor = clusters.plan.worker.offset_storage_replication_factor
+    table = clusters.target_tables.own_table(
+        ledger_topic(clusters.name.source), "delete", factor, follow=False
+    )
+    await table.start(lambda _partition, _record: None)
+    try:
+        await table.post(entries)
+    finally:
+        await table.stop()
+
+
 async def _missing(
-    clusters: FailoverClusters, tail: Tail, first: int
+    clusters: FailoverClusters, tail: Tail, first: int, log_end: int
 ) -> AsyncGenerator[list[NewRecord]]:
     """Yield the source's records of a tail from ``first`` on. Nothing is written in here, so that an error of the target is not taken for one of the source."""
     waiting: list[NewRecord] = []
     async with clusters.source() as source:
-        log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
-        first, topic_id = max(first, log.start), _id_text(clusters, tail.topic)
+        topic_id = _id_text(clusters, tail.topic)
         reader = RangeReader(source, read_committed=False)
         looping = await clusters.source_looping()
         # A read_committed fetch ends at the first open transaction; committed records above it are kept too.
-        markers = await _markers(reader, tail.tp, first, log.end)
+        markers = await _markers(reader, tail.tp, first, log_end)
         async for batches in reader.read(tail.tp, first, tail.end):
             for batch in batches:
                 end = _end_of(batch, markers) if clusters.read_committed else _COMMIT

@@ -36,7 +36,7 @@ from mm2py.mirror.failovers import (
     failover_topic,
     is_failover_topic,
 )
-from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation, ledger_topic
+from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation
 from mm2py.mirror.offset_map import Page, PartitionMap
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -50,7 +50,7 @@ from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
-from mm2py_jobs.failover.quarantine import quarantine, reverse_starts
+from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.open_flow import store_positions
@@ -503,14 +503,7 @@ class FailoverSides:
         ]
         if not records:
             return
-        table = clusters.target_tables.own_table(
-            ledger_topic(clusters.name.source), "delete", factor, follow=False
-        )
-        await table.start(lambda _partition, _record: None)
-        try:
-            await table.post([encode_incarnation(record) for record in records])
-        finally:
-            await table.stop()
+        await post_to_ledger(clusters, [encode_incarnation(record) for record in records])
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
         """Return where the flow back begins."""

@@ -513,6 +513,8 @@ async def time_plan(
         ),
     )
     reasons = [*plan.refusals(request)]
+    if plan.unfinished:  # none would begin
+        reasons.append(plan.unfinished)
     reasons += [f"{topic.topic}: {text}" for topic in plan.topics for text in topic.gaps]
     gap_ms = 0
     if plan.source_reachable:

@@ -94,6 +94,7 @@ class _Answer(NamedTuple):
     seconds: float
     cpu_seconds: float
     found: dict[str, object]
+    cause: str
 
 
 @final
@@ -219,26 +220,34 @@ def run_lanes(
 
     ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does not tell, and it is not called.
 
-    Blocks until all are done. A lane whose worker dies is run again, so ``function`` must be able to continue its own
-    work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
+    Blocks until all are done, also where a lane fails in its last attempt: Spark would end the others with it. A lane whose worker dies
+    is run again, so ``function`` must be able to continue its own work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
 
     Raises:
-        FatalError: a lane raised in each of its attempts, the job was cancelled, Spark itself failed, or its cluster is gone.
+        FatalError: lanes raised in each of their attempts, the job was cancelled, Spark itself failed, or its cluster is gone.
     """
     if not lanes:
         return []
     texts = [json.dumps(lane) for lane in lanes]
     spark = opened.spark
+    last_attempt = _most_attempts(spark) - 1
     ended = None if _is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
 
     def answer(number: int) -> str:
         begun_s, cpu_s = time.monotonic(), time.process_time()
-        found = function(json.loads(texts[number]))
+        found: Mapping[str, object] = {}
+        cause = ""
+        try:
+            found = function(json.loads(texts[number]))
+        except Exception as error:
+            if _attempt() < last_attempt:
+                raise
+            cause = f"{type(error).__name__}: {error}"
         if ended is not None:
             ended.add(frozenset((number,)))
-        return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found])
+        return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found, cause])
 
     with _named_job(spark, tag, description), _watched(opened, tag) as watch:
         try:
@@ -256,6 +265,10 @@ def run_lanes(
     done = [_Answer(*json.loads(text)) for text in answers]
     cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
     log.info("lanes ended job=%s cost=%s", description, cost)
+    if causes := [it.cause for it in done if it.cause]:
+        raise FatalError(
+            f"{description} failed: {causes[0]} ({len(causes)} of {len(done)} lanes failed)"
+        )
     return [it.found for it in done]
 
 
@@ -276,6 +289,23 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
         spark.interruptTag(tag)
     else:
         spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def _most_attempts(spark: "SparkSession") -> int:
+    """Return how often Spark tries a task."""
+    if not _is_connect(spark):
+        match = _LOCAL.fullmatch(spark.sparkContext.master or "")
+        if match is not None:
+            return int(match[2] or 1)
+    return int(spark.conf.get("spark.task.maxFailures", "4") or 4)
+
+
+def _attempt() -> int:
+    """Return which attempt of its task this process runs, from 0 on."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
 
 
 def _connect_answers(

@@ -19,6 +19,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import FlowName, TopicPartition
 from mm2py_jobs.copy.dealing import Told, answers_of, offsets_of_part, rate_of
 from mm2py_jobs.copy.rate_desk import part_of_rate
@@ -275,12 +276,23 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
                     "part": plan.part,
                 }
                 answer |= await _compared(plan, int(str(lane["tier"])), ours, theirs)
-                # After the comparison: a transaction that has ended since is not reported as open.
-                answers.append(
-                    answer
-                    | {"stable_end": (await ours.ends()).end if plan.unstable != NOTHING else -1}
-                )
+                # Both after the comparison: what was read may be of another topic than the plan is, and a transaction that has
+                # ended since is not reported as open.
+                if other := await _replaced(plan, source, target):
+                    answer[_CAUSE] = other
+                stable = plan.unstable != NOTHING and not other
+                answers.append(answer | {"stable_end": (await ours.ends()).end if stable else -1})
     return {"partitions": answers}
+
+
+async def _replaced(plan: PartitionPlan, source: Cluster, target: Cluster) -> str:
+    """Return which of both topics is not the one of the plan any more, empty for none."""
+    sides = (source, plan.topic, plan.topic_id), (target, plan.target_topic, plan.target_id)
+    for cluster, topic, planned in sides:
+        there = (await Admin(cluster).describe_topics([topic])).get(topic)
+        if there is None or is_another_topic(bytes.fromhex(planned), there.topic_id):
+            return f"{topic} of {cluster} was deleted or created again while it was compared"
+    return ""
 
 
 @final

@@ -71,7 +71,8 @@ class PartitionPlan:
     be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is
     what the source has from an open transaction on, which no reader of committed records gets; ``hidden``: source offsets whose copies lie above
     an open transaction on the target; ``unvouched``: those whose copies, if there are any, another program wrote, so that no map says where they are. Other writers' records above one are ``extra`` in the first run after its end: no reader of committed
-    records gets them before, and a note would follow each transaction of the flow itself. ``topic_id`` is the source topic's, in hexadecimal.
+    records gets them before, and a note would follow each transaction of the flow itself. ``topic_id`` is the source topic's, in
+    hexadecimal, ``target_id`` that of its copy.
     """
 
     topic: str
@@ -93,6 +94,7 @@ class PartitionPlan:
     renew_from: int = -1
     not_renewable: str = ""
     topic_id: str = ""
+    target_id: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -326,7 +328,7 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
         )
         if flow.keeps_offsets:
             planned = planned.keeping_offsets()
-        partitions.append(replace(planned, topic_id=described[tp.topic].topic_id.hex()))
+        partitions.append(replace(planned, topic_id=ids[0].hex(), target_id=ids[1].hex()))
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
 
 

@@ -225,7 +225,10 @@ class Stream(AssignmentListener):
             self._stopping.wait(POLL_S)
             return ()
         early, self._early = self._early, []
-        return early or self._consumer.messages(POLL_S)
+        messages = early or self._consumer.messages(POLL_S)
+        for topic, cause in self._consumer.refused().items():  # as in Java, it ends
+            raise FatalError(f"the source cannot be read: {topic}: {cause}")
+        return messages
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         sender, handle, idle, stays = self._sender, self._handle, self._idle, self._passed_on

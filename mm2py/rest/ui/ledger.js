@@ -101,5 +101,5 @@ function Quarantine({ flow, rows }) {
     <div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offsets on ${flow.source}</th>
       <th scope="col" class="number">Records kept</th><th scope="col" class="wide">Kept in</th></tr></thead>
     <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}-${it.partition}</th><td class="number">${count(it.start)} to ${count(it.end - 1)}</td>
-      <td class="number">${count(it.records)}</td><td class="wide"><code>mm2py-quarantine.${flow.source}.${it.topic}.internal</code></td></tr>`)}</tbody></table></div>`;
+      <td class="number">${count(it.records)}${(it.gone || []).map(([from, to]) => html`<div class="muted">${count(from)} to ${count(to - 1)} were deleted on ${flow.source} before</div>`)}</td><td class="wide"><code>mm2py-quarantine.${flow.source}.${it.topic}.internal</code></td></tr>`)}</tbody></table></div>`;
 }

@@ -82,6 +82,10 @@ class GroupConsumer(PlacedConsumer, Protocol):
         """Return the ends of logs that were reached since the last call: ``poll`` has returned all records before them."""
         ...
 
+    def refused(self) -> Mapping[str, str]:
+        """Return the topics that may not be read, with cause and remedy, and ask for them again; others are read meanwhile."""
+        ...
+
     def commit(
         self, positions: Positions, topic_ids: Mapping[TopicPartition, bytes]
     ) -> Mapping[TopicPartition, str]:
@@ -231,7 +235,8 @@ class SinkLoop:
         self._moved_at: float | None = None
         """When something was committed last, while more waits for it."""
         self._cause = ""
-        self._stands = False
+        # What was reported of a standstill; topics that may not be read, and why.
+        self._told, self._refused = "", dict[str, str]()
         self._failure: Exception | None = None
         self._retries = Backoff(RETRY_MS, LONGEST_RETRY_MS)
         self._retry_at = 0.0
@@ -299,9 +304,9 @@ class SinkLoop:
             log.warning("the task cannot start yet, tried again cause=%s", cause_text(error))
             now = self._clock.monotonic()
             self._moved_at = now if self._moved_at is None else self._moved_at
-            if not self._stands and now - self._moved_at >= STANDSTILL_S:
-                self._stands = True
-                self._observer.standstill(f"the task cannot start yet: {cause_text(error)}")
+            if not self._told and now - self._moved_at >= STANDSTILL_S:
+                self._told = f"the task cannot start yet: {cause_text(error)}"
+                self._observer.standstill(self._told)
             self.stopping.wait(self._retries.next_s())
             return False
         self._retries.reset()
@@ -585,6 +590,7 @@ class SinkLoop:
         if asks:
             self._asked_at = now
             self._look_up_committed(consumer)
+            self._note_refused(consumer.refused())
         counts, self._ready = self._ready, {}
         told: Positions = {}
         if asks:
@@ -623,6 +629,15 @@ class SinkLoop:
         except RetriableError as error:
             log.debug("positions of the group are not known yet cause=%s", cause_text(error))
 
+    def _note_refused(self, refused: Mapping[str, str]) -> None:
+        if new := refused.keys() - self._refused.keys():
+            log.warning(
+                "topics may not be read, the others are copied and these are tried again topics=%s cause=%s",
+                some_of(sorted(new), 8, ","),
+                refused[min(new)],
+            )
+        self._refused = dict(refused)
+
     def _lag(self, partition: TopicPartition, end: int) -> int:
         """Return the group's lag, -1 where it is unknown."""
         position = self._committed.get(partition, self._first.get(partition, -1))
@@ -646,8 +661,12 @@ class SinkLoop:
             text = f"{_shown(self._unheard)}: the source does not say where they end, what waits there is not known"
         elif self._places.cause:
             text = f"{len(self._places.unsure)} partitions are not read before the ids of their topics are known: {self._places.cause}"
-        if bool(text) != self._stands:
-            self._stands = bool(text)
+        if self._refused:
+            names = some_of(sorted(self._refused), 8, ",")
+            refused = f"{names}: may not be read, tried again: {min(self._refused.values())}"
+            text = f"{text}; {refused}" if text else refused
+        if text != self._told:
+            self._told = text
             self._observer.standstill(text)
 
     # ---- AssignmentListener

@@ -182,6 +182,10 @@ class FakeLog:
             if on_trouble is not None:
                 self._troubles.remove(on_trouble)
 
+    @property
+    def is_followed(self) -> bool:
+        return bool(self._handlers)
+
     def trouble(self, error: Mm2pyError | None) -> None:
         """Let the readers have trouble, or none any more."""
         for report in self._troubles:
@@ -203,6 +207,7 @@ class FakeMap:
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
         """Sources of other flows by the partition whose copy they write into."""
         self.unreadable: dict[str, str] = {}
+        self.defects: list[Exception] = []
 
     def put(
         self,
@@ -231,6 +236,8 @@ class FakeMap:
 
     async def read_copies(self) -> None:
         """Nothing to read: ``former`` is changed."""
+        if self.defects:
+            raise self.defects.pop()
 
     def is_former(self, partition: TopicPartition) -> bool:
         return partition in self.former

@@ -436,16 +436,20 @@ class Rehearsed:
     target_ends = divergence = open_transactions = nothing
 
 
+UNFINISHED = "failover f is at TAIL: --execute continues it"
+
+
 @pytest.mark.parametrize(
-    ("state", "paused", "reason"),
+    ("state", "paused", "unfinished", "reason"),
     [
-        ("RUNNING", [], ""),
-        ("PAUSED", [], "flow A->B is PAUSED: what is not copied stays behind"),
-        ("RUNNING", ["pay"], "pay of flow A->B is paused: what is not copied stays behind"),
+        ("RUNNING", [], "", ""),
+        ("PAUSED", [], "", "flow A->B is PAUSED: what is not copied stays behind"),
+        ("RUNNING", ["pay"], "", "pay of flow A->B is paused: what is not copied stays behind"),
+        ("RUNNING", [], UNFINISHED, UNFINISHED),
     ],
 )
-async def test_a_drill_is_not_ready_where_a_flow_or_topic_rests_also_without_lag(
-    monkeypatch: pytest.MonkeyPatch, state: str, paused: list[str], reason: str
+async def test_a_drill_is_not_ready_where_a_flow_or_topic_rests_or_a_failover_is_unfinished(
+    monkeypatch: pytest.MonkeyPatch, state: str, paused: list[str], unfinished: str, reason: str
 ) -> None:
     rehearsed = Rehearsed()
     flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
@@ -453,7 +457,8 @@ async def test_a_drill_is_not_ready_where_a_flow_or_topic_rests_also_without_lag
     monkeypatch.setattr("mm2py_jobs.failover.survey.move_groups", rehearsed.nothing)
 
     async def ask() -> FailoverPlan:
-        return replace(PLAN, problems=tuple(not_copying(flow, now)))
+        problems = tuple(not_copying(flow, now))
+        return replace(PLAN, problems=problems, unfinished=unfinished)
 
     clusters, sides = cast("FailoverClusters", rehearsed), cast("FailoverSides", rehearsed)
     request = FailoverRequest(settle_s=0)

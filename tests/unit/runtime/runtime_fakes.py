@@ -403,6 +403,8 @@ class FakeConsumer:
         self.was_set: set[TopicPartition] = set()
         """Partitions whose position was outside of the log, or was set, until the end of the log is told."""
         self.refusals: dict[TopicPartition, str] = {}
+        self.denied: dict[str, str] = {}
+        """Topics that may not be read."""
         self.polls: list[float] = []
         self.closed = False
         self.heard: dict[TopicPartition, int] = {}
@@ -462,6 +464,9 @@ class FakeConsumer:
                 found[place] = position
         self.was_set.difference_update(found)
         return found
+
+    def refused(self) -> Mapping[str, str]:
+        return dict(self.denied)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         if self.id_errors:

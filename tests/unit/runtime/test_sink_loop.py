@@ -348,6 +348,22 @@ def test_a_position_that_is_refused_alone_is_tried_again_and_the_others_are_comm
     assert stage.observed.standstills[-1] == ""
 
 
+def test_topics_that_may_not_be_read_are_named_one_by_one_while_others_are_copied() -> None:
+    stage = begun(T0)
+    stage.consumer.denied["mine"] = "TOPIC_AUTHORIZATION_FAILED; grant READ"
+    stage.pass_s(2)
+    stage.consumer.denied["another"] = "TOPIC_AUTHORIZATION_FAILED; grant READ"
+    stage.pass_s(6)
+    assert stage.group.committed == {T0: 10}
+    assert stage.observed.standstills == [
+        "mine: may not be read, tried again: TOPIC_AUTHORIZATION_FAILED; grant READ",
+        "another,mine: may not be read, tried again: TOPIC_AUTHORIZATION_FAILED; grant READ",
+    ]
+    stage.consumer.denied.clear()
+    stage.pass_s(6)
+    assert stage.observed.standstills[2:] == [""]
+
+
 def test_a_position_waits_for_the_record_of_a_loss_and_others_do_not() -> None:
     stage = begun(T0, T1)
     stage.observed.off_record = {T0}

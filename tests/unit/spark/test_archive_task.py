@@ -31,6 +31,7 @@ from mm2py_jobs.archive.archive_format import (
     FileManifest,
     Shape,
     batch_row,
+    chain_of,
     manifest_name,
     partition_folder,
     put_or_check,
@@ -224,6 +225,50 @@ def _without_spark(code: str, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+async def archived(store: ArchiveStore, broker: FakeBroker, end: int) -> dict[str, object]:
+    """Archive ``t-0`` up to an end, as a lane does; return the answer about it."""
+    lane = {
+        "path": store.path,
+        "shape": "batches",
+        "source": {"bootstrap.servers": f"127.0.0.1:{broker.port}"},
+        "alias": "A",
+        "partitions": [("t", 0, 0, end, -1)],
+        "finds_mirrors": False,
+        "read_committed": False,
+        "rate": 0,
+    }
+    (answer,) = cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])  # fmt: skip
+    return answer
+
+
+async def test_the_slower_one_of_two_attempts_of_a_lane_continues_behind_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``spark.speculation``: the first answer counts, also that of the attempt that came second with each file."""
+    tp = TopicPartition("t", 0)
+
+    put, waiting = ArchiveStore.put_if_absent, [manifest_name(tp, 0)]
+
+    def put_behind(store: ArchiveStore, name: str, data: bytes) -> bool:
+        """The other attempt has published the first file while this one read it."""
+        if name in waiting:
+            waiting.remove(name)
+            publish(store, tp, 0, 10)
+        return put(store, name, data)
+
+    monkeypatch.setattr(ArchiveStore, "put_if_absent", put_behind)
+    store = ArchiveStore(str(tmp_path))
+    async with FakeBroker(topics={"t": 1}) as broker:
+        for _ in range(4):
+            broker.append(tp, bytes(a_batch(0)))
+        topic_id = broker.cluster.topics["t"].topic_id.hex()
+        stored = StoredTopic(topic="t", topic_id=topic_id, partitions=1, configs={}, begins={})
+        put_or_check(store, "topic=t/topic.json", stored)
+        answer = await archived(store, broker, 20)
+    assert (answer["to"], answer["cause"], answer["records"], answer["files"]) == (20, "", 20, 2)
+    assert [(it.first, it.end) for it in chain_of(store, tp)] == [(0, 10), (10, 20)]
+
+
 async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_too(
     tmp_path: Path,
 ) -> None:
@@ -235,33 +280,37 @@ async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_
         )  # fmt: skip
         store.put_if_absent(manifest_name(TopicPartition("t", 0), manifest.begins), manifest.to_bytes())  # fmt: skip
     async with FakeBroker(topics={"t": 1}) as broker:
-        lane = {
-            "path": store.path,
-            "shape": "batches",
-            "source": {"bootstrap.servers": f"127.0.0.1:{broker.port}"},
-            "alias": "A",
-            "partitions": [("t", 0, 0, 100, -1)],
-            "finds_mirrors": False,
-            "read_committed": False,
-            "rate": 0,
-        }
-        (answer,) = cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])  # fmt: skip
+        answer = await archived(store, broker, 100)
     assert (answer["to"], answer["files"], answer["cause"]) == (100, 2, "")
     assert (answer["lost_from"], answer["lost_to"]) == (20, 50)
 
 
-@pytest.mark.parametrize(("begins", "lost"), [({"0": 0}, 20), ({"0": 20}, 0), ({}, 0)])
-def test_files_that_are_gone_from_the_beginning_of_an_archive_are_named(
-    tmp_path: Path, begins: dict[str, int], lost: int
+@pytest.mark.parametrize(
+    ("begins", "ends", "left", "lost"),
+    [
+        ({"0": 0}, {}, True, 20),
+        ({"0": 20}, {}, True, 0),
+        ({}, {}, True, 0),
+        ({"0": 0}, {"0": 45}, True, 25),
+        ({"0": 20}, {"0": 30}, True, 0),  # it went on
+        ({"0": 5}, {"0": 40}, False, 35),
+        ({"0": 5}, {"0": 5}, False, 0),
+    ],
+)
+def test_files_that_are_gone_from_an_archive_are_named(
+    tmp_path: Path, begins: dict[str, int], ends: dict[str, int], lost: int, *, left: bool
 ) -> None:
     store = ArchiveStore(str(tmp_path))
     head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
     put_or_check(store, "manifest.json", head)
-    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={}, begins=begins)
+    topic = StoredTopic(
+        topic="one", topic_id="", partitions=1, configs={}, begins=begins, ends=ends
+    )
     put_or_check(store, "topic=one/topic.json", topic)
-    publish(store, ONE, 20, 40)
+    if left:
+        publish(store, ONE, 20, 40)
     (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
-    assert (log.begins, log.end, log.lost) == (20, 40, lost)
+    assert (log.begins, log.end, log.lost) == ((20, 40, lost) if left else (0, 0, lost))
 
 
 async def test_a_restore_that_is_stopped_or_cancelled_begins_no_further_part() -> None:

@@ -164,6 +164,15 @@ async def test_a_partition_that_is_given_back_is_copied_by_no_lane() -> None:
     assert stage.job.state is JobState.DONE
 
 
+async def test_the_record_of_a_stream_names_what_stood_still_at_its_end() -> None:
+    stage = await begun()
+    await stage.store.post([replace(stage.store.leases[ONE], cause="too large")])
+    await stage.driver.end_term()
+    await stage.passing(stage.driver.end())
+    await stage.store.refresh()
+    assert stage.job.cause == "mm2py stream was ended; 1 partitions stood still: t-0: too large"
+
+
 async def test_partitions_that_come_later_begin_at_their_first_record() -> None:
     stage = await begun()
     turn = stage.job.turn

@@ -1,5 +1,6 @@
 """Which ranges verify compares: what the map has copied, as far as both logs still have it, and what is behind it."""
 
+import asyncio
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -8,6 +9,7 @@ from typing import cast
 import pytest
 
 from mm2py.mirror.offset_map import Mark, Page, Segment
+from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
@@ -17,9 +19,10 @@ from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import Repair, advice
-from mm2py_jobs.verify.verify import by_the_map, report_of
+from mm2py_jobs.verify.verify import by_the_map, report_of, run_lane
 from mm2py_jobs.verify.verify_command import exit_code
 from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, created_again, plan_partition
+from tests.kit.fakes.broker import FakeBroker
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)
@@ -255,6 +258,31 @@ def test_a_plan_is_the_same_behind_json() -> None:
     kept = known(Segment(0, 10, 5), Segment(12, 8, 16), covered=20)
     found = replace(plan(LogEnds(0, 30), LogEnds(0, 24), kept), lost_before=(OffsetRange(1, 2),))
     assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_topic_that_is_created_again_while_it_is_read_is_not_compared(side: str) -> None:
+    async with FakeBroker(topics={"t": 1}) as one, FakeBroker(topics={"a.t": 1}) as other:
+        brokers = (one, "t"), (other, "a.t")
+        ids = [broker.cluster.topics[name].topic_id.hex() for broker, name in brokers]
+        both = plan(LogEnds(0, 1), LogEnds(0, 1), known(Segment(0, 1, 0), covered=1))
+        if side == "source":
+            one.create_topic("t")
+        else:
+            other.create_topic("a.t")
+        for broker, name in brokers:
+            batch = encode_batch([NewRecord(b"k", name.encode())])
+            broker.append(TopicPartition(name, 0), bytes(batch))
+        lane: dict[str, object] = {
+            **{at: {"bootstrap.servers": f"127.0.0.1:{broker.port}"} for at, broker in (("source", one), ("target", other))},
+            "aliases": ["A", "B"],
+            "read_committed": False,
+            "tier": 1,
+            "partitions": [replace(both, topic_id=ids[0], target_id=ids[1]).to_json()],
+            "rate": 0,
+        }  # fmt: skip
+        (answer,) = cast("list[dict[str, object]]", (await asyncio.to_thread(run_lane, lane))["partitions"])  # fmt: skip
+    assert "was deleted or created again while it was compared" in str(answer["cause"])
 
 
 def test_a_large_partition_is_cut_at_records_whose_copies_the_map_has() -> None:

@@ -446,6 +446,31 @@ async def test_a_partition_waits_until_its_last_event_is_acknowledged(bench: Ben
     assert len(bench.log.records) == 4
 
 
+@pytest.mark.parametrize("opens", [True, False])
+async def test_what_retention_takes_while_nothing_can_be_written_is_one_range(
+    *, opens: bool
+) -> None:
+    """A ledger whose topic is refused, or takes nothing, for a day: as many ranges as there are, not as there were looks."""
+    log = Log()
+    errors = log.write_errors if opens else log.open_errors
+    errors += [ConnectionFailedError("away")] * 1_000
+
+    async def tried(before: int) -> None:
+        await until(lambda: len(errors) < before)
+
+    async with running(log) as bench:
+        for first in range(0, 200, 10):
+            bench.store.report(an_event(first, first + 9))
+            bench.store.report(an_event(2 * first, 2 * first + 9, BILLS))
+            await tried(len(errors))
+        errors.clear()
+        assert await bench.store.flush(5)
+    ranges = log.ranges()
+    assert ("retention", "orders-0", 0, 199) in ranges
+    assert len(ranges) == 21, "what was copied between is not in it"
+    assert bench.meter.snapshot().records_lost == 400
+
+
 async def test_what_was_not_written_at_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     log.open_errors = [ConfigError("may not create it")] * 1000

@@ -47,6 +47,7 @@ class NoSource(AskSource):
 
     def __init__(self, cluster_id: str = "here") -> None:
         self._cluster_id = cluster_id
+        self.hides: Collection[str] = ()
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         del topics
@@ -57,6 +58,10 @@ class NoSource(AskSource):
     ) -> Mapping[TopicPartition, int]:
         del partitions, read_committed
         raise RetriableError("a scripted consumer has no cluster")
+
+    def hidden(self, topics: Collection[str]) -> Collection[str]:
+        del topics
+        return self.hides
 
     @property
     def cluster_id(self) -> str:

@@ -186,6 +186,34 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
         assert [it.offset() for it in consumer.messages(0.0)] == [5]
 
 
+def test_a_topic_that_may_not_be_read_is_named_until_it_is_read_and_others_go_on(
+    scripted: ConfluentConsumer,
+) -> None:
+    other = Partition("secret", 1)
+    denied = Read(other, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    Scripted.script += [[denied, read(5)], [Read(other, 3, KafkaError._PARTITION_EOF)]]
+    assert [it.offset for it in scripted.poll(0.0)] == [5]
+    assert list(scripted.refused()) == ["secret"]
+    assert "grant the mirror's principal READ" in scripted.refused()["secret"]
+    assert Scripted.paused == set(), "it was paused and resumed, to be asked for anew"
+    scripted.poll(0.0)
+    assert scripted.refused() == {}
+
+
+def test_a_topic_that_may_not_be_described_is_named_until_it_may_be(
+    scripted: ConfluentConsumer,
+) -> None:
+    source = NoSource()
+    del scripted
+    consumer = ConfluentConsumer({}, 10, Listener(), source=source)
+    Scripted.script += [[Read(Partition("secret", -1), 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)]]
+    assert consumer.poll(0.0) == []
+    source.hides = {"secret"}
+    assert list(consumer.refused()) == ["secret"]
+    source.hides = ()
+    assert consumer.refused() == {}
+
+
 @pytest.mark.parametrize(("moves", "offsets"), [(True, [3, 4, 5]), (False, [5, 6])])
 def test_a_record_of_before_a_partition_went_is_not_returned_in_front_of_what_is_read_again(
     monkeypatch: pytest.MonkeyPatch, moves: bool, offsets: list[int]

@@ -336,6 +336,9 @@ def test_positions_are_said_to_be_stored_only_where_all_lanes_have_ended_in_orde
     assert totals.summary().startswith("ended, lanes of 1 partitions were cut off")
     totals.note({ONE: ended, TWO: ended})
     assert totals.summary() == "ended, positions are stored: 18 records in 0 terms"
+    totals.note({ONE: replace(ended, cause="too large"), TWO: ended})
+    assert totals.summary().endswith("; 1 partitions stood still: t-0: too large")
+    assert totals.standing == {ONE: "too large"}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ class Group:
         self.seeks: list[tuple[TopicPartition, int]] = []
         self.at_end: Callable[[], None] = lambda: None
         self.log_start = self.lag = 0
+        self.denied: dict[str, str] = {}
 
     def subscribe(self, topics: Sequence[str]) -> None:
         assert list(topics) == ["t"]
@@ -59,6 +60,9 @@ class Group:
     def reached(self) -> Mapping[TopicPartition, int]:
         ends, self.reaches = self.reaches, {}
         return ends
+
+    def refused(self) -> Mapping[str, str]:
+        return self.denied
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         return dict.fromkeys(topics, self.topic_id)
@@ -200,7 +204,7 @@ def run(
     stream.subscribe(["t"])
     stream.start()
     assert stream.join(10)
-    assert causes == [cause]
+    assert repr(causes) == repr([cause])
     group.lag = stream.lag
     return group
 
@@ -368,6 +372,16 @@ def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goe
     )
     assert target.sent == [(P0, 5)]  # the first was in the sender's hands
     assert group.commits == []
+
+
+def test_a_topic_that_may_not_be_read_ends_the_stream(target: Target) -> None:
+    def denied(group: Group) -> Sequence[Read]:
+        group.denied = {"t": "grant READ"}
+        return []
+
+    failure = FatalError("the source cannot be read: t: grant READ")
+    run(target, given(P0), steps(Read(P0, 5)), denied, cause=failure)
+    assert target.sent == [(P0, 5)]
 
 
 def test_a_partition_that_goes_while_the_sender_fails_is_given_up(target: Target) -> None:

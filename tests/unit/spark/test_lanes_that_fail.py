@@ -1,0 +1,82 @@
+"""Lanes of a job over a Spark that tries each task one after the other, as its scheduler with one slot."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, cast, final
+
+import pytest
+
+from mm2py.errors import FatalError
+from mm2py_jobs.spark.session import OpenSession, run_lanes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@final
+class OneSlot:
+    """A session and its context: a task that raises in each of its three attempts ends the job."""
+
+    master = "local[1,3]"
+
+    def __init__(self) -> None:
+        self.attempt = 0
+        self._items: Iterable[int] = ()
+        self._function: Callable[[int], str] = str
+
+    @property
+    def sparkContext(self) -> "OneSlot":  # noqa: N802 - Spark's name
+        return self
+
+    def accumulator(self, _value: object, _param: object) -> "Ended":
+        return Ended()
+
+    def parallelize(self, items: Iterable[int], _slices: int) -> "OneSlot":
+        self._items = items
+        return self
+
+    def map(self, function: Callable[[int], str]) -> "OneSlot":
+        self._function = function
+        return self
+
+    def collect(self) -> list[str]:
+        return [self._tried(it) for it in self._items]
+
+    def _tried(self, item: int) -> str:
+        for self.attempt in range(2):
+            try:
+                return self._function(item)
+            except ValueError:
+                continue
+        self.attempt = 2
+        return self._function(item)
+
+    def ignore(self, *_: object) -> None: ...
+
+    addJobTag = setJobDescription = removeJobTag = setLocalProperty = ignore  # noqa: N815 - Spark's names
+
+
+class Ended:
+    value = frozenset[int]()
+
+    def add(self, value: frozenset[int]) -> None:
+        self.value |= value
+
+
+def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark, ran = OneSlot(), list[int]()
+    monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: spark.attempt)
+
+    def copy(lane: Mapping[str, object]) -> Mapping[str, object]:
+        number = int(str(lane["number"]))
+        ran.append(number)
+        if not number:
+            raise ValueError("lane is wrong")
+        return {}
+
+    opened = OpenSession(cast("SparkSession", spark), owned=False)
+    lanes = [{"number": number} for number in range(3)]
+    with pytest.raises(FatalError, match=r"copies failed: ValueError: lane is wrong \(1 of 3"):
+        run_lanes(opened, copy, lanes, tag="t", description="copies")
+    assert ran == [0, 0, 0, 1, 2]
