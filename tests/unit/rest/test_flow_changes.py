@@ -7,6 +7,7 @@ from typing import cast
 import httpx
 import pytest
 
+from mm2py.errors import RequestTimedOutError
 from mm2py.flows.changes import FlowChanges, Request
 from mm2py.flows.edits import patched
 from mm2py.mirror.flow_overrides import HistoryEntry, Presence
@@ -15,7 +16,7 @@ from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
-from mm2py.types import State, TaskId, TopicPartition
+from mm2py.types import State, TargetState, TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import (
     AB,
     BA,
@@ -107,6 +108,19 @@ def test_a_flow_of_heartbeats_alone_begins_to_copy(rig: Rig) -> None:
     reply = rig.ask("POST", "/flows", body={"source": "B", "target": "A"})
     assert changes(reply) == {"B->A": (None, "added"), f"{NAME}.enabled": ("false", "true")}
     assert ("resume", NAME, "anonymous") in herder.calls, "its heartbeats may have been paused"
+
+
+def test_a_creation_whose_heartbeats_cannot_be_resumed_is_none_and_can_be_repeated(
+    rig: Rig,
+) -> None:
+    herder, body = rig.add(BA, enabled="false"), {"source": "B", "target": "A"}
+    herder.targets[NAME] = TargetState.PAUSED
+    herder.refusal = RequestTimedOutError("the target did not answer")
+    assert (rig.ask("POST", "/flows", body=body).status, rig.stores[BA].revision) == (503, 0)
+    herder.refusal = None
+    reply = rig.ask("POST", "/flows", body=body)
+    assert changes(reply)[NAME] == ("PAUSED", "RUNNING")
+    assert herder.targets[NAME] is TargetState.STARTED
 
 
 # -- delete
@@ -520,6 +534,38 @@ def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders
     orders.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
     assert orders.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
     assert orders.herders[AB].configs[NAME]["topics"] == "orders.*"
+
+
+class CutOff(Leader):
+    """Its target goes away after ``left`` steps."""
+
+    left = 1
+
+    def _did(self, *call: object) -> None:
+        if self.left == 0:
+            raise RequestTimedOutError("the target did not answer")
+        self.left -= 1
+        super()._did(*call)
+
+
+@pytest.mark.parametrize("action", ["pause", "stop", "restart"])
+def test_the_history_has_what_was_done_before_a_failure_and_a_repeat_does_the_rest(
+    orders: Rig, action: str
+) -> None:
+    before, store = orders.herders[AB], orders.stores[AB]
+    now = orders.herders[AB] = CutOff(AB, store=store)
+    now.configs = dict.fromkeys((CHECKPOINTS, NAME), before.configs[NAME])
+    now.states, now.snapshot = {it: state(it) for it in now.configs}, before.snapshot
+    assert orders.ask("POST", f"/flows/A->B/{action}").status == 503
+
+    def changed() -> list[str]:
+        lines = [it for it in store.history() if it.action == action]
+        return [it.key.removeprefix("state:") for line in lines for it in line.changes]
+
+    assert changed() == [CHECKPOINTS] + [f"{CHECKPOINTS}-0"] * (action == "restart")
+    now.left = 9
+    assert orders.ask("POST", f"/flows/A->B/{action}").status == 200
+    assert {CHECKPOINTS, NAME} <= set(changed())
 
 
 def test_a_state_is_in_the_history_though_the_connector_is_not_there_yet(orders: Rig) -> None:
