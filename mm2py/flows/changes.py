@@ -32,7 +32,7 @@ from mm2py.flows.edits import (
     switched,
     without_topic,
 )
-from mm2py.flows.graph import FlowNode, chosen, copies
+from mm2py.flows.graph import FlowNode, chosen, copies, source_configs
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
     FlowWork,
@@ -44,7 +44,7 @@ from mm2py.flows.states import (
 from mm2py.flows.view_models import ChangeResult, TopicsChange
 from mm2py.flows.views import change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
-from mm2py.mirror.flow_overrides import state_key
+from mm2py.mirror.flow_overrides import flows_topic, state_key
 from mm2py.mirror.flow_state import FlowPicture, enabled
 from mm2py.observability.logging import HIDDEN
 from mm2py.runtime.errors import (
@@ -75,6 +75,9 @@ APPLIED_S: Final = 30.0
 
 LISTED_S: Final = 5.0
 """How long the source may take to list its topics for a dry run."""
+
+STORED_S: Final = 15.0
+"""How long both clusters of a flow that does not run here may take to tell what is known of it."""
 
 MOST_NAMES: Final = 100
 """Names of topics that begin or end to be copied at most, each."""
@@ -178,7 +181,7 @@ class FlowChanges:
         flow, fleet = request.flow, self._parts.fleet
         if flow not in fleet.nodes:
             # Nothing may be started for what is refused.
-            draft = self._draft(flow)
+            draft = await self._draft(flow)
             change = self._creation(flow, draft, patches)
             planned = await self._checked(request, draft, change)
             if request.dry_run:
@@ -566,16 +569,30 @@ class FlowChanges:
             raise BadRequestError(f"enabled: flow {flow} could not be created without it")
         return Change(action="create", target=str(flow), edit=edit)
 
-    def _draft(self, flow: FlowName) -> FlowOverridesStore:
-        """Return the changes of a flow that nothing runs for: none."""
+    async def _draft(self, flow: FlowName) -> FlowOverridesStore:
+        """Return the changes of a flow that nothing runs for here: another worker may just have made or deleted it."""
+        fleet = self._parts.fleet
+        file = fleet.file(flow)
+        config = fleet.resolve(next(iter(source_configs(file)), {}))
+        try:
+            async with asyncio.timeout(STORED_S):
+                records = await self._parts.stored_changes(flow, config, self._parts.clock)
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"the clusters of flow {flow} did not answer within {STORED_S:g} s",
+                remedy="look whether both clusters can be reached, and try again",
+            ) from error
+        topic = MemoryTopic(flows_topic(flow.source))
+        topic.records.extend(records)
         store = FlowOverridesStore(
-            MemoryTable(MemoryTopic("none")),
-            self._parts.fleet.file(flow),
+            MemoryTable(topic),
+            file,
             clock=self._parts.clock,
             names_a_secret=self._parts.names_a_secret,
             by_file=False,
         )
-        store.guarded_by(self._parts.fleet.guard(flow))
+        await store.start()
+        store.guarded_by(fleet.guard(flow))
         return store
 
     def _allowed(

@@ -1,22 +1,34 @@
 """Changes of flows over fakes, and ``/flows`` shows the truth: a flow that does not copy all it should is DEGRADED and says why."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 import httpx
 import pytest
 
-from mm2py.errors import RequestTimedOutError
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import ConfigError, RequestTimedOutError
 from mm2py.flows.changes import FlowChanges, Request
 from mm2py.flows.edits import patched
-from mm2py.mirror.flow_overrides import HistoryEntry, Presence
+from mm2py.flows.flow_offsets import stored_changes
+from mm2py.mirror.flow_overrides import (
+    FlowEntry,
+    HistoryEntry,
+    Presence,
+    Revision,
+    encode_flow_record,
+    flows_topic,
+)
 from mm2py.observability.metrics import KEPT_OUT, Finding
+from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
-from mm2py.types import State, TargetState, TaskId, TopicPartition
+from mm2py.types import FlowName, State, TargetState, TaskId, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.rest.flow_fakes import (
     AB,
     BA,
@@ -121,6 +133,40 @@ def test_a_creation_whose_heartbeats_cannot_be_resumed_is_none_and_can_be_repeat
     reply = rig.ask("POST", "/flows", body=body)
     assert changes(reply)[NAME] == ("PAUSED", "RUNNING")
     assert herder.targets[NAME] is TargetState.STARTED
+
+
+def test_a_dry_run_knows_what_another_worker_has_just_made_or_deleted(rig: Rig) -> None:
+    other = Rig()
+    other.absent(AC)
+    assert other.ask("POST", "/flows", body=CREATE).status == 201
+    rig.topics[AC] = other.topics[AC]
+    assert rig.ask("POST", "/flows?dry_run=true", body=CREATE).status == 409
+    other.ask("DELETE", "/flows/A->C")
+    planned = rig.ask("POST", "/flows?dry_run=true", body=CREATE)
+    assert rig.opened == []
+    done = rig.ask("POST", "/flows", body=CREATE)
+    assert changes(planned) == changes(done)
+    assert changes(done)["A->C"] == ("deleted", "added")
+
+
+async def test_what_is_kept_of_a_flow_is_read_from_its_target_which_is_not_its_source() -> None:
+    revision = Revision(number=1, by="anna", at_ms=1)
+    key, value = encode_flow_record(FlowEntry(state=Presence.ADDED, revision=revision))
+    topic = TopicPartition(flows_topic("A"), 0)
+
+    async def stored(name: FlowName, source: FakeBroker, target: FakeBroker) -> Sequence[Record]:
+        ends = {"source": source, "target": target}
+        config = {
+            f"{it}.cluster.bootstrap.servers": f"127.0.0.1:{end.port}" for it, end in ends.items()
+        }
+        return await stored_changes(name, config, SYSTEM_CLOCK)
+
+    async with FakeBroker() as a, FakeBroker(topics={topic.topic: 1}) as b:
+        b.append(topic, bytes(encode_batch([NewRecord(key, value, timestamp=1)])))
+        assert [(it.key, it.value) for it in await stored(AB, a, b)] == [(key, value)]
+        assert list(await stored(BA, b, a)) == []
+        with pytest.raises(ConfigError, match="are one cluster"):
+            await stored(AB, b, b)
 
 
 # -- delete

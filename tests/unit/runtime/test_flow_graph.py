@@ -642,6 +642,12 @@ async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
     assert (await opening).herder is stage.runners[-1]
 
 
+async def test_opening_a_flow_that_cannot_be_run_is_the_callers_error(stage: Stage) -> None:
+    stage.elsewhere, stage.failed = ForwardError(None), ConfigError("A and B are one cluster")
+    with pytest.raises(ConfigError, match="one cluster"):
+        await stage.fleet.open(BA)
+
+
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
 async def test_opening_ends_where_a_cluster_is_away(
     stage: Stage, failed: Mm2pyError | None
