@@ -64,7 +64,7 @@ from mm2py.observability.metrics import FlowSample, NodeSnapshot
 from mm2py.protocol.records import Record
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import Validator
-from mm2py.storage.config_state import ConnectorConfig, texts_of
+from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName, State, TopicPartition
 
@@ -367,13 +367,12 @@ class FlowService:
             return lambda _: None
         return lambda topic: policy.remote_topic(flow.source, topic)
 
-    @staticmethod
-    def _policy(flow: FlowName, source: ConnectorWork | None) -> ReplicationPolicy | None:
+    def _policy(self, flow: FlowName, source: ConnectorWork | None) -> ReplicationPolicy | None:
         """Return the policy that names a flow's topics, None where that is not known."""
         if source is None:
             return None
-        config = texts_of(source.info.config)
         try:
+            config = self._node(flow).herder.resolved(source.info.config)
             return policy_from_config({"source.cluster.alias": flow.source, **config})
         except ConfigError:
             return None

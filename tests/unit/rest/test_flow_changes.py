@@ -480,10 +480,12 @@ def test_a_flow_without_its_source_connector_is_degraded(orders: Rig) -> None:
 def test_the_copy_of_a_topic_is_named_before_its_first_record(orders: Rig) -> None:
     idle = partition("orders", 0, 0, target=None)
     orders.herders[AB].show(partitions=(idle,))
-    for rows in ("topics", "partitions"):
-        assert [it["target_topic"] for it in orders.ask("GET", f"/flows/A->B/{rows}").json] == [
-            "A.orders"
-        ]
+    for separator in (".", PLACEHOLDER):
+        orders.herders[AB].configs[NAME]["replication.policy.separator"] = separator
+        copy = f"A{separator.replace(PLACEHOLDER, 'bills')}orders"
+        for rows in ("topics", "partitions"):
+            (row,) = orders.ask("GET", f"/flows/A->B/{rows}").json
+            assert row["target_topic"] == copy
 
 
 @pytest.mark.parametrize(
