@@ -460,8 +460,12 @@ class MirrorSourceTask(BatchSourceTask):
         try:
             await opened.session.connect()
             factor = self._config.offset_syncs_topic_replication_factor
-            found = await find_suppression(self._props, opened.admin, replication_factor=factor)
-            return found[0]
+            found, cause = await find_suppression(
+                self._props, opened.admin, replication_factor=factor
+            )
+            if cause:
+                log.warning("%s", cause)
+            return found
         finally:
             await opened.session.close()
 
