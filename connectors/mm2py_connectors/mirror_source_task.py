@@ -792,7 +792,7 @@ class MirrorSourceTask(BatchSourceTask):
                 await writer.session.connect()
                 await writer.writer.start()
                 # A flow that has nothing to write yet is told, too.
-                if (refusal := await writer.rights.unwritable(self._sync_topic)) is not None:
+                for refusal in (await writer.rights.unwritable([self._sync_topic])).values():
                     raise refusal
             except Mm2pyError as error:
                 log.debug("offset-sync writer cannot start yet cause=%s", error)
