@@ -358,8 +358,8 @@ class StartableSyncWriter(SyncWriter, Protocol):
 class TopicRights(Protocol):
     """What our principal may do with a topic (``Admin``)."""
 
-    async def unwritable(self, topic: str) -> ServerError | None:
-        """Return why a topic may not be written; None where it may, or nobody says."""
+    async def unwritable(self, topics: Collection[str]) -> Mapping[str, ServerError]:
+        """Return which topics may not be written, and why; none where the cluster does not tell."""
         ...
 
 

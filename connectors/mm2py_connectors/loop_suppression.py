@@ -70,9 +70,7 @@ async def find_suppression(
         return Suppression.ON if chosen is Suppression.AUTO else chosen, ""
     if chosen is not Suppression.AUTO:
         raise FatalError(f"loop.suppression={chosen} is not possible: {cause}", remedy=_REMEDY)
-    cause = f"loops are not suppressed: {cause}; {_REMEDY}"
-    log.warning("%s", cause)
-    return Suppression.OFF, cause
+    return Suppression.OFF, f"loops are not suppressed: {cause}; {_REMEDY}"
 
 
 async def compacted_topics(admin: MirrorAdmin, topics: Collection[str]) -> frozenset[str]:

@@ -8,6 +8,7 @@ to no task. Records are moved by the task, not here.
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import BESIDE, Connector
@@ -67,6 +68,9 @@ TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
 _RATE: Final = "flow.max.bytes.per.second"
 
 OFFSET_SYNCS_EVERY_S: Final = 30.0
+
+SUPPRESSION_EVERY_S: Final = 10.0
+"""How often a source is asked again that did not let loops be suppressed."""
 
 LONGEST_BESIDE: Final = 256 * 1024
 """Bytes of partitions in a deal that is kept beside Java's: it is one record, with them all."""
@@ -141,6 +145,11 @@ class MirrorSourceConnector(Connector):
                 # A source that is rebuilt has lost it, while the flow goes on.
                 self._upkeep.scheduler.repeat(*job, OFFSET_SYNCS_EVERY_S, delayed=True)
             await self._suppress_loops(source, target)
+            if self._not_suppressed:
+                again = partial(self._suppress_again, source, target)
+                self._upkeep.scheduler.repeat(
+                    "suppress loops", again, SUPPRESSION_EVERY_S, delayed=True
+                )
             await topics.refresh()
             self._deal.update(topics.ready())
             published = _published(context, ASSIGNED_PARTITIONS)
@@ -263,13 +272,16 @@ class MirrorSourceConnector(Connector):
         return found
 
     async def _suppress_loops(self, source: AdminSession, target: AdminSession) -> None:
+        before = self._not_suppressed
         suppression, self._not_suppressed = await find_suppression(
             self._props,
             source.admin,
             replication_factor=self._config.offset_syncs_topic_replication_factor,
         )
-        if suppression is Suppression.OFF and not self._not_suppressed:
-            return  # the tasks' configs stay as Java makes them
+        if suppression is Suppression.OFF and self._not_suppressed == before:
+            return  # the tasks' configs stay as they are, at first as Java makes them
+        if self._not_suppressed:
+            log.warning("%s", self._not_suppressed)
         self._suppression = {
             LOOP_SUPPRESSION: suppression,
             SOURCE_CLUSTER_ID: source.session.cluster_id,
@@ -280,6 +292,13 @@ class MirrorSourceConnector(Connector):
             suppression,
             type(self._upkeep.policy).__name__,
         )
+
+    async def _suppress_again(self, source: AdminSession, target: AdminSession) -> None:
+        """Suppress loops as soon as the source lets us: a flow back that is added later needs the ids of this one's producers."""
+        if self._not_suppressed and self._context is not None:
+            await self._suppress_loops(source, target)
+            if not self._not_suppressed:
+                self._context.request_reconfiguration()
 
     def _begins(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
         """Name the partitions that begin at the earliest offset though they are to begin at ``latest``, and what ages are counted from."""

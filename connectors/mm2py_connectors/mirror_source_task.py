@@ -460,8 +460,12 @@ class MirrorSourceTask(BatchSourceTask):
         try:
             await opened.session.connect()
             factor = self._config.offset_syncs_topic_replication_factor
-            found = await find_suppression(self._props, opened.admin, replication_factor=factor)
-            return found[0]
+            found, cause = await find_suppression(
+                self._props, opened.admin, replication_factor=factor
+            )
+            if cause:
+                log.warning("%s", cause)
+            return found
         finally:
             await opened.session.close()
 
@@ -788,7 +792,7 @@ class MirrorSourceTask(BatchSourceTask):
                 await writer.session.connect()
                 await writer.writer.start()
                 # A flow that has nothing to write yet is told, too.
-                if (refusal := await writer.rights.unwritable(self._sync_topic)) is not None:
+                for refusal in (await writer.rights.unwritable([self._sync_topic])).values():
                     raise refusal
             except Mm2pyError as error:
                 log.debug("offset-sync writer cannot start yet cause=%s", error)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
@@ -42,6 +43,8 @@ _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
 _OTHERS_LOOK_S: Final = 1.0
 """The same where other flows write into this target: they may begin with the same copies."""
+ASKED_S: Final = 0.2
+"""How long a round waits for what is read of a copy; then it is for the next round."""
 FINDING: Final = "offset syncs"
 MAP_FINDING: Final = "offset map"
 BACK_FINDING: Final = "offset map of the flow back"
@@ -87,6 +90,7 @@ class OffsetTranslator:
         self._copied_back: set[TopicPartition] = set()
         self._own_from: dict[TopicPartition, int] = {}
         """Up to where the target was read for its own records, where the flow back has copied nothing."""
+        self._asking: dict[TopicPartition, asyncio.Task[int | None]] = {}
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
@@ -168,7 +172,7 @@ class OffsetTranslator:
         # Else its map was lost, and begins with its next record.
         if source not in self._copied_back:
             try:
-                own = await self._map.own_from(source, max(covered, 0), translated)
+                own = await self._own_records_from(source, max(covered, 0), translated)
             except Mm2pyError as error:
                 log.debug("copies cannot be read partition=%s cause=%s", source, error)
                 if isinstance(error, RetriableError):
@@ -183,6 +187,26 @@ class OffsetTranslator:
                 self._own_from[source] = own
                 self._note_moved(source, 0)
         return own
+
+    async def _own_records_from(self, source: TopicPartition, begin: int, end: int) -> int | None:
+        """As ``ExactMap.own_from``; -1 while a leader is slow to answer, which would hold up the checkpoints of all others."""
+        if source in self._asking:
+            return -1
+        asking = asyncio.create_task(self._map.own_from(source, begin, end))
+        self._asking[source] = asking
+        await asyncio.wait({asking}, timeout=ASKED_S)
+        if asking.done():
+            del self._asking[source]
+            return asking.result()
+        asking.add_done_callback(partial(self._answered, source))
+        return -1
+
+    def _answered(self, source: TopicPartition, asking: "asyncio.Task[int | None]") -> None:
+        """Ask again in the next round, which has what was read."""
+        del self._asking[source]
+        if not asking.cancelled():
+            asking.exception()  # the next round has it again
+            self._note_moved(source, 0)
 
     async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int, bool]:
         """Return the answer of the map (-1: none), and whether that is exact: else it is the end of the copies before ``offset``."""
@@ -245,11 +269,15 @@ class OffsetTranslator:
         self._store.read_to_end()
         self._is_read = True
         self._on_moved()
-        await together(
-            self._syncs.tail(self._take, on_trouble=self._report),
-            self._follow_map(),
-            self._follow_back(),
-        )
+        try:
+            await together(
+                self._syncs.tail(self._take, on_trouble=self._report),
+                self._follow_map(),
+                self._follow_back(),
+            )
+        finally:
+            for asking in self._asking.values():
+                asking.cancel()
 
     async def _follow_map(self) -> None:
         """Use the map as soon as it is there, and note when it reaches offsets that were beyond it.

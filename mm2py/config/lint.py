@@ -388,7 +388,11 @@ def _login_finding(
 
 _COMMENT: Final = re.compile(r"(^|\s)#")
 _PLACEHOLDER: Final = re.compile(r"\s*<[^<>]+>\s*")
-_VARIABLE: Final = re.compile(r"\$\{[A-Za-z_]\w*\}", re.ASCII)
+_VARIABLES: Final = {
+    "${NAME}": re.compile(r"\$\{[A-Za-z_]\w*\}", re.ASCII),
+    # A password may have a dollar: a whole value or option, in capital letters.
+    "$NAME": re.compile(r"""(?:^|=\s*["']?)\$[A-Z_][A-Z0-9_]*(?=["';\s]|$)"""),
+}
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _KNOWN_ESCAPES: Final = frozenset("tnrfu\\ :=#!")
 _QUOTES: Final = ('"', "'")
@@ -467,17 +471,15 @@ def _placeholder(entry: Property) -> list[Finding]:
 
 
 def _shell_variable(entry: Property, kind: JavaType | None) -> list[Finding]:
-    """Name a ``${NAME}`` that a shell or a template was to replace; the text is not quoted, it may be in a password."""
-    if (
-        kind is JavaType.PATTERNS
-        or "transforms." in entry.key  # a named group of a router
-        or not _VARIABLE.search(entry.value)
-    ):
+    """Name a variable that a shell or a template was to replace; the text is not quoted, it may be in a password."""
+    form = next((form for form, it in _VARIABLES.items() if it.search(entry.value)), "")
+    # Routers have named groups.
+    if not form or kind is JavaType.PATTERNS or "transforms." in entry.key:
         return []
     return _finding_at(
         Severity.WARNING,
         entry,
-        "has a ${NAME} that stays as it is: variables of a shell are not replaced in the file",
+        f"has a {form} that stays as it is: variables of a shell are not replaced in the file",
         "write ${env:NAME}, with config.providers = env and config.providers.env.class ="
         " org.apache.kafka.common.config.provider.EnvVarConfigProvider",
     )

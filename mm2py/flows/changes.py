@@ -16,7 +16,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, final
 
 from mm2py.errors import Mm2pyError, RequestTimedOutError
@@ -31,7 +32,7 @@ from mm2py.flows.edits import (
     switched,
     without_topic,
 )
-from mm2py.flows.graph import FlowNode, chosen, copies
+from mm2py.flows.graph import FlowNode, chosen, copies, source_configs
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
     FlowWork,
@@ -43,7 +44,7 @@ from mm2py.flows.states import (
 from mm2py.flows.view_models import ChangeResult, TopicsChange
 from mm2py.flows.views import change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
-from mm2py.mirror.flow_overrides import state_key
+from mm2py.mirror.flow_overrides import flows_topic, state_key
 from mm2py.mirror.flow_state import FlowPicture, enabled
 from mm2py.observability.logging import HIDDEN
 from mm2py.runtime.errors import (
@@ -75,6 +76,9 @@ APPLIED_S: Final = 30.0
 LISTED_S: Final = 5.0
 """How long the source may take to list its topics for a dry run."""
 
+STORED_S: Final = 15.0
+"""How long both clusters of a flow that does not run here may take to tell what is known of it."""
+
 MOST_NAMES: Final = 100
 """Names of topics that begin or end to be copied at most, each."""
 
@@ -104,18 +108,26 @@ def _unchanged(now: FlowPicture) -> FlowPicture:
     return now
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the herder has to do, and the states that it changes: shown, and kept in the history once it is done."""
+
+    states: Sequence[StoredChange]
+    run: Callable[[], Awaitable[object]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change: its words in the history, and the edit.
-
-    ``states`` (None: not about states) are shown and kept in the history; ``carry_out`` makes them so.
-    """
+    """One change: its words in the history, and the edit; ``steps`` (None: not about states) are done before it."""
 
     action: str
     target: str
     edit: Edit = _unchanged
-    states: Sequence[StoredChange] | None = None
-    carry_out: Callable[[], Awaitable[None]] | None = None
+    steps: Sequence[Step] | None = None
+
+    @property
+    def states(self) -> Sequence[StoredChange]:
+        return [state for step in self.steps or () for state in step.states]
 
 
 Plan = Callable[[FlowNode], Awaitable[Change]]
@@ -169,7 +181,7 @@ class FlowChanges:
         flow, fleet = request.flow, self._parts.fleet
         if flow not in fleet.nodes:
             # Nothing may be started for what is refused.
-            draft = self._draft(flow)
+            draft = await self._draft(flow)
             change = self._creation(flow, draft, patches)
             planned = await self._checked(request, draft, change)
             if request.dry_run:
@@ -178,12 +190,12 @@ class FlowChanges:
         opened(node.herder)
         async with self._alone(flow):
             _need_leader(node)
-            before = node.herder.connectors()
-            result = await self._apply(request, node, self._creation(flow, node.overrides, patches))
-        if not request.dry_run:
-            for name in before:  # its heartbeats may have been paused
-                await node.herder.resume(name, actor=request.actor)
-        return result
+            steps = [  # its heartbeats may have been paused
+                _to_state(node.herder, name, "resume", request.actor)
+                for name in node.herder.connectors()
+            ]
+            change = replace(self._creation(flow, node.overrides, patches), steps=steps)
+            return await self._apply(request, node, change)
 
     async def delete(self, request: Request) -> ChangeResult:
         """Delete a flow; its connectors go, positions stay.
@@ -273,30 +285,14 @@ class FlowChanges:
         """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts too."""
 
         async def plan(node: FlowNode) -> Change:
-            herder, actor = node.herder, request.actor
-            steps = {
-                "pause": herder.pause,
-                "resume": herder.resume,
-                "stop": herder.stop_connector,
-            }
-            work = read_flow(herder)
-            wanted = _WANTED[action]
-            states = [
-                _state_change(it.name, target.state.value, wanted.state.value)
-                for it in work.connectors
-                if (target := herder.target_now(it.name)) is not wanted
-            ]
-
-            async def carry_out() -> None:
-                for connector in work.connectors:
-                    await steps[action](connector.name, actor=actor)
-
             return Change(
                 action=action,
                 target=str(request.flow),
                 edit=nothing_held if all_topics else _unchanged,
-                states=states,
-                carry_out=carry_out,
+                steps=[
+                    _to_state(node.herder, it.name, action, request.actor)
+                    for it in read_flow(node.herder).connectors
+                ],
             )
 
         return await self._turn(request, plan)
@@ -343,29 +339,22 @@ class FlowChanges:
             if stopped and len(stopped) == len(work.connectors):
                 raise ConflictError(f"Flow {request.flow} is STOPPED; resume it instead")
             live = [it for it in work.connectors if it.state is not None and it not in stopped]
-            works = dict(FlowWork(live).works())
-            states = _restarts(works.items(), only_failed=only_failed)
-            also = [
-                task
+            steps = [
+                Step(
+                    _restarts(FlowWork([it]).works(), only_failed=only_failed),
+                    partial(
+                        node.herder.restart, it.name, only_failed=only_failed, include_tasks=True
+                    ),
+                )
+                for it in live
+            ]
+            steps += [
+                _task_restart(node.herder, task, state, elsewhere)
                 for it in live
                 for task, state in it.tasks.items()
                 if only_failed and str(task) in stuck and state_name(state) != State.FAILED
             ]
-            states += _restarts(((str(task), works[str(task)]) for task in also), only_failed=False)
-
-            async def carry_out() -> None:
-                for connector in live:
-                    await node.herder.restart(
-                        connector.name, only_failed=only_failed, include_tasks=True
-                    )
-                await _restart_tasks(node.herder, also, elsewhere)
-
-            return Change(
-                action="restart",
-                target=str(request.flow),
-                states=states,
-                carry_out=carry_out,
-            )
+            return Change(action="restart", target=str(request.flow), steps=steps)
 
         return await self._turn(request, plan)
 
@@ -387,24 +376,19 @@ class FlowChanges:
             except RebalanceExpectedError as error:
                 raise ConflictError(error.message) from error
             tasks = {
-                str(task): task
+                task
                 for it, task in assigned.items()
                 if it == part or (part.partition < 0 and it.topic == part.topic)
             }
             if not tasks:
                 raise NotFoundError(f"No task of flow {request.flow} has {held_name(part)}")
             works = dict(read_flow(herder).works())
-            states = _restarts(
-                ((name, works.get(name)) for name in sorted(tasks)), only_failed=only_failed
-            )
-
-            async def carry_out() -> None:
-                chosen = [tasks[change.key.partition(":")[2]] for change in states]
-                await _restart_tasks(herder, chosen, elsewhere)
-
-            return Change(
-                action="restart", target=held_name(part), states=states, carry_out=carry_out
-            )
+            steps = [
+                _task_restart(herder, task, works.get(str(task)), elsewhere)
+                for task in sorted(tasks, key=str)
+                if not only_failed or state_name(works.get(str(task))) == State.FAILED
+            ]
+            return Change(action="restart", target=held_name(part), steps=steps)
 
         return await self._turn(request, plan)
 
@@ -460,8 +444,8 @@ class FlowChanges:
         if not request.dry_run:
             before = set(store.effective())
             edit = _expecting(request, store, change.edit)
-            if change.carry_out is not None:
-                await change.carry_out()
+            if change.steps is not None:
+                await self._carry_out(request, node, change)
                 edit = change.edit  # done is not refused any more, and the history has it
             revision = await store.edit(
                 change.action,
@@ -473,9 +457,25 @@ class FlowChanges:
             if planned:
                 await self._in_force(request, node, before)
         held = change.edit(store.picture()).held if change.action == "resume" else ()
-        paused = tuple(sorted(map(held_name, held))) if change.states is not None else ()
+        paused = tuple(sorted(map(held_name, held))) if change.steps is not None else ()
         result = self._result(request, change, revision, planned)
         return result.model_copy(update={"still_paused": paused})
+
+    async def _carry_out(self, request: Request, node: FlowNode, change: Change) -> None:
+        """Do the steps of a change; where one fails the history has those before it, and a repeat does the others."""
+        done: list[StoredChange] = []
+        try:
+            for step in change.steps or ():
+                await step.run()
+                done += step.states
+        except Mm2pyError:
+            if done:
+                with contextlib.suppress(Mm2pyError):  # the first error is the answer
+                    _need_leader(node)
+                    await node.overrides.edit(
+                        change.action, change.target, _unchanged, actor=request.actor, notes=done
+                    )
+            raise
 
     async def _checked(
         self, request: Request, store: FlowOverridesStore, change: Change
@@ -515,8 +515,7 @@ class FlowChanges:
             dry_run=request.dry_run,
             revision=revision,
             changes=tuple(
-                change_view(request.flow, it, secret, mask)
-                for it in (*planned, *(change.states or ()))
+                change_view(request.flow, it, secret, mask) for it in (*planned, *change.states)
             ),
         )
 
@@ -570,16 +569,30 @@ class FlowChanges:
             raise BadRequestError(f"enabled: flow {flow} could not be created without it")
         return Change(action="create", target=str(flow), edit=edit)
 
-    def _draft(self, flow: FlowName) -> FlowOverridesStore:
-        """Return the changes of a flow that nothing runs for: none."""
+    async def _draft(self, flow: FlowName) -> FlowOverridesStore:
+        """Return the changes of a flow that nothing runs for here: another worker may just have made or deleted it."""
+        fleet = self._parts.fleet
+        file = fleet.file(flow)
+        config = fleet.resolve(next(iter(source_configs(file)), {}))
+        try:
+            async with asyncio.timeout(STORED_S):
+                records = await self._parts.stored_changes(flow, config, self._parts.clock)
+        except TimeoutError as error:
+            raise RequestTimedOutError(
+                f"the clusters of flow {flow} did not answer within {STORED_S:g} s",
+                remedy="look whether both clusters can be reached, and try again",
+            ) from error
+        topic = MemoryTopic(flows_topic(flow.source))
+        topic.records.extend(records)
         store = FlowOverridesStore(
-            MemoryTable(MemoryTopic("none")),
-            self._parts.fleet.file(flow),
+            MemoryTable(topic),
+            file,
             clock=self._parts.clock,
             names_a_secret=self._parts.names_a_secret,
             by_file=False,
         )
-        store.guarded_by(self._parts.fleet.guard(flow))
+        await store.start()
+        store.guarded_by(fleet.guard(flow))
         return store
 
     def _allowed(
@@ -733,12 +746,24 @@ def _restarts(
     ]
 
 
-async def _restart_tasks(herder: Herder, tasks: Iterable[TaskId], elsewhere: Elsewhere) -> None:
-    for task in tasks:
+def _to_state(herder: Herder, name: str, action: str, actor: str) -> Step:
+    """Pause, resume or stop a connector; done again where it is so already, as a repeat may follow a failure."""
+    runs = {"pause": herder.pause, "resume": herder.resume, "stop": herder.stop_connector}
+    wanted, now = _WANTED[action], herder.target_now(name)
+    states = [] if now is wanted else [_state_change(name, now.state.value, wanted.state.value)]
+    return Step(states, partial(runs[action], name, actor=actor))
+
+
+def _task_restart(
+    herder: Herder, task: TaskId, state: WorkState | None, elsewhere: Elsewhere
+) -> Step:
+    async def run() -> None:
         try:
             await herder.restart_task(task)
         except ForwardError as error:
             await elsewhere(error, task)
+
+    return Step(_restarts([(str(task), state)], only_failed=False), run)
 
 
 def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:

@@ -117,6 +117,9 @@ class FlowFleet:
         """
         return self._parts.file(flow)
 
+    def resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
+        return self._parts.resolve(config)
+
     def guard(self, flow: FlowName) -> CircleGuard:
         return CircleGuard(flow, lambda: self.nodes, self.elsewhere, self._parts.resolve)
 
@@ -153,7 +156,7 @@ class FlowFleet:
         Where no such flow comes of it, it is stopped again after a while.
 
         Raises:
-            ConfigError: the file's lines for this flow cannot be run.
+            ConfigError: the flow cannot be run, as by the file's lines for it.
             RetriableError: a cluster is unreachable.
         """
         self._spare_until[flow] = self._clock.monotonic() + SPARE_S
@@ -286,6 +289,8 @@ class FlowFleet:
 
 
 def _knows_its_leader(herder: Herder) -> bool:
+    if isinstance(herder.failure, ConfigError):
+        raise herder.failure  # another try changes nothing
     if herder.failure is None and herder.not_ready:
         return False
     try:

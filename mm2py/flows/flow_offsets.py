@@ -28,12 +28,15 @@ from mm2py.flows.view_models import (
 )
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
+from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.shared_copies import shared_reason
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.logging import some_of
 from mm2py.protocol.groups import FetchedOffset
+from mm2py.protocol.records import Record
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 
@@ -472,6 +475,30 @@ async def source_topics(flow: FlowName, config: Mapping[str, str], clock: Clock)
     cluster = side_cluster(config, "source", flow.source, clock)
     async with cluster as source:
         return (await Admin(source).list_topics()).keys()
+
+
+async def stored_changes(
+    flow: FlowName, config: Mapping[str, str], clock: Clock
+) -> Sequence[Record]:
+    """Return what the target keeps of changes of a flow, by the resolved config of its connector.
+
+    Raises:
+        ConfigError: its source is its target.
+        Mm2pyError: a cluster does not answer, or the config cannot be used.
+    """
+    source_end = side_cluster(config, "source", flow.source, clock)
+    target_end = side_cluster(config, "target", flow.target, clock)
+    async with source_end as source, target_end as target:
+        refuse_one_cluster(ClusterEnd.of(source), ClusterEnd.of(target))
+        records, topic = list[Record](), flows_topic(flow.source)
+        description = (await Admin(target).describe_topics([topic])).get(topic)
+        if description is not None and description.error is None:
+            reader = LogReader(target, topic, clock=clock)
+            try:
+                await reader.read_to_end(lambda _, record: records.append(record))
+            finally:
+                await reader.close()
+        return records
 
 
 async def _members(admin: Admin, group: str) -> int | None:

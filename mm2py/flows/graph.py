@@ -8,10 +8,10 @@ are known; two patterns that meet only in an unknown name are not found.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
@@ -32,6 +32,7 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
 
 log = logging.getLogger(__name__)
+_K = TypeVar("_K")
 
 REFRESH_S: Final = 5.0
 """How long the other flows' topics may take to be read before a change is taken without them."""
@@ -41,6 +42,9 @@ MOST_NAMES: Final = 5_000
 
 MOST_S: Final = 0.5
 """For all names and patterns together: a pattern may need 0.1 s on each name before it is refused alone."""
+
+QUICK_S: Final = 0.0002
+"""What a name costs a flow whose patterns do not backtrack, at most; it is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ def _bare(class_name: str) -> str:
     return name if package in _PACKAGES else class_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Edge:
     flow: FlowName
     selection: TopicSelection
@@ -225,7 +229,7 @@ def _enabled_sources(
 
 
 def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) -> tuple[Cycle, ...]:
-    """Return the cycles that a change would close, one per set of flows; earlier ones are not its fault.
+    """Return cycles that a change would close, one for each set of flows that meet in a topic; earlier ones are not its fault.
 
     Args:
         before: what is in force.
@@ -236,51 +240,59 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
         ConfigError: a pattern, filter or policy cannot be used.
     """
     names = _names([after, before], topics)
-    closed = _circles(after, names)
-    if not closed:
-        return ()
+    edges, circles, effort = _edges(after), dict[frozenset[FlowName], Cycle](), _Effort(len(names))
     try:
-        existing = _circles(before, names)
+        old = _edges(before)
     except ConfigError:
-        existing = {}
-    return _one_each({key: cycle for key, cycle in closed.items() if key not in existing})
-
-
-_Circles = dict[tuple[frozenset[FlowName], str], Cycle]
-
-
-def _circles(sources: Sources, names: Collection[str]) -> _Circles:
-    pairs = ((flow, config) for flow, configs in sources.items() for config in configs)
-    edges = [edge for flow, config in pairs if (edge := _edge(flow, config)) is not None]
-    if not edges:
-        return {}
-    rings: dict[tuple[int, ...], list[tuple[_Edge, ...]]] = {}
-    circles: _Circles = {}
-    spent_s = 0.0
+        old = []
+    cores: dict[Sequence[_Edge], Sequence[_Edge]] = {}
+    rings: dict[tuple[Sequence[_Edge], Sequence[_Edge]], Sequence[_Edge]] = {}
     for topic in names:
-        if spent_s > MOST_S:
+        carrying = effort.carrying(edges, topic)
+        if carrying not in cores:
+            cores[carrying] = _core(carrying)
+        if not cores[carrying]:
+            continue
+        key = carrying, effort.carrying(old, topic)
+        if key not in rings:
+            rings[key] = _new_ring(cores[carrying], key[1])
+        flows = tuple(edge.flow for edge in rings[key])
+        by_group = tuple(edge.flow for edge in rings[key] if edge.by_group)
+        if flows:
+            circles.setdefault(frozenset(flows), Cycle(flows, topic, by_group))
+    return tuple(circles.values())
+
+
+def _edges(sources: Sources) -> Sequence[_Edge]:
+    pairs = ((flow, config) for flow, configs in sources.items() for config in configs)
+    return [edge for flow, config in pairs if (edge := _edge(flow, config)) is not None]
+
+
+@final
+class _Effort:
+    """Bounds the time that patterns backtrack; how many flows and names there are is no fault of theirs."""
+
+    def __init__(self, names: int) -> None:
+        self._names, self._spent_s = names, 0.0
+
+    def carrying(self, edges: Sequence[_Edge], topic: str) -> tuple[_Edge, ...]:
+        """Return the flows that carry a topic.
+
+        Raises:
+            ConfigError: patterns have backtracked for too long, on this name and those before it.
+        """
+        carrying: list[_Edge] = []
+        for edge in edges:
+            began_s = SYSTEM_CLOCK.monotonic()
+            if edge.carries(topic):
+                carrying.append(edge)
+            self._spent_s += max(0.0, SYSTEM_CLOCK.monotonic() - began_s - QUICK_S)
+        if self._spent_s > MOST_S:
             raise ConfigError(
-                f"the topic patterns of all flows need more than {MOST_S:g} s on {len(names)} names",
+                f"the topic patterns of all flows need more than {MOST_S:g} s on {self._names} names",
                 remedy="write them without nested repetitions such as (a+)+",
             )
-        began_s = SYSTEM_CLOCK.monotonic()
-        carrying = tuple(number for number, edge in enumerate(edges) if edge.carries(topic))
-        spent_s += SYSTEM_CLOCK.monotonic() - began_s
-        if carrying not in rings:
-            rings[carrying] = list(_rings([edges[number] for number in carrying]))
-        for ring in rings[carrying]:
-            flows = tuple(edge.flow for edge in ring)
-            by_group = tuple(edge.flow for edge in ring if edge.by_group)
-            circles.setdefault((frozenset(flows), topic), Cycle(flows, topic, by_group))
-    return circles
-
-
-def _one_each(circles: _Circles) -> tuple[Cycle, ...]:
-    """Return the first topic of each set of flows."""
-    first: dict[frozenset[FlowName], Cycle] = {}
-    for (flows, _), cycle in circles.items():
-        first.setdefault(flows, cycle)
-    return tuple(first.values())
+        return tuple(carrying)
 
 
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
@@ -329,72 +341,51 @@ def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
     return _Edge(flow, selection, suppression_of(aliased), marks, by_group, named)
 
 
-def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
-    """Return every ring of flows that pass on what they get, once; each begins at its smallest cluster.
+def _new_ring(core: Sequence[_Edge], before: Sequence[_Edge]) -> Sequence[_Edge]:
+    """Return one ring of a core, of flows that pass on what they get and did not all do so before, empty for none.
 
-    A ring may be closed through flows that stop some records and pass others on: then no cluster is visited once
-    only, and one ring of many is returned. Of a hub with hundreds of stores each store is looked at once.
+    It begins at its smallest cluster. One of many is enough to refuse a change: clusters that are all connected have more rings
+    than can be listed. A cluster may be visited twice, by flows that stop some records and pass others on.
     """
-    yielded = False
-    leaving = _by(edges, lambda it: it.flow.source)
-    for edge in sorted(edges, key=lambda it: it.flow.source):
-        for back in leaving.get(edge.flow.target, ()):
-            is_first = edge.flow.source < back.flow.source and back.flow.target == edge.flow.source
-            if is_first and back.passes_on(edge) and edge.passes_on(back):
-                yielded = True
-                yield edge, back
-    core = _core(edges)
-    leaving = _by(core, lambda it: it.flow.source)
-    for start in sorted(leaving):
-        paths: list[tuple[_Edge, ...]] = [(edge,) for edge in leaving[start]]
-        while paths:
-            path = paths.pop()
-            last = path[-1]
-            if last.flow.target == start:
-                if len(path) > 2 and path[0].passes_on(last):  # those of two are above
-                    yielded = True
-                    yield path
-                continue
-            visited = {edge.flow.source for edge in path}
-            paths += [
-                (*path, edge)
-                for edge in leaving.get(last.flow.target, ())
-                if edge.flow.source not in visited
-                and edge.flow.target >= start
-                and edge.passes_on(last)
-            ]
-    if not yielded:
-        yield from _knots(edges)
+    old, leaving = _by(before, lambda it: it.flow), _by(core, lambda it: it.flow.source)
+
+    def is_new(first: _Edge, then: _Edge) -> bool:
+        pairs = ((a, b) for a in old.get(first.flow, ()) for b in old.get(then.flow, ()))
+        return not any(b.passes_on(a) for a, b in pairs)
+
+    for first in sorted(core, key=lambda it: it.flow):
+        # The shortest way from a new step after this flow back to it.
+        came = {
+            it: first
+            for it in leaving[first.flow.target]
+            if it.passes_on(first) and is_new(first, it)
+        }
+        ahead = list(came)
+        for edge in ahead:
+            for it in leaving[edge.flow.target]:
+                if it not in came and it.passes_on(edge):
+                    came[it] = edge
+                    ahead.append(it)
+        if first in came:
+            ring = [first]
+            while (edge := came[ring[0]]) is not first:
+                ring.insert(0, edge)
+            start = min(range(len(ring)), key=lambda at: ring[at].flow.source)
+            return (*ring[start:], *ring[:start])
+    return ()
 
 
-def _by(
-    edges: Iterable[_Edge], end: Callable[[_Edge], ClusterAlias]
-) -> Mapping[ClusterAlias, Sequence[_Edge]]:
-    found: dict[ClusterAlias, list[_Edge]] = {}
+def _by(edges: Iterable[_Edge], key: Callable[[_Edge], _K]) -> Mapping[_K, Sequence[_Edge]]:
+    found: dict[_K, list[_Edge]] = {}
     for edge in edges:
-        found.setdefault(end(edge), []).append(edge)
+        found.setdefault(key(edge), []).append(edge)
     return found
 
 
 def _core(edges: Sequence[_Edge]) -> Sequence[_Edge]:
-    """Return the flows between clusters that have two neighbours or more: a ring of three clusters goes through no other."""
+    """Return the flows of all circles, and those between circles: what nothing passes on to, or that passes on to nothing, is in none."""
     left = edges
     while True:
-        neighbours: dict[ClusterAlias, set[ClusterAlias]] = {}
-        for source, target in (it.flow for it in left):
-            neighbours.setdefault(source, set()).add(target)
-            neighbours.setdefault(target, set()).add(source)
-        kept = [it for it in left if all(len(neighbours[end]) > 1 for end in it.flow)]
-        if len(kept) == len(left):
-            return kept
-        left = kept
-
-
-def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
-    """Return the flows that records can run through without end, where no simple ring has them."""
-    left = list(edges)
-    while True:
-        # What nothing of the rest passes on to, or that passes on to nothing of it, is in no circle.
         leaving, coming = _by(left, lambda it: it.flow.source), _by(left, lambda it: it.flow.target)
         kept = [
             edge
@@ -403,10 +394,8 @@ def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
             and any(edge.passes_on(it) for it in coming.get(edge.flow.source, ()))
         ]
         if len(kept) == len(left):
-            break
+            return kept
         left = kept
-    if left:
-        yield tuple(left)
 
 
 def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[str]:

@@ -21,7 +21,7 @@ from mm2py.config.class_names import (
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_ledger import KeptLedger
-from mm2py.flows.flow_offsets import FlowOffsets, side_cluster, source_topics
+from mm2py.flows.flow_offsets import FlowOffsets, side_cluster, source_topics, stored_changes
 from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import (
     ConnectorWork,
@@ -61,9 +61,10 @@ from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot
+from mm2py.protocol.records import Record
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import Validator
-from mm2py.storage.config_state import ConnectorConfig, texts_of
+from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName, State, TopicPartition
 
@@ -103,6 +104,10 @@ class Fleet(Protocol):
         """Return the sums of what this node copied of a flow in the last hour, the oldest first."""
         ...
 
+    def resolve(self, config: Mapping[str, str], /) -> Mapping[str, str]:
+        """Return a connector's config with its placeholders replaced."""
+        ...
+
     def guard(self, flow: FlowName, /) -> ChangeGuard:
         """Return what every change of a flow has to pass."""
         ...
@@ -118,7 +123,8 @@ class FlowParts:
 
     ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
     ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no effect,
-    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all. ``source_topics`` lists a source.
+    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all. ``source_topics`` lists a source;
+    ``stored_changes`` reads what is kept of a flow that does not run here.
     ``changing`` is held by changes of a flow here and over Connect's paths.
     """
 
@@ -132,6 +138,9 @@ class FlowParts:
     readers: Callable[[str], Sequence[str]]
     source_topics: Callable[[FlowName, Mapping[str, str], Clock], Awaitable[Collection[str]]] = (
         source_topics
+    )
+    stored_changes: Callable[[FlowName, Mapping[str, str], Clock], Awaitable[Sequence[Record]]] = (
+        stored_changes
     )
     changing: dict[FlowName | None, asyncio.Lock] = field(
         default_factory=dict[FlowName | None, asyncio.Lock]
@@ -358,13 +367,12 @@ class FlowService:
             return lambda _: None
         return lambda topic: policy.remote_topic(flow.source, topic)
 
-    @staticmethod
-    def _policy(flow: FlowName, source: ConnectorWork | None) -> ReplicationPolicy | None:
+    def _policy(self, flow: FlowName, source: ConnectorWork | None) -> ReplicationPolicy | None:
         """Return the policy that names a flow's topics, None where that is not known."""
         if source is None:
             return None
-        config = texts_of(source.info.config)
         try:
+            config = self._node(flow).herder.resolved(source.info.config)
             return policy_from_config({"source.cluster.alias": flow.source, **config})
         except ConfigError:
             return None

@@ -201,11 +201,7 @@ class FlowWork:
         # What waits for its copy has no task: its connector names it, once for the whole topic.
         if part.state not in _STUCK or not part.task:
             return None
-        if part.cause != KEPT_OUT:
-            return part.cause
-        # What a stream does not copy is a problem of its own (``StreamWatch``).
-        on_spark = self.source is not None and engine(self.source.info.config) == "spark"
-        return None if on_spark else self.not_copied(part.source) or None
+        return part.cause if part.cause != KEPT_OUT else self.not_copied(part.source) or None
 
     def _resting(self) -> Iterator[tuple[str, str]]:
         """Return the connectors that rest beside others that do not: Connect's interface pauses each by itself."""
@@ -262,7 +258,9 @@ def read_flow(herder: Herder) -> FlowWork:
         if info is not None and info.type != "unknown"
     ]
     failure = "" if herder.failure is None else str(herder.failure)
-    not_copied = partial(_not_copied, herder)
+    # What a stream does not copy is a problem of its own (``StreamWatch``).
+    on_spark = any(it.copies and engine(it.info.config) == "spark" for it in connectors)
+    not_copied = (lambda _: "") if on_spark else partial(_not_copied, herder)
     return FlowWork(
         connectors, failure, str(herder.flow), not_copied, _disabled(herder, connectors)
     )

@@ -6,7 +6,7 @@ It writes no records.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
@@ -81,6 +81,11 @@ class InternalTopics:
     def add(self, topic: InternalTopic) -> None:
         """Name a topic that the flow will need."""
         self._topics[topic.name] = topic
+
+    @property
+    def names(self) -> Collection[str]:
+        """Topics that the flow needs."""
+        return self._topics.keys()
 
     async def partitions(self, name: str) -> int:
         """Create what is missing of all topics, check them, and return one topic's number of partitions.

@@ -364,6 +364,7 @@ class FlowParts:
             close=self.close,
             fence_producers=self.tables.fence_producers,
             topic_limits=partial(topic_limits, cluster),
+            unwritable=self.tables.unwritable,
         )
 
 

@@ -21,7 +21,7 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.ledger import ledger_topic
 from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.offset_map_reader import read_page
@@ -61,7 +61,8 @@ class FlowTables:
     ) -> None:
         self.cluster, self.permit = cluster, permit
         self._clock, self._producer = clock, producer
-        self._topics = InternalTopics(Admin(cluster), clock=clock)
+        self._admin = Admin(cluster)
+        self._topics = InternalTopics(self._admin, clock=clock)
         self._writer = RecordWriter(cluster, producer, clock=clock, permit=permit)
         self._producer_ids: ProducerIdStore | None = None
 
@@ -162,6 +163,10 @@ class FlowTables:
             table = self.own_table(PRODUCERS_TOPIC, "compact", replication_factor, follow=False)
             self._producer_ids = ProducerIdStore(table)
         return self._producer_ids
+
+    async def unwritable(self) -> Mapping[str, ServerError]:
+        """As ``Admin.unwritable`` of all topics."""
+        return await self._admin.unwritable(self._topics.names)
 
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""

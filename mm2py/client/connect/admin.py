@@ -189,17 +189,20 @@ class Admin:
                     rights[topic.name] = frozenset(map(AclOperation, topic.operations))
         return rights
 
-    async def unwritable(self, topic: str) -> ServerError | None:
-        """Return why our principal may not write a topic, with the right that is missing; None where it may, or nobody says."""
+    async def unwritable(self, topics: Collection[str]) -> dict[str, ServerError]:
+        """Return which topics our principal may not write, with the right that is missing; none where the cluster does not tell."""
         try:
-            answer = await self.cluster.call_any(messages.metadata([topic], operations=True))
+            answer = await self.cluster.call_any(messages.metadata(sorted(topics), operations=True))
         except UnsupportedVersionError:
-            return None
-        (found,) = answer.topics
-        code, operations = found.error_code, found.operations
-        if not code and operations is not None and AclOperation.WRITE not in operations:
-            code = TOPIC_AUTHORIZATION_FAILED
-        return self.cluster.denied(code, "Write", topic)
+            return {}
+        refused: dict[str, ServerError] = {}
+        for topic in answer.topics:
+            code, operations = topic.error_code, topic.operations
+            if not code and operations is not None and AclOperation.WRITE not in operations:
+                code = TOPIC_AUTHORIZATION_FAILED
+            if (error := self.cluster.denied(code, "Write", topic.name)) is not None:
+                refused[topic.name] = error
+        return refused
 
     async def cluster_rights(self) -> frozenset[AclOperation] | None:
         """Return what our principal may do with the cluster; all where it has no authorizer, None where it does not tell.

@@ -233,6 +233,12 @@ class BrokerConnection:
         return len(self._in_flight)
 
     @property
+    def waits_s(self) -> float:
+        """For how long the oldest request in flight has waited, 0 for none."""
+        oldest = next(iter(self._in_flight.values()), None)
+        return 0.0 if oldest is None else self._loop.time() - oldest.sent_at
+
+    @property
     def write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return 0 if self._wire is None else self._wire.pending_bytes

@@ -6,6 +6,7 @@ When the connection is lost, every batch in flight is reported as lost, oldest r
 
 import asyncio
 import logging
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, final
 
@@ -66,6 +67,9 @@ commit would wait for it, until the coordinator aborts what is open for longer t
 REST_S: Final = 60.0
 """For how long an additional connection that could not be opened gets no partitions."""
 
+SILENT_S: Final = 5.0
+"""After so long without an answer other brokers may lead: one that is frozen keeps its connections, and Java waits for ``request.timeout.ms``."""
+
 FIRST_PAUSE_S: Final = 0.05
 MOST_PAUSE_S: Final = 8.0
 """Pauses between the first and between later pings to a broker that seems distant."""
@@ -108,7 +112,7 @@ class ProduceNode:
         self._transactional_id = None if transactions is None else transactions.transactional_id
         self._oldest, self._newest = _versions(transactions)
         self._merges = merges
-        self._pinging = self._asks = False
+        self._pinging = self._asks = self._searching = False
         self._most_bytes = most_bytes  # of one request, as configured; 0: no limit but ours
         self._throttle = Throttle(clock)
         self._calm = 0 if transactions is not None else CALM_ANSWERS
@@ -156,18 +160,36 @@ class ProduceNode:
         self._ready[lane] = None
         self._schedule()
 
-    def look_after(self) -> None:
-        """Measure a distant broker again, each second: it may only have been slow."""
+    def look_after(self, lanes: Iterable[SenderLane] = ()) -> None:
+        """Each second: measure a distant broker again, which may only have been slow; look for others that lead ``lanes`` while it is silent."""
         connection = self._connection
-        if (
-            self._merges
-            and not self._pinging
-            and connection is not None
-            and not connection.closed
-            and connection.round_trip.is_distant
-        ):
+        if connection is None or connection.closed:
+            return
+        if not self._searching and connection.waits_s > SILENT_S:
+            waiting = [lane for lane in lanes if lane.under_way and self.carries(lane)]
+            self._searching = True
+            self._owner.spawn(self._find_leaders(connection, waiting))
+        if self._merges and not self._pinging and connection.round_trip.is_distant:
             self._pinging = True
             self._owner.spawn(self._ping(connection))
+
+    async def _find_leaders(
+        self, connection: BrokerConnection, waiting: Sequence[SenderLane]
+    ) -> None:
+        """End a connection to a broker that leads nothing of what waits there; the new leaders know what they have of it, as after any lost connection (5, 6)."""
+        try:
+            for lane in waiting:
+                self._cluster.leader_moved(lane.target)
+            with suppress(Mm2pyError):  # repeated by the next ``look_after``
+                leaders = await self._cluster.leaders(lane.target for lane in waiting)
+                nodes = {
+                    self._node_id if isinstance(it, Mm2pyError) else it.node_id
+                    for it in leaders.values()
+                }
+                if nodes and self._node_id not in nodes:
+                    connection.reset("it is silent, and other brokers lead what it was sent")
+        finally:
+            self._searching = False
 
     async def _ping(self, connection: BrokerConnection) -> None:
         """Ping over a connection without data, soon and then rarely.

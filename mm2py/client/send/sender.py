@@ -634,7 +634,7 @@ class Sender:
                 lane.look_after()
                 self._deal(lane)
             for node in self._nodes.values():
-                node.look_after()
+                node.look_after(self._lanes.values())
             if all(lane.resting for lane in self._lanes.values()):
                 self._stirred.clear()
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from mm2py.config.connect_definitions import ConfigInfos
 from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ServerError
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
@@ -170,7 +171,7 @@ class HerderParts:
     creates and checks the internal topics; ``cluster_id`` is asked after both, ``cluster_ids`` (of source and
     target; None where connectors may read any cluster) too; ``resolve`` replaces
     placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target,
-    ``topic_limits`` asks it for ``max.message.bytes``. ``overrides``, ``backfills`` and
+    ``topic_limits`` asks it for ``max.message.bytes``, ``unwritable`` which internal topics may not be written, and why. ``overrides``, ``backfills`` and
     ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
     raising; overrides have their own.
     """
@@ -199,3 +200,4 @@ class HerderParts:
     close: Callable[[], Awaitable[None]]
     fence_producers: Callable[[Sequence[str]], Awaitable[None]]
     topic_limits: Callable[[Collection[str]], Awaitable[Mapping[str, int]]]
+    unwritable: Callable[[], Awaitable[Mapping[str, ServerError]]]

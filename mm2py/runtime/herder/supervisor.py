@@ -8,6 +8,7 @@ or topic at the very first start ends the herder: it is refused as any other wro
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
@@ -35,6 +36,7 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 _SUSPENDED: Final = "SUSPENDED"
 _NO_ANSWER: Final = f"the target {NO_ANSWER} the flow's group: nothing is copied until it does"
+RIGHTS_EVERY_S: Final = 10.0
 STEADY_S: Final = 300.0
 """A herder that ran this long before it failed starts again with the shortest pause."""
 
@@ -76,6 +78,8 @@ class Supervisor:
             parts.meter, self.work, parts.topic_limits, self._restart_tasks, clock=clock
         )
         self._traces = TraceWatch(parts.meter, self.work, parts.status, clock=clock)
+        self._unwritable: Mapping[str, str] = {}
+        self._asking: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
         self._failures = 0
@@ -135,6 +139,7 @@ class Supervisor:
             **self.work.reported(),
             **self.fencing.problems(),
             **self._parts.status.problems(),
+            **self._unwritable,
         }
         if self._waits:
             states["flow"] = self.waiting()
@@ -205,8 +210,19 @@ class Supervisor:
             self._streams.open()
         self._queue.open()
         self._traces.open()
+        self._asking = asyncio.create_task(self._ask_for_rights(), name="rights")
         loop.enter()
         return True
+
+    async def _ask_for_rights(self) -> None:
+        """Name the internal topics that may not be written until they may: an idle flow may write its first record to one after days."""
+        while True:
+            with suppress(Mm2pyError):  # the target is away, which others report
+                refused = await self._parts.unwritable()
+                self._unwritable = {f"topic {it}": str(error) for it, error in refused.items()}
+                if not refused:
+                    return
+            await self._clock.sleep(RIGHTS_EVERY_S)
 
     async def _read_stores(self, loop: HerderLoop) -> bool:
         parts = self._parts
@@ -276,6 +292,8 @@ class Supervisor:
         self._waits.clear()
         await self._limits.close()
         self._traces.close()
+        if self._asking is not None:
+            self._asking.cancel()
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))

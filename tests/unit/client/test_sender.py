@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.send import node
+from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.recovery import batches_of_producer
@@ -285,6 +285,39 @@ async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
         await rig.flushed()
         assert rig.stored(FIRST) == [0, 1, 2, 3]
         assert rig.stored(SECOND) == [0, 1]
+
+
+async def test_what_was_sent_to_a_frozen_broker_goes_to_the_leaders_that_follow_once_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node, "SILENT_S", 0.1)
+    monkeypatch.setattr(sender, "LOOK_S", 0.05)
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}) as frozen,
+        FakeBroker(node_id=2, cluster=shared) as heir,
+        sending(frozen, heir) as rig,
+    ):
+        for target in FIRST, SECOND:
+            rig.enqueue(target)
+        await rig.flushed()
+        hold = frozen.hold(PRODUCE)
+        for _ in range(3):
+            for target in FIRST, SECOND:
+                rig.enqueue(target)
+            await asyncio.sleep(0)
+        await hold.arrived.wait()
+        shared.move_leader(FIRST, heir.node_id)
+        asked = heir.count(METADATA) + frozen.count(METADATA)
+        await eventually(lambda: heir.count(METADATA) + frozen.count(METADATA) > asked + 1)
+        assert frozen.connections, "it leads a part of what waits there"
+        assert rig.stored(FIRST) == [0]
+        shared.move_leader(SECOND, heir.node_id)
+        await rig.flushed()
+        hold.release()
+        assert [rig.stored(target) for target in (FIRST, SECOND)] == [[0, 1, 2, 3]] * 2
+        assert rig.arrived == {FIRST: [0, 1, 2, 3], SECOND: [0, 1, 2, 3]}
+        assert (rig.doubts, rig.failed) == ([], [])
 
 
 async def test_partitions_that_wait_for_a_dead_broker_find_their_new_leaders_with_one_request() -> (

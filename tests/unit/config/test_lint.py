@@ -449,19 +449,21 @@ def test_names_of_topics_that_are_never_copied_are_named_with_the_reason(say: Sa
     assert say.all("A->B.enabled = true\nA->B.topics = orders, ord.*, __.*") == []
 
 
+@pytest.mark.parametrize(("password", "form"), [("x${MY_PW}", "${NAME}"), ("$MY_PW", "$NAME")])
 def test_a_variable_of_a_shell_is_named_and_those_of_providers_and_routers_are_not(
-    say: Say,
+    say: Say, password: str, form: str
 ) -> None:
     login = (
         "A.security.protocol = SASL_SSL\nA.sasl.mechanism = PLAIN\nA.sasl.jaas.config ="
         ' org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{}";'
     )
-    (found,) = say.all(login.format("x${MY_PW}"))
+    (found,) = say.all(login.format(password))
     assert (found.severity, found.key) == (Severity.WARNING, "A.sasl.jaas.config")
-    assert "variables of a shell are not replaced" in found.message
+    assert f"has a {form} that stays as it is: variables of a shell are not" in found.message
     assert "${env:NAME}" in found.remedy
     assert "MY_PW" not in found.message + found.remedy
-    assert say.all(login.format("a$b{c}")) == []
+    for own in ("a$b{c}", "x$MY_PW", "$My-pw"):
+        assert say.all(login.format(own)) == []
     router = "A->B.transforms = r\nA->B.transforms.r.replacement = x${name}\n"
     found_of_router = say.all(f"A->B.enabled = true\n{router}")
     assert not any("shell" in it.message for it in found_of_router)

@@ -202,6 +202,8 @@ class FakeMap:
         self.broken: list[Mm2pyError] = []
         self.unread: list[Mm2pyError] = []
         """What answers of ``own_from`` fail with."""
+        self.frozen: dict[TopicPartition, asyncio.Event] = {}
+        """Partitions about which ``own_from`` is not answered until then."""
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
@@ -273,6 +275,8 @@ class FakeMap:
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
         if self.unread:
             raise self.unread.pop()
+        if partition in self.frozen:
+            await self.frozen[partition].wait()
         index = self.index_of(partition)
         return index and own_from(index, begin, end, lambda ref: self.pages[ref.position])
 

@@ -173,8 +173,8 @@ class FakeAdmin:
     async def describe_topic_acls(self) -> Sequence[Acl] | None:
         return self.acls
 
-    async def unwritable(self, topic: str) -> ServerError | None:
-        return self.unwritable_topics.get(topic)
+    async def unwritable(self, topics: Collection[str]) -> Mapping[str, ServerError]:
+        return {it: error for it, error in self.unwritable_topics.items() if it in topics}
 
     async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]:
         self.created_acls += acls

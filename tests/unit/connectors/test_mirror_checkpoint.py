@@ -21,6 +21,7 @@ from mm2py.protocol.error_codes import (
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext
 from mm2py.types import TopicPartition
+from mm2py_connectors import offset_translator
 from mm2py_connectors.group_sync import GroupSync
 from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
@@ -609,6 +610,25 @@ async def test_with_the_same_names_both_ways_groups_wait_for_a_flow_back_that_ha
         region.map_back.put("t", 0, covered=end)
         found = places | {it.group: it.downstream for it in await bench.polled(3)}
         assert found["late"] == end, "it has read all, and nothing of that was to be copied"
+
+
+async def test_a_frozen_leader_of_a_copy_holds_up_the_checkpoints_of_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offset_translator, "ASKED_S", 0)
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    for topic in "t", "u":
+        region.map.put(topic, 0, (0, 30, 0), covered=30)
+    region.map_back.put("other", 0, (0, 5, 0), covered=5)
+    answer = region.map.frozen[TopicPartition("t", 0)] = asyncio.Event()
+    region.at_source.put("frozen", t_0=30)
+    region.at_source.put("other", u_0=30)
+    names = {"replication.policy.class": "IdentityReplicationPolicy"}
+    async with running(region, **names) as bench:
+        assert [it.group for it in await bench.polled(3)] == ["other"]
+        answer.set()
+        assert {it.group: it.downstream for it in await bench.polled(3)} == {"frozen": 30}
 
 
 # -- group offsets --------------------------------------------------------------------------------

@@ -16,7 +16,11 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors import mirror_source
-from mm2py_connectors.mirror_source import SETTLES_S, MirrorSourceConnector
+from mm2py_connectors.mirror_source import (
+    SETTLES_S,
+    SUPPRESSION_EVERY_S,
+    MirrorSourceConnector,
+)
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.topic_upkeep import MEASURE_S
 from tests.unit.connectors.group_fakes import GroupRegion
@@ -622,6 +626,24 @@ async def test_a_flow_that_keeps_names_creates_the_topic_of_ids() -> None:
     assert config["task.source.cluster.id"] == "id of a:1"
     assert config["task.target.cluster.id"] == "id of b:1"
     assert bench.connector.problems() == {}
+
+
+async def test_loops_are_suppressed_as_soon_as_the_source_has_the_topic_of_ids(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a flow back creates it that was added later: without the ids of this flow its records went round for ever."""
+    bench = Bench(refusing({"t": 1}), IDENTITY)
+    async with running(bench):
+        await bench.context.clock.advance(2 * SUPPRESSION_EVERY_S)
+        assert list(bench.connector.problems()) == ["loop suppression"]
+        assert bench.connector.task_configs(1)[0]["loop.suppression"] == "off"
+        assert caplog.text.count("loops are not suppressed") == 1
+        before = bench.context.reconfigurations
+        bench.region.source.topics[PRODUCERS_TOPIC] = 1
+        await bench.context.clock.advance(2 * SUPPRESSION_EVERY_S)
+        assert bench.context.reconfigurations == before + 1
+        assert bench.connector.task_configs(1)[0]["loop.suppression"] == "on"
+        assert bench.connector.problems() == {}
 
 
 async def test_a_topic_that_may_be_seen_needs_no_right_to_create_it() -> None:

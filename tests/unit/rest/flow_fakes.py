@@ -22,6 +22,7 @@ from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
+from mm2py.protocol.records import Record
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.parts import Forwarding, RestParts
 from mm2py.rest.routes.flows import router
@@ -275,7 +276,7 @@ class Rig:
         self, name: FlowName, texts: Mapping[str, str], *, by_file: bool, configured: bool
     ) -> "Leader":
         """Add a flow whose stores are not read yet."""
-        topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
+        topic = self.topics.setdefault(name, MemoryTopic(f"mm2py-flows.{name.source}.internal"))
         self.files[name] = {NAME: texts, **self.beside}
         store = FlowOverridesStore(
             MemoryTable(topic),
@@ -292,7 +293,7 @@ class Rig:
         herder.store = store
         store.listen(herder.derive)
         store.guarded_by(self.guard(name))
-        self.herders[name], self.stores[name], self.topics[name] = herder, store, topic
+        self.herders[name], self.stores[name] = herder, store
         return herder
 
     # ---- the fleet
@@ -310,6 +311,9 @@ class Rig:
 
     def file(self, name: FlowName) -> Mapping[str, Mapping[str, str]]:
         return self.files[name]
+
+    def resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
+        return FakeHerder().resolved(config)
 
     def guard(self, name: FlowName) -> CircleGuard:
         return CircleGuard(name, lambda: self.nodes, self.elsewhere, FakeHerder().resolved)
@@ -339,6 +343,7 @@ class Rig:
             property_problem=property_problem,
             readers=readers,
             source_topics=self.source_topics,
+            stored_changes=self.stored_changes,
         )
 
     async def source_topics(
@@ -348,6 +353,12 @@ class Rig:
         if self.listed is None:
             raise RetriableError(f"{name.source} does not answer", remedy=config["topics"])
         return self.listed
+
+    async def stored_changes(
+        self, name: FlowName, config: Mapping[str, str], clock: Clock
+    ) -> Sequence[Record]:
+        del config, clock
+        return self.topics[name].records if name in self.topics else ()
 
     @property
     def parts(self) -> RestParts:

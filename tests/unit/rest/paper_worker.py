@@ -120,6 +120,9 @@ class _Fleet:
     def samples(self, flow: FlowName) -> Sequence[FlowSample]:
         return ()
 
+    def resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
+        return config
+
     def guard(self, flow: FlowName) -> CircleGuard:
         return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
 

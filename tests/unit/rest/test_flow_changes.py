@@ -1,21 +1,34 @@
 """Changes of flows over fakes, and ``/flows`` shows the truth: a flow that does not copy all it should is DEGRADED and says why."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 import httpx
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import ConfigError, RequestTimedOutError
 from mm2py.flows.changes import FlowChanges, Request
 from mm2py.flows.edits import patched
-from mm2py.mirror.flow_overrides import HistoryEntry, Presence
+from mm2py.flows.flow_offsets import stored_changes
+from mm2py.mirror.flow_overrides import (
+    FlowEntry,
+    HistoryEntry,
+    Presence,
+    Revision,
+    encode_flow_record,
+    flows_topic,
+)
 from mm2py.observability.metrics import KEPT_OUT, Finding
+from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
-from mm2py.types import State, TaskId, TopicPartition
+from mm2py.types import FlowName, State, TargetState, TaskId, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.rest.flow_fakes import (
     AB,
     BA,
@@ -107,6 +120,53 @@ def test_a_flow_of_heartbeats_alone_begins_to_copy(rig: Rig) -> None:
     reply = rig.ask("POST", "/flows", body={"source": "B", "target": "A"})
     assert changes(reply) == {"B->A": (None, "added"), f"{NAME}.enabled": ("false", "true")}
     assert ("resume", NAME, "anonymous") in herder.calls, "its heartbeats may have been paused"
+
+
+def test_a_creation_whose_heartbeats_cannot_be_resumed_is_none_and_can_be_repeated(
+    rig: Rig,
+) -> None:
+    herder, body = rig.add(BA, enabled="false"), {"source": "B", "target": "A"}
+    herder.targets[NAME] = TargetState.PAUSED
+    herder.refusal = RequestTimedOutError("the target did not answer")
+    assert (rig.ask("POST", "/flows", body=body).status, rig.stores[BA].revision) == (503, 0)
+    herder.refusal = None
+    reply = rig.ask("POST", "/flows", body=body)
+    assert changes(reply)[NAME] == ("PAUSED", "RUNNING")
+    assert herder.targets[NAME] is TargetState.STARTED
+
+
+def test_a_dry_run_knows_what_another_worker_has_just_made_or_deleted(rig: Rig) -> None:
+    other = Rig()
+    other.absent(AC)
+    assert other.ask("POST", "/flows", body=CREATE).status == 201
+    rig.topics[AC] = other.topics[AC]
+    assert rig.ask("POST", "/flows?dry_run=true", body=CREATE).status == 409
+    other.ask("DELETE", "/flows/A->C")
+    planned = rig.ask("POST", "/flows?dry_run=true", body=CREATE)
+    assert rig.opened == []
+    done = rig.ask("POST", "/flows", body=CREATE)
+    assert changes(planned) == changes(done)
+    assert changes(done)["A->C"] == ("deleted", "added")
+
+
+async def test_what_is_kept_of_a_flow_is_read_from_its_target_which_is_not_its_source() -> None:
+    revision = Revision(number=1, by="anna", at_ms=1)
+    key, value = encode_flow_record(FlowEntry(state=Presence.ADDED, revision=revision))
+    topic = TopicPartition(flows_topic("A"), 0)
+
+    async def stored(name: FlowName, source: FakeBroker, target: FakeBroker) -> Sequence[Record]:
+        ends = {"source": source, "target": target}
+        config = {
+            f"{it}.cluster.bootstrap.servers": f"127.0.0.1:{end.port}" for it, end in ends.items()
+        }
+        return await stored_changes(name, config, SYSTEM_CLOCK)
+
+    async with FakeBroker() as a, FakeBroker(topics={topic.topic: 1}) as b:
+        b.append(topic, bytes(encode_batch([NewRecord(key, value, timestamp=1)])))
+        assert [(it.key, it.value) for it in await stored(AB, a, b)] == [(key, value)]
+        assert list(await stored(BA, b, a)) == []
+        with pytest.raises(ConfigError, match="are one cluster"):
+            await stored(AB, b, b)
 
 
 # -- delete
@@ -420,10 +480,12 @@ def test_a_flow_without_its_source_connector_is_degraded(orders: Rig) -> None:
 def test_the_copy_of_a_topic_is_named_before_its_first_record(orders: Rig) -> None:
     idle = partition("orders", 0, 0, target=None)
     orders.herders[AB].show(partitions=(idle,))
-    for rows in ("topics", "partitions"):
-        assert [it["target_topic"] for it in orders.ask("GET", f"/flows/A->B/{rows}").json] == [
-            "A.orders"
-        ]
+    for separator in (".", PLACEHOLDER):
+        orders.herders[AB].configs[NAME]["replication.policy.separator"] = separator
+        copy = f"A{separator.replace(PLACEHOLDER, 'bills')}orders"
+        for rows in ("topics", "partitions"):
+            (row,) = orders.ask("GET", f"/flows/A->B/{rows}").json
+            assert row["target_topic"] == copy
 
 
 @pytest.mark.parametrize(
@@ -520,6 +582,38 @@ def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders
     orders.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
     assert orders.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
     assert orders.herders[AB].configs[NAME]["topics"] == "orders.*"
+
+
+class CutOff(Leader):
+    """Its target goes away after ``left`` steps."""
+
+    left = 1
+
+    def _did(self, *call: object) -> None:
+        if self.left == 0:
+            raise RequestTimedOutError("the target did not answer")
+        self.left -= 1
+        super()._did(*call)
+
+
+@pytest.mark.parametrize("action", ["pause", "stop", "restart"])
+def test_the_history_has_what_was_done_before_a_failure_and_a_repeat_does_the_rest(
+    orders: Rig, action: str
+) -> None:
+    before, store = orders.herders[AB], orders.stores[AB]
+    now = orders.herders[AB] = CutOff(AB, store=store)
+    now.configs = dict.fromkeys((CHECKPOINTS, NAME), before.configs[NAME])
+    now.states, now.snapshot = {it: state(it) for it in now.configs}, before.snapshot
+    assert orders.ask("POST", f"/flows/A->B/{action}").status == 503
+
+    def changed() -> list[str]:
+        lines = [it for it in store.history() if it.action == action]
+        return [it.key.removeprefix("state:") for line in lines for it in line.changes]
+
+    assert changed() == [CHECKPOINTS] + [f"{CHECKPOINTS}-0"] * (action == "restart")
+    now.left = 9
+    assert orders.ask("POST", f"/flows/A->B/{action}").status == 200
+    assert {CHECKPOINTS, NAME} <= set(changed())
 
 
 def test_a_state_is_in_the_history_though_the_connector_is_not_there_yet(orders: Rig) -> None:

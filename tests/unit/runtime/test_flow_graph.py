@@ -4,12 +4,15 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from itertools import permutations
 from types import FrameType
+from typing import cast
 
 import pytest
 
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
+from mm2py.flows import graph
 from mm2py.flows.edits import created, deleted, patched
 from mm2py.flows.fleet import SAMPLE_LOOKS, SAMPLES, FleetParts, FlowFleet
 from mm2py.flows.graph import CircleGuard, Cycle, FlowNode, check_connectors, new_cycles
@@ -24,6 +27,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Leader, Peers, config
 from tests.unit.rest.rest_fakes import PLACEHOLDER, SOURCE, FakeHerder, flow
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 SINK = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSinkConnector"}
 TRANSFORMS = "org.apache.kafka.connect.transforms."
@@ -208,6 +212,37 @@ def test_patterns_that_are_slow_on_every_name_are_given_a_bounded_time() -> None
     names = [f"{'a' * 20}x{number}" for number in range(5_000)]
     with pytest.raises(ConfigError, match=r"more than 0.5 s|needs more than 0.1 s"):
         same_name_cycles(flows(AB=slow, BA=slow), names)
+
+
+class Paced:
+    """A filter that takes every name, each after some time of the clock."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._seconds = float(config["pace"])
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        del topic
+        cast("EagerClock", vars(graph)["SYSTEM_CLOCK"]).seconds += self._seconds
+        return True
+
+
+@pytest.mark.parametrize(("pace_s", "is_refused"), [(0.0001, False), (0.003, True)])
+def test_patterns_are_given_time_to_backtrack_whatever_the_number_of_flows_and_names(
+    monkeypatch: pytest.MonkeyPatch, pace_s: float, *, is_refused: bool
+) -> None:
+    monkeypatch.setattr(graph, "SYSTEM_CLOCK", EagerClock())
+    paced = {"topic.filter.class": f"{__name__}:Paced", "pace": str(pace_s)}
+    stores = {flow_of(f"S{number}->H"): [same(".*", **paced)] for number in range(20)}
+    refused = pytest.raises(ConfigError, match=r"need more than 0\.5 s on")
+    with refused if is_refused else nullcontext():
+        assert same_name_cycles(stores, [f"t{number}" for number in range(300)]) == ()
+
+
+def test_clusters_that_are_all_connected_are_refused_with_one_ring() -> None:
+    """Twelve have 300 million."""
+    pairs = permutations("ABCDEFGHIJKL", 2)
+    (cycle,) = same_name_cycles({flow_of("->".join(it)): [same("t", "on")] for it in pairs})
+    assert list(map(str, cycle.flows)) == ["A->B", "B->C", "C->A"]
 
 
 def test_each_store_of_a_hub_is_looked_at_a_few_times() -> None:
@@ -605,6 +640,12 @@ async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
     stage.runners[-1].elsewhere = ForwardError("http://other:1/")
     await stage.looks(1)
     assert (await opening).herder is stage.runners[-1]
+
+
+async def test_opening_a_flow_that_cannot_be_run_is_the_callers_error(stage: Stage) -> None:
+    stage.elsewhere, stage.failed = ForwardError(None), ConfigError("A and B are one cluster")
+    with pytest.raises(ConfigError, match="one cluster"):
+        await stage.fleet.open(BA)
 
 
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])

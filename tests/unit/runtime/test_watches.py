@@ -19,8 +19,10 @@ from mm2py.mirror.backfills import (
     LeaseState,
 )
 from mm2py.observability.metrics import KEPT_OUT, Finding, Oversized
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.runtime.herder.backfill_watch import LONGEST_RETRY_MS, BackfillWatch
 from mm2py.runtime.herder.stream_watch import IDLE_S, SURE_S, StreamWatch
+from mm2py.runtime.herder.supervisor import RIGHTS_EVERY_S
 from mm2py.runtime.herder.trace_watch import AGAIN_S, EVERY_S, MOST_CAUSES
 from mm2py.runtime.tasks.task_context import LIMITS_EVERY_S
 from mm2py.storage.backfill_store import BackfillStore
@@ -404,6 +406,26 @@ async def test_a_partition_that_was_started_meanwhile_is_not_waited_for(cluster:
     node.limits["A.t"] = 2_000
     assert await _looks(cluster, node, 2) == before
     assert not node.limits_asked
+
+
+# ---- internal topics that may not be written are named before anything is written to them
+
+
+async def test_internal_topics_that_may_not_be_written_are_named_until_they_may(
+    cluster: Cluster,
+) -> None:
+    node = cluster.node("n1")
+    error = server_error(TOPIC_AUTHORIZATION_FAILED, "the mirror may not Write it")
+    node.unwritable["mm2py-offset-map.A.internal"] = error
+    node.start()
+
+    def named() -> dict[str, str]:
+        return dict(node.herder.node_snapshot().problems)
+
+    await until(lambda: named() == {"topic mm2py-offset-map.A.internal": str(error)})
+    node.unwritable.clear()
+    await cluster.clock.advance(RIGHTS_EVERY_S + 0.1)
+    await until(lambda: not named())
 
 
 # ---- what RUNNING work does not copy is its trace, the same on every worker, and goes with its cause
