@@ -573,7 +573,8 @@ class FlowChanges:
         """Return the changes of a flow that nothing runs for here: another worker may just have made or deleted it."""
         fleet = self._parts.fleet
         file = fleet.file(flow)
-        config = fleet.resolve(next(iter(source_configs(file)), {}))
+        of_source = source_configs(file)
+        config: Mapping[str, str] = fleet.resolve(of_source[0]) if of_source else {}
         try:
             async with asyncio.timeout(STORED_S):
                 records = await self._parts.stored_changes(flow, config, self._parts.clock)

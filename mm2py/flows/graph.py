@@ -241,10 +241,9 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
     """
     names = _names([after, before], topics)
     edges, circles, effort = _edges(after), dict[frozenset[FlowName], Cycle](), _Effort(len(names))
-    try:
+    old: Sequence[_Edge] = ()
+    with suppress(ConfigError):
         old = _edges(before)
-    except ConfigError:
-        old = []
     cores: dict[Sequence[_Edge], Sequence[_Edge]] = {}
     rings: dict[tuple[Sequence[_Edge], Sequence[_Edge]], Sequence[_Edge]] = {}
     for topic in names:

@@ -57,6 +57,10 @@ def unfinished_job(herder: Herder) -> Job | None:
     return None if job is None or job.state.is_over else job
 
 
+def _says_itself(_partition: TopicPartition) -> str:
+    return ""
+
+
 def _not_copied(herder: Herder, partition: TopicPartition) -> str:
     """Return why nobody copies a partition that the flow's workers leave to a job; empty while the job lives and its lane renews."""
     store = herder.backfills
@@ -260,7 +264,7 @@ def read_flow(herder: Herder) -> FlowWork:
     failure = "" if herder.failure is None else str(herder.failure)
     # What a stream does not copy is a problem of its own (``StreamWatch``).
     on_spark = any(it.copies and engine(it.info.config) == "spark" for it in connectors)
-    not_copied = (lambda _: "") if on_spark else partial(_not_copied, herder)
+    not_copied = _says_itself if on_spark else partial(_not_copied, herder)
     return FlowWork(
         connectors, failure, str(herder.flow), not_copied, _disabled(herder, connectors)
     )
