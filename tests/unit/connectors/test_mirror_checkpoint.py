@@ -22,11 +22,10 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext
 from mm2py.types import TopicPartition
 from mm2py_connectors import offset_translator
-from mm2py_connectors.group_sync import GroupSync
 from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
-from tests.unit.connectors.group_fakes import FakeGroups, GroupRegion, commit_record
+from tests.unit.connectors.group_fakes import GroupRegion, commit_record
 from tests.unit.connectors.mirror_fakes import flow_config
 
 CONFIG = flow_config("MirrorCheckpointConnector", checkpoints_topic_replication_factor="1")
@@ -844,26 +843,6 @@ async def test_nothing_is_written_while_the_task_is_paused(region: GroupRegion) 
         assert len(region.at_target.commits) == written
         await bench.polled(3)
         assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == 102
-
-
-async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> None:
-    context, looks = FakeTaskContext("MirrorCheckpointConnector-0"), 0
-
-    def may_write() -> bool:
-        nonlocal looks
-        looks += 1
-        return False
-
-    tp = TopicPartition("A.t", 0)
-    known = {"g": {tp: Checkpoint("g", tp, 5, 5, "")}}
-    sync = GroupSync(FakeGroups(), known, context=context, may_write=may_write)
-    sync.want(["g"])
-    running = asyncio.create_task(sync.run(None))
-    for _ in range(200):
-        await context.clock.advance(0.05)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert looks < 40
 
 
 async def test_where_another_flow_writes_into_the_same_copy_no_group_has_a_place() -> None:

@@ -602,7 +602,7 @@ def test_the_history_has_what_was_done_before_a_failure_and_a_repeat_does_the_re
 ) -> None:
     before, store = orders.herders[AB], orders.stores[AB]
     now = orders.herders[AB] = CutOff(AB, store=store)
-    now.configs = {it: before.configs[NAME] for it in (CHECKPOINTS, NAME)}
+    now.configs = {CHECKPOINTS: before.configs[NAME], NAME: before.configs[NAME]}
     now.states, now.snapshot = {it: state(it) for it in now.configs}, before.snapshot
     assert orders.ask("POST", f"/flows/A->B/{action}").status == 503
 
