@@ -489,9 +489,8 @@ class FlowChanges:
                 errors = await self._errors(config)
                 former = before.get(name) or store.file_config(name)
                 if errors and former:
-                    with contextlib.suppress(
-                        HerderError
-                    ):  # what was wrong before is no fault of this change
+                    # What was wrong before is no fault of this change.
+                    with contextlib.suppress(HerderError):
                         known = await self._errors(former)
                         errors = [it for it in errors if it not in known]
                 if errors:

@@ -284,9 +284,8 @@ class LedgerStore(EventSink):
             for number, record in batch.items():
                 now = self._queue[number]
                 if isinstance(now, LedgerRecord) and isinstance(record, LedgerRecord):
-                    if (
-                        now != record
-                    ):  # it has grown meanwhile; what was queued later comes after it
+                    # It may have grown meanwhile; what was queued later comes after it.
+                    if now != record:
                         rest = replace(now.event, first_offset=record.event.last_offset + 1)
                         self._queue[number] = replace(now, event=rest)
                         continue

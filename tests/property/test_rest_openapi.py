@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, Final, cast
 from urllib.parse import quote, quote_from_bytes
 
@@ -26,6 +27,9 @@ from tests.property.effort import examples
 from tests.unit.rest.connect_document import connect_document
 from tests.unit.rest.paper_worker import NAME, PaperWorker
 from tests.unit.rest.rest_fakes import FakeHerder, flow, parts_of, state
+
+# schemathesis loads it at its first use, and CPython 3.11 may fail to compile it beside the worker's thread.
+import_module("schemathesis.specs.openapi.schemas")
 
 BASE: Final = "http://worker:8083"
 AS_SENT: Final = SanitizationConfig(enabled=False)

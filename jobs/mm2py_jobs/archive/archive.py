@@ -60,8 +60,6 @@ FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
 
 _GROUP_BYTES: Final = 8 * 1024 * 1024
-
-
 _ALL: Final = 2**63 - 1
 
 
@@ -281,9 +279,8 @@ async def _batch_at(reader: RangeReader, tp: TopicPartition, offset: int, end: i
                 # A converted one begins where it was asked for.
                 return -1 if batches[0].runs else batches[0].base_offset
     except (PartitionError, ProtocolError, FatalServerError) as error:
-        log.info(
-            "partition is archived in one part partition=%s cause=%s", tp, error
-        )  # its lane says why
+        # Its lane says why, in the report.
+        log.info("partition is archived in one part partition=%s cause=%s", tp, error)
     return -1
 
 

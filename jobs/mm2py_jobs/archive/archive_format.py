@@ -126,7 +126,7 @@ def partition_folder(tp: TopicPartition) -> str:
 
 def manifest_name(tp: TopicPartition, begins: int) -> str:
     """Return the name of the manifest that speaks from ``begins`` on: two writers of the same range meet there."""
-    return f"{partition_folder(tp)}/{begins:020d}.json"
+    return f"{partition_folder(tp)}/{begins:020d}.{_PUBLISHED}"
 
 
 def staged_name(tp: TopicPartition, begins: int) -> str:

@@ -136,7 +136,7 @@ class Examined:
     @property
     def syncs_share_groups(self) -> bool:
         """The same of the start offsets of share groups."""
-        chosen = self.connector.get("sync.share.group.offsets.enabled")
+        chosen = self.of_groups.get("sync.share.group.offsets.enabled")
         return parse_boolean_leniently(chosen, absent=self.syncs_groups)
 
     async def topics(self, side: Side) -> Mapping[str, TopicDescription]:

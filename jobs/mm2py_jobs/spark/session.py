@@ -153,9 +153,9 @@ class SparkPlace:
 
     def open(self, name: str = "mm2py") -> OpenSession:
         """Open a session there; see ``open_session``."""
-        opened = open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
-        opened.lanes = self.lanes
-        return opened
+        return open_session(
+            self.master, name=name, wait_executors_s=self.wait_executors_s, lanes=self.lanes
+        )
 
 
 def open_session(
@@ -164,6 +164,7 @@ def open_session(
     name: str = "mm2py",
     settings: Mapping[str, str] | None = None,
     wait_executors_s: float = WAIT_EXECUTORS_S,
+    lanes: int = 0,
 ) -> OpenSession:
     """Open a session on ``master``; without one use the session that exists, else all cores of this machine.
 
@@ -179,7 +180,7 @@ def open_session(
     existing = _existing_session()
     if existing is not None:
         _check_same_master(existing, master)
-        return OpenSession(existing, owned=False, wait_executors_s=wait_executors_s)
+        return OpenSession(existing, owned=False, wait_executors_s=wait_executors_s, lanes=lanes)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
     master_url = _with_attempts(master or ("" if submitted else "local[*]"))
@@ -204,7 +205,7 @@ def open_session(
         ) from error
     if not _is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
-    return OpenSession(spark, owned=not submitted, wait_executors_s=wait_executors_s)
+    return OpenSession(spark, owned=not submitted, wait_executors_s=wait_executors_s, lanes=lanes)
 
 
 def run_lanes(

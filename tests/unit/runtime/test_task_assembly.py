@@ -18,6 +18,7 @@ from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskA
 from mm2py.testing.waiting import until
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
+    AskingTask,
     BareTransform,
     EagerClock,
     FakeTask,
@@ -436,15 +437,21 @@ async def test_a_task_starts_again_without_what_a_backfill_copies(stage: HostSta
     assert again.stopped == 0
 
 
-async def test_what_is_taken_over_holds_no_other_up_and_may_be_kept_out_again_meanwhile(
-    stage: HostStage,
-) -> None:
+async def taking_over(stage: HostStage) -> AskingTask:
+    """Start a task and give a partition back to it, the position of which cannot be read yet."""
     await stage.host.keep_out(frozenset({ORDERS}))
     await stage.started(topics="orders,bills")
     task = stage.tasks[0]
     task.readable.clear()
     await stage.host.keep_out(frozenset())
     await until(lambda: task.take_overs == 1)
+    return task
+
+
+async def test_what_is_taken_over_holds_no_other_up_and_may_be_kept_out_again_meanwhile(
+    stage: HostStage,
+) -> None:
+    task = await taking_over(stage)
     task.rounds.append([outgoing("bills", 0, 3)])
     polls = task.polls
     await until(lambda: not task.rounds and task.polls > polls + 3)
@@ -456,12 +463,7 @@ async def test_what_is_taken_over_holds_no_other_up_and_may_be_kept_out_again_me
 
 
 async def test_what_is_paused_while_it_is_taken_over_is_not_read(stage: HostStage) -> None:
-    await stage.host.keep_out(frozenset({ORDERS}))
-    await stage.started(topics="orders,bills")
-    task = stage.tasks[0]
-    task.readable.clear()
-    await stage.host.keep_out(frozenset())
-    await until(lambda: task.take_overs == 1)
+    task = await taking_over(stage)
     stage.host.hold(frozenset({ORDERS}))
     task.held.clear()
     task.readable.set()
