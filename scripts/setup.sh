@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# A linked .venv is another tree's, which sets it up (scripts/hostile.sh).
+[ ! -L .venv ] || exit 0
+
 what=${1:?demo or dev}
 python=.venv/bin/python
 
@@ -64,6 +67,11 @@ else
     "${pip[@]}" install --no-deps --no-build-isolation --editable .
     install=("${pip[@]}" install)
 fi
+# CPython 3.11 reads .pth files in the locale's encoding: under LC_ALL=C it would not start below a path with an umlaut.
+for pth in .venv/lib/python3*/site-packages/_mm2py.pth; do
+    paths=$(<"$pth")
+    printf '%s\n' "${paths//"$PWD"/../../../..}" >"$pth"
+done
 if [ ${#kerberos[@]} -gt 0 ]; then
     "${install[@]}" --require-hashes "${kerberos[@]}" ||
         echo 'setup: the package gssapi cannot be compiled: tests of Kerberos are skipped' >&2
