@@ -230,10 +230,11 @@ class _RestoreRun:
         self.checked = plan
 
     def _is_lost(self, refused: Refusal) -> bool:
-        """Whether what a former run has restored is gone: another one would continue behind it."""
+        """Whether what a former run has restored, or what comes next, is gone: another one would continue behind it."""
         key = TopicPartition(refused.topic, refused.partition)
         lease = self._session.store.leases.get(key)
-        return key in self._restore.emptied and lease is not None and lease.records > 0
+        is_emptied = key in self._restore.emptied and lease is not None and lease.records > 0
+        return is_emptied or key in self._restore.cut_off
 
     async def _is_unfinished(self) -> bool:
         await self._session.open_if_there()
@@ -278,7 +279,8 @@ class _RestoreRun:
             key.topic: ArchivedTopic(log.topic.topic, log.topic.topic_id, log.target_topic)
             for key, log in self._restore.logs.items()
         }
-        archive = TaskArchive(self._root, topics, {})
+        begins = {key: log.begins for key, log in self._restore.logs.items()}
+        archive = TaskArchive(self._root, topics, {}, begins)
         return {**self._session.flow.connector, ARCHIVE: archive.to_text()}
 
     def rows(self) -> list[dict[str, object]]:

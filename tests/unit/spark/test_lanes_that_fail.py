@@ -17,6 +17,7 @@ class OneSlot:
     """A session and its context: a task that raises in each of its three attempts ends the job."""
 
     master = "local[1,3]"
+    defaultParallelism = 1  # noqa: N815 - Spark's name
 
     def __init__(self) -> None:
         self.attempt = 0
