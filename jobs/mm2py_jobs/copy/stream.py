@@ -208,6 +208,14 @@ class StreamDriver:
                 )
         self._renewed = renewed
 
+    async def widen(self, lanes: int) -> None:
+        """Note that so many lanes may be dealt, before they are: as many are fenced by who comes next (2).
+
+        A cluster has more executors by now than when the stream began.
+        """
+        if lanes > self.job.lanes:
+            await self._claim.write([replace(self.job, lanes=lanes)])
+
     async def follow(self, partitions: StreamPartitions) -> None:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
 

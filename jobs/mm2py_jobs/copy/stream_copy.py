@@ -103,6 +103,19 @@ class CopyTotals:
         return f"ended, {ended}: {copied}{standing_text(self.standing)}"
 
 
+def check_failed(progress: Mapping[str, object]) -> None:
+    """Say which lanes of a term have failed; the next one deals their partitions again.
+
+    Raises:
+        FatalError: all of them.
+    """
+    failed, cause = progress["failed_partitions"], progress["failure"]
+    if failed == progress["partitions"]:
+        raise FatalError(f"every lane failed: {cause}")
+    if failed:
+        log.warning("lanes failed, the others go on partitions=%s cause=%s", failed, cause)
+
+
 @final
 class StreamCopy:
     """The copy under one config: a driver, and one query after the other where one fails."""
@@ -207,10 +220,11 @@ class StreamCopy:
         """
         from mm2py_jobs.spark.stream_query import StreamQuery  # it loads pyspark
 
-        session = self._session
+        session, slots = self._session, self._opened.slots
+        await self._driver.widen(slots)
         spec = StreamSpec(
             lane=session.lane(self._driver.job, self._topics.task),
-            slots=self._opened.slots,
+            slots=slots,
             seconds=self._order.term_s,
         )
         query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
@@ -241,6 +255,7 @@ class StreamCopy:
                 self._warm.set()
         self._totals.note(self._session.store.leases)
         for progress in await asyncio.to_thread(query.new_progress):
+            check_failed(progress)
             self._backoff.reset()
             self._failures = 0
             await self._driver.proven()
