@@ -24,6 +24,8 @@ from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
+from mm2py_jobs.copy import stream_terms
+from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lanes import (
     TASK_STARTS,
     CopyProgress,
@@ -34,11 +36,13 @@ from mm2py_jobs.copy.lanes import (
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
 from mm2py_jobs.copy.stream import (
     STUCK_BEATS,
+    PlannedTerm,
     StreamDriver,
     StreamPartitions,
     deal_term,
     standing_still,
 )
+from mm2py_jobs.copy.stream_terms import StreamSpec
 from tests.unit.spark.driver_fakes import FAILOVER, ONE, THREE, TWO, JobStage, TopicWriter, lease_of
 
 BOTH = StreamPartitions(frozenset({ONE, TWO}))
@@ -696,3 +700,36 @@ async def test_a_term_ends_early_when_dealt_anew_or_its_bytes_are_copied(what: s
     await stage.pass_s(1)
     assert (await stage.task).left == 1
     assert len(stage.copy.stopped) == 1
+
+
+# -- the plan of a term
+
+
+@pytest.mark.parametrize("side", ["target", "source"])
+async def test_a_cluster_that_does_not_answer_ends_no_query(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """Nothing is dealt meanwhile; a query that fails is counted, and after six the stream ends."""
+    stage = await begun()
+
+    class Target:
+        def __init__(self, *_: object) -> None:
+            self.jobs = stage.store
+
+        async def open(self) -> None:
+            if side == "target":
+                raise RetriableError("nobody is there")
+
+        async def close(self) -> None: ...
+
+    async def no_ends(*_: object) -> Mapping[TopicPartition, int]:
+        raise RetriableError("nobody is there")
+
+    monkeypatch.setattr(stream_terms, "FlowTarget", Target)
+    monkeypatch.setattr(stream_terms, "log_ends", no_ends)
+    lane = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
+    spec = StreamSpec(lane=lane, slots=2, seconds=10)
+    planning = asyncio.ensure_future(stream_terms.planned_term(spec, 1, 0, stage.clock))
+    await stage.passing(asyncio.wait_for(planning, None))
+    assert planning.result() == PlannedTerm()
+    await stage.driver.close()
