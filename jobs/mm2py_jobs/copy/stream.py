@@ -252,10 +252,10 @@ class StreamDriver:
                 f"where the source's logs begin is not known now of {some_of(waiting, _SHOWN)}: they wait, all others are copied"
             )
 
-    async def proven(self) -> None:
-        """Forget why the last query failed: this one copies."""
-        if self.job.cause:
-            await self._claim.write([replace(self.job, cause="")])
+    async def proven(self, failure: str = "") -> None:
+        """Forget why the last query failed: this one copies; ``failure``: why some of its lanes do not."""
+        if self.job.cause != failure:
+            await self._claim.write([replace(self.job, cause=failure)])
 
     async def wait_recalled(self) -> str:
         """Return why the flow's workers are to copy again, once they ask for it.

@@ -103,8 +103,8 @@ class CopyTotals:
         return f"ended, {ended}: {copied}{standing_text(self.standing)}"
 
 
-def check_failed(progress: Mapping[str, object]) -> None:
-    """Say which lanes of a term have failed; the next one deals their partitions again.
+def failure_of(progress: Mapping[str, object]) -> str:
+    """Return which lanes of a term have failed, empty for none; the next one deals their partitions again.
 
     Raises:
         FatalError: all of them.
@@ -112,8 +112,7 @@ def check_failed(progress: Mapping[str, object]) -> None:
     failed, cause = progress["failed_partitions"], progress["failure"]
     if failed == progress["partitions"]:
         raise FatalError(f"every lane failed: {cause}")
-    if failed:
-        log.warning("lanes failed, the others go on partitions=%s cause=%s", failed, cause)
+    return f"lanes of {failed} partitions failed, the others go on: {cause}" if failed else ""
 
 
 @final
@@ -255,11 +254,13 @@ class StreamCopy:
                 self._warm.set()
         self._totals.note(self._session.store.leases)
         for progress in await asyncio.to_thread(query.new_progress):
-            check_failed(progress)
+            failure = failure_of(progress)
             self._backoff.reset()
             self._failures = 0
-            await self._driver.proven()
+            await self._driver.proven(failure)
             self._totals.terms += 1
+            if failure:
+                log.warning("%s", failure)
             log.info("term ended %s", " ".join(f"{key}={it}" for key, it in progress.items()))
 
     async def _follow(self) -> None:
