@@ -139,6 +139,8 @@ class StreamDriver:
         self._beats: asyncio.Task[None] | None = None
         self._renewed: dict[int, tuple[int, int]] = {}
         """Lane that copies -> its newest record, and the driver's beat when that was seen first."""
+        self._asked_back: set[TopicPartition] = set()
+        """Partitions that the flow copies no more, and whose lanes were told to end."""
 
     @property
     def job(self) -> Job:
@@ -240,12 +242,23 @@ class StreamDriver:
             await self._close(str(error))
             raise
         waiting = await self._place(new, partitions.late)
-        if gone or not waiting or len(waiting) < len(new):
+        copied = {
+            tp
+            for tp, it in kept.items()
+            if tp not in partitions.chosen and it.state is LeaseState.COPYING
+        }
+        is_first = not self.has_partitions and not waiting
+        if is_first or len(waiting) < len(new) or copied - self._asked_back:
             await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
             log.info(
                 "partitions of the stream partitions=%d new=%d",
                 len(partitions.chosen),
                 len(new) - len(waiting),
+            )
+        self._asked_back = copied
+        if copied:
+            raise RetriableError(
+                f"the flow copies {some_of(sorted(map(str, copied)), _SHOWN)} no more: given back when their lanes have ended"
             )
         if waiting:
             raise RetriableError(

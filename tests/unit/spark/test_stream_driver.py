@@ -209,6 +209,26 @@ async def test_partitions_that_come_later_begin_at_their_first_record() -> None:
     await stage.driver.close()
 
 
+async def test_a_partition_that_goes_while_a_lane_copies_it_is_given_back_when_that_has_ended() -> (
+    None
+):
+    stage = await begun()
+    turn = stage.job.turn
+    await stage.copies(TWO)
+    for _ in range(2):
+        with pytest.raises(RetriableError, match="t-1 no more"):
+            await stage.passing(stage.driver.follow(StreamPartitions(frozenset({ONE}))))
+        await stage.store.refresh()
+        assert stage.job.turn == turn + 1  # the other lanes are dealt anew once
+    lease = replace(stage.store.leases[TWO], state=LeaseState.RESERVED, cause="no such topic")
+    await stage.store.post([lease])
+    await stage.passing(stage.driver.follow(StreamPartitions(frozenset({ONE}))))
+    await stage.store.refresh()
+    assert (set(stage.store.kept_out()), stage.job.turn) == ({ONE}, turn + 1)
+    assert standing_still(stage.store.leases) == {}
+    await stage.driver.close()
+
+
 async def test_a_late_partition_without_a_leader_waits_alone() -> None:
     stage = Stage()
     stage.flow.leaderless, stage.flow.starts = {THREE}, {TWO: 4, THREE: 7}
