@@ -8,6 +8,7 @@ neither replaces the other's file, and readers join them (``archive_format.chain
 import errno
 import importlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,8 +26,8 @@ _WITHOUT_LINKS: Final = frozenset(
 )
 """What file systems without hard links answer: FUSE over a bucket, FAT, some network mounts."""
 
-_WHOLE: Final = frozenset(("s3", "gcs", "abfs"))
-"""Stores that show a file only when all of it is written."""
+_WHOLE: Final = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "az", "adl", "oss", "memory"))
+"""Stores of pyarrow and fsspec that show a file only when all of it is written."""
 
 
 class _UrlToFs(Protocol):
@@ -49,6 +50,13 @@ class ArchiveStore:
     def _is_local(self) -> bool:
         return isinstance(self._system, fs.LocalFileSystem)
 
+    @property
+    def _fresh(self) -> fs.FileSystem:
+        """The file system without what fsspec remembers of folders: other processes write there."""
+        if isinstance(self._system, fs.PyFileSystem):
+            cast("fs.FSSpecHandler", self._system.handler).fs.invalidate_cache()
+        return self._system
+
     def read(self, name: str) -> bytes:
         """Return a whole file.
 
@@ -56,7 +64,7 @@ class ArchiveStore:
             FatalError: it is not there, or cannot be read.
         """
         try:
-            with self._system.open_input_stream(self._at(name)) as stream:
+            with self._fresh.open_input_stream(self._at(name)) as stream:
                 return stream.read()
         except OSError as error:
             raise FatalError(f"archive file {name} below {self.path}: {error}") from error
@@ -108,7 +116,7 @@ class ArchiveStore:
     def names(self, folder: str) -> list[str]:
         """Return the names of the files and folders in a folder, sorted; none if it does not exist."""
         selector = fs.FileSelector(self._at(folder), allow_not_found=True)
-        return sorted(it.base_name for it in self._system.get_file_info(selector))
+        return sorted(it.base_name for it in self._fresh.get_file_info(selector))
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -184,7 +192,7 @@ class ArchiveStore:
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
-        if self._system.type_name in _WHOLE:
+        if _WHOLE.intersection(re.findall(r"\w+", self._system.type_name)):
             self._write(name, data)
             return
         temporary = f"{name}.{secrets.token_hex(4)}.tmp"

@@ -3,8 +3,10 @@
 import asyncio
 import errno
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -22,6 +24,7 @@ from mm2py_jobs.archive.archive_format import (
     partition_folder,
     publish_staged,
     put_manifest,
+    range_of_chain,
     topic_of,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
@@ -239,6 +242,69 @@ def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
     assert {it for it, _, _ in found} == {"short.parquet", "wide.parquet", "later.parquet"} or {
         it for it, _, _ in found
     } == {"wide.parquet", "later.parquet"}
+
+
+class Remembering:
+    """A file system of fsspec, over a folder: it answers from what it has listed before."""
+
+    protocol = "sftp"
+
+    def __init__(self) -> None:
+        self._listed: dict[str, dict[str, dict[str, object]]] = {}
+        self.moved: list[str] = []
+
+    def invalidate_cache(self) -> None:
+        self._listed.clear()
+
+    def find(self, folder: str, **_: object) -> dict[str, dict[str, object]]:
+        if folder not in self._listed:
+            self._listed[folder] = {
+                str(it): {"type": "directory" if it.is_dir() else "file", "size": 1}
+                for it in Path(folder).iterdir()
+            }
+        return self._listed[folder]
+
+    def isdir(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def isfile(self, path: str) -> bool:
+        return path in self.find(str(Path(path).parent))
+
+    def mkdir(self, path: str, *, create_parents: bool) -> None:
+        Path(path).mkdir(parents=create_parents, exist_ok=True)
+
+    def open(self, path: str, mode: str) -> object:
+        if "w" in mode:
+            self._listed.clear()
+        return Path(path).open(mode)
+
+    def rm(self, path: str) -> None:
+        Path(path).unlink()
+
+    def mv(self, source: str, target: str, *, recursive: bool) -> None:
+        assert recursive
+        self.moved.append(target)
+        Path(source).rename(target)
+
+
+def test_a_file_system_that_remembers_its_folders_shows_what_another_process_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = Remembering()
+    core = SimpleNamespace(url_to_fs=lambda _url: (system, str(tmp_path)))
+    monkeypatch.setitem(sys.modules, "fsspec.core", core)  # type: ignore[misc]
+    store, other = ArchiveStore("remembered://x"), ArchiveStore(str(tmp_path))
+    manifest = staged_file(0, 10, "a")[1]
+    assert put_manifest(store, manifest)
+    assert range_of_chain(store, T) == (0, 10)
+    assert [it.rpartition(".")[2] for it in system.moved] == ["json"]  # as a whole
+    assert put_manifest(other, staged_file(10, 20, "b")[1])
+    assert range_of_chain(store, T) == (0, 20)
+    assert not put_manifest(store, staged_file(10, 15, "c")[1])
+    assert [it.file for it in chain_of(store, T)] == ["a.parquet", "b.parquet"]
 
 
 async def test_what_killed_attempts_have_left_is_no_second_row_of_a_record(
