@@ -165,7 +165,10 @@ class StreamCopy:
         following: asyncio.Task[object] = asyncio.ensure_future(self._follow())
         try:
             await asyncio.wait({*ends, copying, following}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (copying, following, *ends):
+            if not self._driver.dealing:
+                # It was refused, and gives everything back: the beats and the query end by that, and are no cause.
+                await asyncio.wait({following})
+            for task in (following, copying, *ends):
                 if task.done():
                     task.result()
             ended = next(why for task, why in ends.items() if task.done())
