@@ -1,11 +1,8 @@
 """Streams over a topic in memory and lanes over fakes; the names are the invariants of ``mm2py_jobs.copy.stream`` and ``lanes``."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -27,8 +24,6 @@ from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
-from mm2py_jobs.copy import stream_terms
-from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lanes import (
     TASK_STARTS,
     CopyProgress,
@@ -39,24 +34,12 @@ from mm2py_jobs.copy.lanes import (
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
 from mm2py_jobs.copy.stream import (
     STUCK_BEATS,
-    PlannedTerm,
     StreamDriver,
     StreamPartitions,
     deal_term,
     standing_still,
 )
-from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
-from mm2py_jobs.copy.stream_terms import StreamSpec
-from mm2py_jobs.spark.session import OpenSession
-from mm2py_workers.signals import StopSignal
 from tests.unit.spark.driver_fakes import FAILOVER, ONE, THREE, TWO, JobStage, TopicWriter, lease_of
-from tests.unit.spark.test_lanes_that_fail import OneSlot
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from mm2py_jobs.copy.backfill_flow import BackfillSession
-    from mm2py_jobs.copy.stream_topics import StreamTopics
 
 BOTH = StreamPartitions(frozenset({ONE, TWO}))
 
@@ -733,122 +716,3 @@ async def test_a_term_ends_early_when_dealt_anew_or_its_bytes_are_copied(what: s
     await stage.pass_s(1)
     assert (await stage.task).left == 1
     assert len(stage.copy.stopped) == 1
-
-
-# -- the plan of a term
-
-
-@pytest.mark.parametrize("side", ["target", "source"])
-async def test_a_cluster_that_does_not_answer_ends_no_query(
-    monkeypatch: pytest.MonkeyPatch, side: str
-) -> None:
-    """Nothing is dealt meanwhile; a query that fails is counted, and after six the stream ends."""
-    stage = await begun()
-
-    class Target:
-        def __init__(self, *_: object) -> None:
-            self.jobs = stage.store
-
-        async def open(self) -> None:
-            if side == "target":
-                raise RetriableError("nobody is there")
-
-        async def close(self) -> None: ...
-
-    async def no_ends(*_: object) -> Mapping[TopicPartition, int]:
-        raise RetriableError("nobody is there")
-
-    monkeypatch.setattr(stream_terms, "FlowTarget", Target)
-    monkeypatch.setattr(stream_terms, "log_ends", no_ends)
-    lane = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
-    spec = StreamSpec(lane=lane, slots=2, seconds=10)
-    planning = asyncio.ensure_future(stream_terms.planned_term(spec, 1, 0, stage.clock))
-    await stage.passing(asyncio.wait_for(planning, None))
-    assert planning.result() == PlannedTerm()
-    await stage.driver.close()
-
-
-# -- what ends a copy
-
-
-class Query:
-    """A query of Spark that ends as soon as the stream does."""
-
-    stage: Stage
-
-    def __init__(self, *_: object) -> None: ...
-
-    def start(self, *_: object, most_bytes: int) -> None: ...
-
-    def wait(self, _timeout_s: float) -> bool:
-        return not self.stage.job.state.is_copied
-
-    def has_run(self) -> bool:
-        return True
-
-    def new_progress(self) -> Sequence[Mapping[str, object]]:
-        return ()
-
-    def stop(self) -> None: ...
-
-
-class Topics:
-    """Finds a partition after a while, when a worker that does not answer has come."""
-
-    task: Mapping[str, str] = {}
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage, self._found = stage, {ONE, TWO}
-
-    def partitions(self) -> StreamPartitions:
-        return StreamPartitions(frozenset(self._found))
-
-    async def changed(self) -> None:
-        if THREE in self._found:
-            await asyncio.Event().wait()
-        self.lane = asyncio.ensure_future(self._copy())
-        self._stage.flow.members = ["frozen:1"]
-        self._found.add(THREE)
-
-    async def _copy(self) -> None:
-        while self._stage.job.state.is_copied:
-            await self._stage.copies(ONE)
-            await self._stage.clock.sleep(RENEW_S)
-
-
-async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of_the_query(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The lanes end, and with them the query, while the driver waits for leases that run out."""
-    stage = Stage()
-    monkeypatch.setattr(Query, "stage", stage, raising=False)
-    monkeypatch.setattr("mm2py_jobs.spark.stream_query.StreamQuery", Query)
-
-    async def here(function: Callable[..., object], *arguments: object, **named: object) -> object:
-        await stage.clock.sleep(0.1)
-        return function(*arguments, **named)
-
-    monkeypatch.setattr(asyncio, "to_thread", here)
-
-    async def unchanged() -> Mapping[str, str]:
-        return {}
-
-    lane = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
-    own = {it: getattr(stage.flow, it) for it in dir(stage.flow) if not it.startswith("_")}
-    session = SimpleNamespace(**own, claim=stage.claim, store=stage.store, name="A->B")
-    session.lane = lambda *_: lane
-    session.flow = SimpleNamespace(current_connector=unchanged, connector={})
-    copy = StreamCopy(
-        StreamOrder(Path("f"), "A->B", "", "", 10, 0),
-        cast("BackfillSession", session),
-        cast("StreamTopics", Topics(stage)),
-        OpenSession(cast("SparkSession", OneSlot()), owned=False),
-        CopyTotals(),
-        StopSignal(),
-        stage.clock,
-    )
-    await stage.store.start()
-    with pytest.raises(BackfillRefusedError, match="have not let go"):
-        await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
-    await stage.store.refresh()
-    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})

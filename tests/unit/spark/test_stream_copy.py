@@ -1,0 +1,144 @@
+"""The copy of a stream under one config, and the plans of its terms, over a topic in memory and a query that is none of Spark's."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from mm2py.errors import RetriableError
+from mm2py.mirror.backfills import JobState
+from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy import stream_terms
+from mm2py_jobs.copy.backfill_lane import BackfillLane
+from mm2py_jobs.copy.lease import RENEW_S
+from mm2py_jobs.copy.stream import PlannedTerm, StreamPartitions
+from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
+from mm2py_jobs.copy.stream_terms import StreamSpec
+from mm2py_jobs.spark.session import OpenSession
+from mm2py_workers.signals import StopSignal
+from tests.unit.spark.driver_fakes import ONE, THREE, TWO
+from tests.unit.spark.test_lanes_that_fail import OneSlot
+from tests.unit.spark.test_stream_driver import Stage, begun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mm2py_jobs.copy.backfill_flow import BackfillSession
+    from mm2py_jobs.copy.stream_topics import StreamTopics
+
+LANE = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
+
+
+@pytest.mark.parametrize("side", ["target", "source"])
+async def test_a_cluster_that_does_not_answer_ends_no_query(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """Nothing is dealt meanwhile; a query that fails is counted, and after six the stream ends."""
+    stage = await begun()
+
+    class Target:
+        def __init__(self, *_: object) -> None:
+            self.jobs = stage.store
+
+        async def open(self) -> None:
+            if side == "target":
+                raise RetriableError("nobody is there")
+
+        async def close(self) -> None: ...
+
+    async def no_ends(*_: object) -> Mapping[TopicPartition, int]:
+        raise RetriableError("nobody is there")
+
+    monkeypatch.setattr(stream_terms, "FlowTarget", Target)
+    monkeypatch.setattr(stream_terms, "log_ends", no_ends)
+    spec = StreamSpec(lane=LANE, slots=2, seconds=10)
+    planning = asyncio.ensure_future(stream_terms.planned_term(spec, 1, 0, stage.clock))
+    await stage.passing(asyncio.wait_for(planning, None))
+    assert planning.result() == PlannedTerm()
+    await stage.driver.close()
+
+
+class Query:
+    """A query of Spark that ends as soon as the stream does."""
+
+    stage: Stage
+
+    def __init__(self, *_: object) -> None: ...
+
+    def start(self, *_: object, most_bytes: int) -> None: ...
+
+    def wait(self, _timeout_s: float) -> bool:
+        return not self.stage.job.state.is_copied
+
+    def has_run(self) -> bool:
+        return True
+
+    def new_progress(self) -> Sequence[Mapping[str, object]]:
+        return ()
+
+    def stop(self) -> None: ...
+
+
+class Topics:
+    """Finds a partition after a while, when a worker that does not answer has come."""
+
+    task: Mapping[str, str] = {}
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._found = stage, {ONE, TWO}
+
+    def partitions(self) -> StreamPartitions:
+        return StreamPartitions(frozenset(self._found))
+
+    async def changed(self) -> None:
+        if THREE in self._found:
+            await asyncio.Event().wait()
+        self.lane = asyncio.ensure_future(self._copy())
+        self._stage.flow.members = ["frozen:1"]
+        self._found.add(THREE)
+
+    async def _copy(self) -> None:
+        while self._stage.job.state.is_copied:
+            await self._stage.copies(ONE)
+            await self._stage.clock.sleep(RENEW_S)
+
+
+async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lanes end, and with them the query, while the driver waits for leases that run out."""
+    stage = Stage()
+    monkeypatch.setattr(Query, "stage", stage, raising=False)
+    monkeypatch.setattr("mm2py_jobs.spark.stream_query.StreamQuery", Query)
+
+    async def here(function: Callable[..., object], *arguments: object, **named: object) -> object:
+        await stage.clock.sleep(0.1)
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(asyncio, "to_thread", here)
+
+    async def unchanged() -> Mapping[str, str]:
+        return {}
+
+    own = {it: getattr(stage.flow, it) for it in dir(stage.flow) if not it.startswith("_")}
+    session = SimpleNamespace(**own, claim=stage.claim, store=stage.store, name="A->B")
+    session.lane = lambda *_: LANE
+    session.flow = SimpleNamespace(current_connector=unchanged, connector={})
+    copy = StreamCopy(
+        StreamOrder(Path("f"), "A->B", "", "", 10, 0),
+        cast("BackfillSession", session),
+        cast("StreamTopics", Topics(stage)),
+        OpenSession(cast("SparkSession", OneSlot()), owned=False),
+        CopyTotals(),
+        StopSignal(),
+        stage.clock,
+    )
+    await stage.store.start()
+    with pytest.raises(BackfillRefusedError, match="have not let go"):
+        await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
+    await stage.store.refresh()
+    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
