@@ -288,13 +288,11 @@ class StreamCopy:
             await self._topics.changed()
 
     async def _config_changes(self) -> None:
-        """Return when the flow's config is another one than at the begin."""
+        """Return when the flow's config is another one than at the begin, or it is not to be copied any more."""
         while True:
             await self._clock.sleep(CONFIG_LOOK_S)
             try:
-                config = await self._session.flow.current_connector()
+                if not await self._session.flow.is_unchanged():
+                    return
             except Mm2pyError as error:
                 log.debug("the flow's config cannot be read now cause=%s", error)
-                continue
-            if config != self._session.flow.connector:
-                return

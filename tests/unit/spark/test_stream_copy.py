@@ -11,13 +11,17 @@ import pytest
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import JobState
 from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_jobs import open_flow
 from mm2py_jobs.copy import stream_terms
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lease import RENEW_S
 from mm2py_jobs.copy.stream import PlannedTerm, StreamPartitions
 from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
+from mm2py_jobs.copy.stream_runs import check_engine
 from mm2py_jobs.copy.stream_terms import StreamSpec
+from mm2py_jobs.open_flow import FlowNow, OpenFlow, flow_of_file, flow_plan
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.signals import StopSignal
 from tests.unit.spark.driver_fakes import ONE, THREE, TWO
@@ -107,11 +111,8 @@ class Topics:
             await self._stage.clock.sleep(RENEW_S)
 
 
-async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of_the_query(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The lanes end, and with them the query, while the driver waits for leases that run out."""
-    stage = Stage()
+def a_copy(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, changes: bool = False) -> StreamCopy:
+    """Return a copy whose partitions ``Topics`` finds; ``changes``: the flow's config does."""
     monkeypatch.setattr(Query, "stage", stage, raising=False)
     monkeypatch.setattr("mm2py_jobs.spark.stream_query.StreamQuery", Query)
 
@@ -121,14 +122,14 @@ async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of
 
     monkeypatch.setattr(asyncio, "to_thread", here)
 
-    async def unchanged() -> Mapping[str, str]:
-        return {}
+    async def is_unchanged() -> bool:
+        return not changes
 
     own = {it: getattr(stage.flow, it) for it in dir(stage.flow) if not it.startswith("_")}
     session = SimpleNamespace(**own, claim=stage.claim, store=stage.store, name="A->B")
     session.lane = lambda *_: LANE
-    session.flow = SimpleNamespace(current_connector=unchanged, connector={})
-    copy = StreamCopy(
+    session.flow = SimpleNamespace(is_unchanged=is_unchanged)
+    return StreamCopy(
         StreamOrder(Path("f"), "A->B", "", "", 10, 0),
         cast("BackfillSession", session),
         cast("StreamTopics", Topics(stage)),
@@ -137,8 +138,69 @@ async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of
         StopSignal(),
         stage.clock,
     )
+
+
+async def ended(stage: Stage, copy: StreamCopy) -> CopyEnd:
     await stage.store.start()
+    try:
+        return await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
+    finally:
+        await stage.store.refresh()
+        assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+
+
+async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lanes end, and with them the query, while the driver waits for leases that run out."""
+    stage = Stage()
     with pytest.raises(BackfillRefusedError, match="have not let go"):
-        await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
-    await stage.store.refresh()
-    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+        await ended(stage, a_copy(stage, monkeypatch))
+
+
+async def test_a_copy_of_a_flow_that_changes_gives_everything_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    assert await ended(stage, a_copy(stage, monkeypatch, changes=True)) is CopyEnd.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("engine", "copies", "cause"),
+    [("worker", True, "its workers copy it"), ("spark", False, "is not enabled, or was deleted")],
+)
+def test_a_flow_that_spark_is_not_to_copy_is_refused(
+    engine: str, cause: str, *, copies: bool
+) -> None:
+    flow = SimpleNamespace(connector={"flow.engine": engine}, copies=copies)
+    session = SimpleNamespace(name="A->B", flow=flow)
+    with pytest.raises(BackfillRefusedError, match=cause):
+        check_engine(cast("BackfillSession", session))
+
+
+@pytest.mark.parametrize(
+    ("now", "unchanged"),
+    [
+        ({"flow.engine": "spark"}, True),
+        ({"flow.engine": "spark", "topics": "t"}, False),
+        ({"flow.engine": "spark", "enabled": "false"}, False),
+        (None, False),  # deleted over REST: the file has it still
+    ],
+)
+async def test_a_flow_that_is_disabled_or_deleted_over_rest_is_another_one_than_was_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, now: dict[str, str] | None, *, unchanged: bool
+) -> None:
+    file = tmp_path / "mm2.properties"
+    lines = ("clusters = A, B", "A.bootstrap.servers = a:9", "B.bootstrap.servers = b:9")
+    file.write_text("\n".join((*lines, "A->B.enabled = true", "A->B.flow.engine = spark")))
+    flow = OpenFlow(flow_plan(file, "A->B"), role="stream", clock=FakeClock())
+    opened = flow_of_file(flow.plan).connector
+    assert opened is not None
+    flow.connector, flow.copies = opened, True
+
+    async def in_force(*_: object) -> FlowNow:
+        return FlowNow(None if now is None else opened | now)
+
+    monkeypatch.setattr(open_flow, "flow_in_force", in_force)
+    assert await flow.is_unchanged() is unchanged
+    await flow.target.close()
