@@ -220,6 +220,21 @@ async def test_a_partition_whose_files_are_gone_since_it_was_planned_is_not_rest
     await task.stop()
 
 
+async def test_what_two_files_have_leaves_once(tmp_path: Path) -> None:
+    """As two writers of a store without hard links leave it."""
+    store = ArchiveStore(str(tmp_path))
+    for first, end in ((0, 20), (10, 40), (15, 30), (40, 50)):
+        publish(store, ONE, first, end)
+    topics = {ONE.topic: ArchivedTopic(ONE.topic, "", "A.one")}
+    context = FakeTaskContext()
+    archive = TaskArchive(str(tmp_path), topics, {ONE: 50}, {ONE: 0})
+    task = ArchiveTask(TaskArchive.parse(archive.to_text()), "A", context)
+    await task.start()
+    assert (await firsts(context, task)) == {ONE: list(range(0, 50, 5))}
+    assert context.covered == [(ONE, 49)]
+    await task.stop()
+
+
 async def test_a_rate_limits_what_is_handed_out(archive: TaskArchive) -> None:
     context = FakeTaskContext()
     size = len(a_batch(0))
