@@ -11,6 +11,7 @@ killed: that archives only what lies between.
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -67,6 +68,9 @@ log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
+
+TRIES: Final = 3
+"""How often a partition is read that cannot be read now, the others of its lane meanwhile; each try lasts ``default.api.timeout.ms``."""
 
 _GROUP_BYTES: Final = 8 * 1024 * 1024
 _ALL: Final = 2**63 - 1
@@ -441,9 +445,10 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     async with Cluster.of(properties, alias=str(lane["alias"])) as source:
         rate = rate_of(lane, source.clock)
         async with part_of_rate(lane, [rate]):
-            for row in cast(
-                "Sequence[tuple[str, int, int, int, int, bool, bool]]", lane["partitions"]
-            ):
+            rows = cast("Sequence[tuple[str, int, int, int, int, bool, bool]]", lane["partitions"])
+            waiting = deque((row, TRIES) for row in rows)
+            while waiting:
+                row, tries = waiting.popleft()
                 copied = _PartitionArchive(
                     store,
                     shape,
@@ -457,7 +462,10 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
                 except (PartitionError, ProtocolError, FatalServerError, ConfigError) as error:
                     cause = str(error)  # of this partition alone
                 except RetriableError as error:
-                    await Admin(source).list_topics()  # else it is of them all
+                    await Admin(source).list_topics()  # where that fails it is of them all
+                    if tries > 1:
+                        waiting.append((row, tries - 1))
+                        continue
                     cause = str(error)
                 answers.append(copied.answer(cause))
     return {"partitions": answers}

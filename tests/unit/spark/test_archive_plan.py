@@ -4,10 +4,10 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from pyarrow import parquet
@@ -35,6 +35,9 @@ from tests.kit.fakes.broker import FakeBroker
 from tests.unit.spark.test_archive_task import a_batch
 from tests.unit.spark.test_lanes_that_fail import OneSlot
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 Row = dict[str, object]
 AB = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -54,17 +57,25 @@ def sides(broker: FakeBroker) -> FlowSides:
         "source.cluster.alias": "A",
         "target.cluster.alias": "B",
         "source.cluster.bootstrap.servers": f"127.0.0.1:{broker.port}",
-        "source.consumer.default.api.timeout.ms": "2000",
+        "source.consumer.default.api.timeout.ms": "1000",
         "topics": ".*",
     }
     return FlowSides(AB, connector, {})
 
 
-async def archived(broker: FakeBroker, path: Path, shape: Shape = Shape.BATCHES) -> dict[str, Row]:
-    """Archive everything; return the rows of the report."""
-    spark = OneSlot()
-    opened = OpenSession(cast("OpenSession", spark), owned=False)  # type: ignore[arg-type]
-    report = await asyncio.to_thread(archive_flow, sides(broker), str(path), shape, lambda: opened)
+async def archived(
+    broker: FakeBroker,
+    path: Path,
+    shape: Shape = Shape.BATCHES,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, Row]:
+    """Archive everything, after something has happened ``before`` the lanes begin; return the rows of the report."""
+
+    def opened() -> OpenSession:
+        before()
+        return OpenSession(cast("SparkSession", OneSlot()), owned=False)
+
+    report = await asyncio.to_thread(archive_flow, sides(broker), str(path), shape, opened)
     return {
         f"{it['topic']}-{it['partition']}": it for it in cast("list[Row]", report["partitions"])
     }
@@ -102,6 +113,23 @@ async def test_what_cannot_be_archived_of_one_topic_ends_no_other(tmp_path: Path
     }
     assert (rows["well-0"]["from"], rows["well-0"]["to"]) == (5, 10)
     assert "archive to another folder" in str(rows["again--1"]["cause"])
+
+
+async def test_a_partition_that_loses_its_leader_while_it_is_archived_ends_no_other(
+    tmp_path: Path,
+) -> None:
+    names = ("a", "headless", "z")
+    async with FakeBroker(topics=dict.fromkeys(names, 1)) as broker:
+        for name in names:
+            broker.append(TopicPartition(name, 0), bytes(a_batch(0)))
+        leaders = broker.cluster.topics["headless"].leaders
+        rows = await archived(broker, tmp_path, before=lambda: leaders.update({0: -1}))
+        assert {it: row["records"] for it, row in rows.items()} == {
+            "a-0": 5,
+            "headless-0": 0,
+            "z-0": 5,
+        }
+        assert [it for it, row in rows.items() if row["cause"]] == ["headless-0"]
 
 
 class Reads:
