@@ -74,6 +74,8 @@ class CopyTotals:
         self.terms = self.records = self.bytes = 0
         self._cut_off = 0
         """Partitions whose lanes have not given them back."""
+        self.failure = ""
+        """Why the last query failed, or lanes of the last term."""
         self.standing: dict[TopicPartition, str] = {}
         """Why partitions were not copied when this was noted last."""
         self._seen: dict[TopicPartition, tuple[int, int]] = {}
@@ -100,7 +102,8 @@ class CopyTotals:
             else "positions are stored"
         )
         copied = f"{self.records:,} records in {self.terms:,} terms"
-        return f"ended, {ended}: {copied}{standing_text(self.standing)}"
+        failed = f"; Spark failed: {self.failure}" if self.failure else ""
+        return f"ended, {ended}: {copied}{standing_text(self.standing)}{failed}"
 
 
 def failure_of(progress: Mapping[str, object]) -> str:
@@ -206,7 +209,8 @@ class StreamCopy:
                 self._failures += 1
                 if isinstance(error, BackfillRefusedError) or self._failures >= MOST_FAILURES:
                     raise
-                cause, pause_s = str(error), self._backoff.next_s()
+                self._totals.failure = cause = str(error)
+                pause_s = self._backoff.next_s()
                 log.warning(
                     "query failed, another one begins pause_s=%.0f cause=%s", pause_s, error
                 )
@@ -262,6 +266,7 @@ class StreamCopy:
             self._failures = 0
             await self._driver.proven(failure)
             self._totals.terms += 1
+            self._totals.failure = failure
             if failure:
                 log.warning("%s", failure)
             log.info("term ended %s", " ".join(f"{key}={it}" for key, it in progress.items()))

@@ -164,6 +164,7 @@ class _Stream:
             "terms": totals.terms,
             "records": totals.records,
             "bytes": totals.bytes,
+            "cause": totals.failure,
             "stood_still": [
                 {"topic": tp.topic, "partition": tp.partition, "cause": cause}
                 for tp, cause in totals.standing.items()
@@ -172,7 +173,7 @@ class _Stream:
         if not self._printer.is_table:
             self._printer.document(report)
         say(totals.summary())
-        return FAILED if totals.standing else OK
+        return FAILED if totals.standing or totals.failure else OK
 
     async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
         async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:

@@ -15,6 +15,7 @@ from pyarrow import parquet
 from mm2py.client.connect.admin import Admin
 from mm2py.errors import FatalError
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.archive import archive
 from mm2py_jobs.archive.archive import archive_flow, missing_of
 from mm2py_jobs.archive.archive_format import (
     FileManifest,
@@ -116,8 +117,9 @@ async def test_what_cannot_be_archived_of_one_topic_ends_no_other(tmp_path: Path
 
 
 async def test_a_partition_that_loses_its_leader_while_it_is_archived_ends_no_other(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(archive, "TRIES", 1)
     names = ("a", "headless", "z")
     async with FakeBroker(topics=dict.fromkeys(names, 1)) as broker:
         for name in names:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from mm2py.errors import RetriableError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import JobState
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.testing.clock import FakeClock
@@ -111,7 +111,13 @@ class Topics:
             await self._stage.clock.sleep(RENEW_S)
 
 
-def a_copy(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, changes: bool = False) -> StreamCopy:
+def a_copy(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    changes: bool = False,
+    totals: CopyTotals | None = None,
+) -> StreamCopy:
     """Return a copy whose partitions ``Topics`` finds; ``changes``: the flow's config does."""
     monkeypatch.setattr(Query, "stage", stage, raising=False)
     monkeypatch.setattr("mm2py_jobs.spark.stream_query.StreamQuery", Query)
@@ -134,7 +140,7 @@ def a_copy(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, changes: bool = Fal
         cast("BackfillSession", session),
         cast("StreamTopics", Topics(stage)),
         OpenSession(cast("SparkSession", OneSlot()), owned=False),
-        CopyTotals(),
+        totals or CopyTotals(),
         StopSignal(),
         stage.clock,
     )
@@ -163,6 +169,24 @@ async def test_a_copy_of_a_flow_that_changes_gives_everything_back(
 ) -> None:
     stage = Stage()
     assert await ended(stage, a_copy(stage, monkeypatch, changes=True)) is CopyEnd.CHANGED
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_stream_that_is_ended_while_spark_fails_says_so(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    stage, totals = Stage(), CopyTotals()
+
+    def wait(query: Query, timeout_s: float) -> bool:
+        if fails:
+            raise FatalError("no executor")
+        return waits(query, timeout_s)
+
+    waits = Query.wait
+    monkeypatch.setattr(Query, "wait", wait)
+    copy = a_copy(stage, monkeypatch, changes=True, totals=totals)  # within seconds
+    assert await ended(stage, copy) is CopyEnd.CHANGED
+    assert ("Spark failed: no executor" in totals.summary()) is fails
 
 
 @pytest.mark.parametrize(
