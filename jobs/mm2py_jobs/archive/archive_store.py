@@ -182,7 +182,8 @@ class ArchiveStore:
         try:
             os.link(self._at(temporary), self._at(name))
         except FileExistsError:
-            return False
+            # Also where the answer to a first request was lost: a client of NFS asks again.
+            return Path(self._at(temporary)).stat().st_nlink > 1
         except OSError as error:
             if error.errno not in _WITHOUT_LINKS:
                 raise

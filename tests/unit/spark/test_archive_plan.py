@@ -20,6 +20,7 @@ from mm2py_jobs.archive.archive import archive_flow, missing_of
 from mm2py_jobs.archive.archive_format import (
     FileManifest,
     Shape,
+    archived_batches,
     chain_of,
     noted_ranges,
     partition_folder,
@@ -272,6 +273,27 @@ def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
     assert {it for it, _, _ in found} == {"short.parquet", "wide.parquet", "later.parquet"} or {
         it for it, _, _ in found
     } == {"wide.parquet", "later.parquet"}
+
+
+async def test_a_link_that_was_made_by_a_request_whose_answer_was_lost_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS asks again, and is told that the name exists: taken for another one's, its file was removed."""
+    link = os.link
+
+    def asked_twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    async with FakeBroker(topics={"t": 1}) as broker:
+        broker.append(T, bytes(a_batch(0)))
+        monkeypatch.setattr(os, "link", asked_twice)
+        rows = await archived(broker, tmp_path)
+    assert (rows["t-0"]["records"], rows["t-0"]["cause"]) == (5, "")
+    store = store_in(tmp_path)
+    assert [
+        it.last_offset for file in chain_of(store, T) for it in archived_batches(store, file)
+    ] == [4]
 
 
 class Remembering:
