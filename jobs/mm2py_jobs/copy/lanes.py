@@ -15,6 +15,8 @@ Invariants, tests of the same names:
 7. A lane that has a term and whose task fails as a whole starts it again until the term is over: Spark would end all other lanes with it.
 8. A lane that fails gives its partitions back, with the cause.
 9. A partition of a stream that is held for a moment as its lane ends does not stand still.
+10. An attempt whose partitions another one of the same run has stands by until that has ended: with speculation Spark runs two, counts one that raises
+    as failed, and ends all lanes when one has failed too often.
 """
 
 import logging
@@ -259,7 +261,9 @@ class LaneRun:
         except LaneSupersededError:
             # What is sent is under the permit's rules; positions are another attempt's.
             await self._copy.stop(0)
-            raise
+            if not await self._stood_by():
+                raise
+            return LaneResult(0, 0, len(self._left))
         except Exception as error:
             await self._copy.stop(STOP_S)
             with suppress(Mm2pyError):
@@ -275,6 +279,20 @@ class LaneRun:
         return LaneResult(
             handed_over, len(self._ended) - handed_over, len(self._left), tuple(parts)
         )
+
+    async def _stood_by(self) -> bool:
+        """Wait while another attempt of this lane copies; return whether that one has ended in order (10)."""
+        while self._is_current():
+            known = self._topic.leases
+            theirs = [known[it] for it in self._partitions if it in known]
+            copying = [it for it in theirs if it.state is LeaseState.COPYING]
+            if not copying:
+                left = any(it.state.keeps_live_out for it in theirs)
+                return bool(theirs) and (self._term is not None or not left)
+            if self._topic.silent_s(copying[0]) >= 2 * LEASE_S:
+                return False
+            await self._clock.sleep(LOOK_S)
+        return False
 
     async def _give_back(self, failure: str = "") -> None:
         """Let others have what is left; ``failure``: why the lane ends before its time (8)."""

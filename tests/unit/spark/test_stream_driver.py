@@ -492,6 +492,28 @@ async def test_a_superseded_lane_has_stopped_its_task_before_it_returns() -> Non
     assert stage.leases.released == []
 
 
+@pytest.mark.parametrize("how", ["ends", "fails", "falls silent"])
+async def test_a_superseded_lane_stands_by_until_the_other_attempt_has_ended(how: str) -> None:
+    stage = LaneStage(ONE)
+    await stage.pass_s(1)
+    other = replace(lease_of(ONE, LeaseState.COPYING), attempt="speculative")
+    stage.leases.superseded, stage.topic.leases = True, {ONE: other}
+    await stage.pass_s(60)
+    assert not stage.task.done()
+    assert stage.copy.stopped == [0]
+    if how == "falls silent":
+        stage.topic.silent = {ONE: 2 * LEASE_S}
+    else:
+        state = LeaseState.HANDED_OVER if how == "ends" else LeaseState.RESERVED
+        stage.topic.leases = {ONE: replace(other, state=state)}
+    await stage.pass_s(1)
+    if how == "ends":
+        assert await stage.task == LaneResult(handed_over=0, released=0, left=1)
+    else:
+        with pytest.raises(LaneSupersededError):
+            await stage.task
+
+
 async def test_a_paused_lane_reads_nothing_and_keeps_its_leases() -> None:
     stage = LaneStage(ONE)
     stage.topic.wanted = Wanted.PAUSE
