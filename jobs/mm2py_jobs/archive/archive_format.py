@@ -364,6 +364,12 @@ def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
     return chain
 
 
+def records_ahead(store: ArchiveStore, tp: TopicPartition, end: int) -> int:
+    """Return how many records are archived ahead of a chain that ends there, which no restore reads."""
+    names = (it for it in store.names(partition_folder(tp)) if _kind(it) == _STAGED)
+    return sum(_manifest(store, tp, it).records for it in names if _begins(it) >= end)
+
+
 def note_ranges(store: ArchiveStore, topic: str, ranges: Mapping[int, tuple[int, int]]) -> None:
     """Keep from where to where partitions are archived: what is gone from the end of a chain is missed by nothing else."""
     known = noted_ranges(store, topic)

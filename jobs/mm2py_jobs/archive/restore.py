@@ -28,6 +28,7 @@ from mm2py_jobs.archive.archive_format import (
     head_of,
     noted_ranges,
     offset_at,
+    records_ahead,
     topic_of,
     topics_in,
 )
@@ -69,7 +70,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedLog:
-    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into."""
+    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into.
+
+    ``lost``: offsets that it has not, or not any more; ``ahead``: records that a killed run has left behind its end, which are not restored.
+    """
 
     topic: ArchivedTopic
     partition: int
@@ -79,6 +83,7 @@ class ArchivedLog:
     records: int
     bytes: int
     lost: int
+    ahead: int = 0
     mirrors: Sequence[tuple[int, str, str, int]] = ()
 
     @property
@@ -127,6 +132,9 @@ def read_archive(
                     bytes=sum(it.size_bytes for it in chain),
                     lost=sum(it.first - it.begins for it in chain)
                     + _missing(topic, number, noted.get(number), chain),
+                    ahead=records_ahead(
+                        store, TopicPartition(topic.topic, number), chain[-1].end if chain else 0
+                    ),
                     mirrors=[mirror for it in chain for mirror in it.mirrors],
                 )
             )

@@ -127,6 +127,11 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
             say(
                 f"{row['topic']}-{row['partition']}: the archive lacks {row['lost_in_archive']} offsets"
             )
+        if row["archived_ahead"]:
+            say(
+                f"{row['topic']}-{row['partition']}: {row['archived_ahead']} records that a killed run has archived are not restored:"
+                " what lies before them is not archived; mm2py archive completes it from the source"
+            )
     say(
         f"restored {report['restored_records']:,} records; topics that were made here keep all records (retention.ms=-1)"
     )
@@ -301,6 +306,7 @@ class _RestoreRun:
                     "target_to": max(0, end),
                     "source_to": log.end,
                     "lost_in_archive": log.lost,
+                    "archived_ahead": log.ahead,
                     "cause": "" if lease is None else lease.cause,
                 }
             )

@@ -366,6 +366,20 @@ def test_files_that_are_gone_from_an_archive_are_named(
     assert (log.begins, log.end, log.lost) == ((20, 40, lost) if left else (0, 0, lost))
 
 
+def test_what_a_killed_run_has_archived_ahead_is_named(tmp_path: Path) -> None:
+    store = ArchiveStore(str(tmp_path))
+    put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip
+    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={})
+    put_or_check(store, "topic=one/topic.json", topic)
+    publish(store, ONE, 0, 20)
+    for first, end in ((20, 40), (60, 80)):
+        publish(store, ONE, first, end)
+        stem = Path(store.path, manifest_stem(ONE, first))
+        stem.with_suffix(".json").rename(stem.with_suffix(".staged"))
+    (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
+    assert (log.end, log.records, log.ahead) == (20, 20, 40)
+
+
 async def test_a_restore_that_is_stopped_or_cancelled_begins_no_further_part() -> None:
     def run(job: Job) -> Callable[[], Awaitable[Job]]:
         async def ended() -> Job:
