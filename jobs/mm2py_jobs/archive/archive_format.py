@@ -4,7 +4,7 @@ Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape
 ``ranges.json`` (how far its partitions are), per file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a
 partition are a chain: each begins where the one before it ended, and has the digest of its file. Of two that speak of the same offsets, as writers leave
 them in a store without hard links (``<first>.<token>.json``), the later one counts from where the one before it ends. Of what is archived ahead of its turn
-they are ``<first>.staged`` until the chain has reached them: nobody reads it before. No I/O but through ``ArchiveStore``.
+they are ``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through ``ArchiveStore``.
 """
 
 import json
@@ -345,7 +345,7 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
 
 
 def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
-    """Return the manifests of a partition, in order; what two of them have is left out of the later one.
+    """Return the manifests of a partition, in order, also those that wait to be published; what two of them have is left out of the later one.
 
     Raises:
         ConfigError: one is damaged.
@@ -353,10 +353,11 @@ def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
     """
     chain: list[FileManifest] = []
     for name in store.names(partition_folder(tp)):
-        if _kind(name) != _PUBLISHED:
+        end = chain[-1].end if chain else -1
+        if _kind(name) != _PUBLISHED and not (_kind(name) == _STAGED and _begins(name) <= end):
             continue
         manifest = _manifest(store, tp, name)
-        end = chain[-1].end if chain else manifest.begins
+        end = end if chain else manifest.begins
         if manifest.begins > end:
             raise _broken(tp, f"{partition_folder(tp)}/{name}", manifest, end)
         if manifest.end > end:
