@@ -263,9 +263,10 @@ def _put_topic(
         ConfigError: it is another one.
         ServerError: it cannot be described.
     """
-    for found in (topic.error, configs):
-        if isinstance(found, ServerError):
-            raise found
+    if topic.error is not None:
+        raise topic.error
+    if isinstance(configs, ServerError):
+        raise configs
     known = {str(it): log for it, log in logs.items() if isinstance(log, LogEnds)}
     archived = ArchivedTopic(
         topic=topic.name,

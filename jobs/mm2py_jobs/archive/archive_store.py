@@ -54,7 +54,7 @@ class ArchiveStore:
     def _fresh(self) -> fs.FileSystem:
         """The file system without what fsspec remembers of folders: other processes write there."""
         if isinstance(self._system, fs.PyFileSystem):
-            cast("fs.FSSpecHandler", self._system.handler).fs.invalidate_cache()
+            self._system.handler.fs.invalidate_cache()
         return self._system
 
     def read(self, name: str) -> bytes:

@@ -49,11 +49,11 @@ class _Lane(InputPartition):
         self.lane = lane
 
 
-class _TermReader(DataSourceStreamReader):
+class TermReader(DataSourceStreamReader):
     """Plans terms in a process of its own beside the driver; ``read`` runs in tasks."""
 
     def __init__(
-        self, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, attempts: int
+        self, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, *, attempts: int
     ) -> None:
         self._plan, self._run_lane, self._most_bytes = plan, run_lane, most_bytes
         self._attempts = attempts
@@ -108,7 +108,7 @@ def _plain(ends: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     return {topic: dict(offsets) for topic, offsets in ends.items()}
 
 
-def data_source(
+def _data_source(
     format_name: str, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, *, attempts: int
 ) -> type[DataSource]:
     """Return a data source of one flow: made here, it travels with its configs inside, which options would show in Spark's UI."""
@@ -121,8 +121,8 @@ def data_source(
         def schema(self) -> str:
             return _SCHEMA
 
-        def streamReader(self, schema: "StructType") -> _TermReader:  # noqa: N802 - Spark's name
-            return _TermReader(plan, run_lane, most_bytes, attempts)
+        def streamReader(self, schema: "StructType") -> TermReader:  # noqa: N802 - Spark's name
+            return TermReader(plan, run_lane, most_bytes, attempts=attempts)
 
     return FlowSource
 
@@ -150,7 +150,7 @@ class StreamQuery:
         """
         format_name = "mm2py-flow"
         attempts = most_attempts(self._spark)
-        source = data_source(format_name, plan, run_lane, most_bytes, attempts=attempts)
+        source = _data_source(format_name, plan, run_lane, most_bytes, attempts=attempts)
         try:
             self._spark.dataSource.register(source)
             rows = self._spark.readStream.format(format_name).load()

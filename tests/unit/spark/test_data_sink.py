@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from mm2py.errors import FatalError
-from mm2py_jobs.spark import data_sink
 from mm2py_jobs.spark.data_sink import WriteOptions, write_rows
 
 SCHEMA = StructType([StructField("value", BinaryType())])
@@ -50,7 +49,7 @@ def test_the_time_that_rows_take_to_come_is_no_time_that_the_target_takes_nothin
     monkeypatch: pytest.MonkeyPatch, *, stuck: bool
 ) -> None:
     monkeypatch.setattr("mm2py_connectors.record_sender.RecordSender", Sender)
-    monkeypatch.setattr(data_sink.time, "monotonic", lambda: Sender.now_s)
+    monkeypatch.setattr("mm2py_jobs.spark.data_sink.time.monotonic", lambda: Sender.now_s)
     monkeypatch.setattr(Sender, "stuck", stuck)
     options = WriteOptions({"kafka.bootstrap.servers": "a:1", "topic": "t"}, SCHEMA)
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, cast, final
 
 import pytest
-from pyspark.sql.types import StructType
 
 from mm2py.errors import FatalError, RetriableError
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
 from mm2py_jobs.spark.session import OpenSession, run_lanes
-from mm2py_jobs.spark.stream_query import data_source
+from mm2py_jobs.spark.stream_query import TermReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,14 +120,17 @@ def test_a_lane_of_a_term_that_fails_in_each_attempt_ends_no_other(
         raise FatalError("no keystore here")
 
     lane = {"partitions": [["t", 0], ["t", 1]]}
-    source = data_source("flow", lambda *_: PlannedTerm([lane]), run_lane, 0, attempts=4)
-    reader = source({}).streamReader(StructType())
+
+    def plan(_term: int, _most_bytes: int) -> PlannedTerm:
+        return PlannedTerm([lane])
+
+    reader = TermReader(plan, run_lane, 0, attempts=4)
     (task,) = reader.partitions(reader.initialOffset(), {"term": 1})
     while attempt < 3:
         with pytest.raises(FatalError):
             list(reader.read(task))
         attempt += 1
-    rows = cast("list[tuple[object, ...]]", list(reader.read(task)))
+    rows = list(reader.read(task))
     assert [row[:2] for row in rows] == [("t", 0), ("t", 1)]
     assert all("no keystore here" in str(row[-2]) and row[-1] is True for row in rows)
 

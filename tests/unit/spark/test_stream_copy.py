@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.backfills import JobState
+from mm2py.mirror.backfills import Job, JobState
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
@@ -133,7 +133,11 @@ def a_copy(
 
     own = {it: getattr(stage.flow, it) for it in dir(stage.flow) if not it.startswith("_")}
     session = SimpleNamespace(**own, claim=stage.claim, store=stage.store, name="A->B")
-    session.lane = lambda *_: LANE
+
+    def lane(_job: Job, _task: Mapping[str, str]) -> BackfillLane:
+        return LANE
+
+    session.lane = lane
     session.flow = SimpleNamespace(is_unchanged=is_unchanged)
     return StreamCopy(
         StreamOrder(Path("f"), "A->B", "", "", 10, 0),
