@@ -230,10 +230,16 @@ class OpenFlow:
     async def __aexit__(self, *_exception: object) -> None:
         await self._opened.aclose()
 
-    async def current_connector(self) -> Mapping[str, str]:
-        """Return the config of the source connector as it is now."""
+    async def is_unchanged(self) -> bool:
+        """Tell whether the flow is as when it was opened: its config, and that it copies.
+
+        Raises:
+            RetriableError: the target does not answer.
+        """
         now = await flow_in_force(self.plan, self.target.tables, self.clock)
-        return now.connector or _of_file(self.plan)
+        copies = now.connector is not None and enabled(now.connector)
+        connector = now.connector or _of_file(self.plan)
+        return (connector, copies) == (self.connector, self.copies)
 
     async def admin(self, side: str) -> Admin:
         """Return the administration of the "source" or "target", connected at the first call.

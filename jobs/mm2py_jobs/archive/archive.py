@@ -11,21 +11,31 @@ killed: that archives only what lies between.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, NamedTuple, cast, final
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.admin import Admin, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.pacing import ByteRate
-from mm2py.errors import FatalServerError, PartitionError, ProtocolError
+from mm2py.errors import (
+    ConfigError,
+    FatalServerError,
+    PartitionError,
+    ProtocolError,
+    RetriableError,
+    ServerError,
+)
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.topics import is_another_topic
-from mm2py.types import FlowName, TopicPartition
+from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
     ArchivedTopic,
@@ -33,14 +43,14 @@ from mm2py_jobs.archive.archive_format import (
     FileManifest,
     Shape,
     batch_row,
-    chain_of,
-    end_of_chain,
-    manifest_name,
     manifests_in,
+    note_ranges,
     partition_folder,
     publish_staged,
+    put_manifest,
     put_or_check,
-    staged_name,
+    range_of_chain,
+    remove_unnamed,
     topic_of,
     topics_in,
 )
@@ -50,7 +60,7 @@ from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
-from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader, log_ends
+from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession
 
@@ -58,6 +68,9 @@ log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
+
+TRIES: Final = 3
+"""How often a partition is read that cannot be read now, the others of its lane meanwhile; each try lasts ``default.api.timeout.ms``."""
 
 _GROUP_BYTES: Final = 8 * 1024 * 1024
 _ALL: Final = 2**63 - 1
@@ -99,7 +112,8 @@ def planned(flow: FlowSides, path: str, shape: Shape) -> dict[str, object]:
         Mm2pyError: the source does not answer.
     """
     root = archive_root(path, flow.flow)
-    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape, writes=False))
+    store = ArchiveStore(root)
+    plan = asyncio.run(_plan(flow, store, shape, writes=False))
     waiting: list[dict[str, object]] = [
         {
             "topic": it.topic,
@@ -109,9 +123,10 @@ def planned(flow: FlowSides, path: str, shape: Shape) -> dict[str, object]:
             "lost_from": it.lost_from,
             "cause": "",
         }
-        for it in ranges
+        for it in plan.ranges
         if it.size or it.lost_from >= 0
     ]
+    refused = _refusals(plan, store, shape)
     return {"flow": str(flow.flow), "path": root, "partitions": [*waiting, *refused]}
 
 
@@ -133,9 +148,10 @@ def archive_flow(
         Mm2pyError: the source cannot be read, or the archive not written; what was published stays.
     """
     root = archive_root(path, flow.flow)
-    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape, writes=True))
+    store = ArchiveStore(root)
+    plan = asyncio.run(_plan(flow, store, shape, writes=True))
     answers: list[dict[str, object]] = []
-    waiting = [it for it in ranges if it.size or it.lost_from >= 0]
+    waiting = [it for it in plan.ranges if it.size or it.lost_from >= 0]
     if waiting:
         with open_spark() as opened:
             common: dict[str, object] = {
@@ -158,8 +174,9 @@ def archive_flow(
                 rate_limit=rate_limit,
                 told=told,
             )
-        answers = _joined(ArchiveStore(root), parts, answers)
-    answers += refused
+        answers = _joined(store, parts, answers)
+    _note_ranges(plan, store, {it.source for it in waiting})
+    answers += _refusals(plan, store, shape)
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
     return {
         "flow": str(flow.flow),
@@ -171,57 +188,126 @@ def archive_flow(
     }
 
 
+@final
+@dataclass(slots=True)
+class _ArchivePlan:
+    """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where they are archived; the ranges of all chains."""
+
+    ranges: list[_Ranges] = field(default_factory=list[_Ranges])
+    refused: dict[TopicPartition, tuple[int, str]] = field(
+        default_factory=dict[TopicPartition, tuple[int, str]]
+    )
+    chains: dict[TopicPartition, tuple[int, int]] = field(
+        default_factory=dict[TopicPartition, tuple[int, int]]
+    )
+
+
 async def _plan(
     flow: FlowSides, store: ArchiveStore, shape: Shape, *, writes: bool
-) -> tuple[list[_Ranges], list[dict[str, object]]]:
-    """Return what is to be archived, and the answers about partitions that cannot be."""
+) -> _ArchivePlan:
+    """Return what is to be archived; a topic or partition that cannot be keeps no other from it."""
+    plan = _ArchivePlan()
     async with Cluster.of(flow.source, alias=flow.flow.source) as source:
         admin = Admin(source)
         listed = await admin.list_topics()
         hidden = await admin.denied_topics(flow.unlisted(listed, topics_in(store)))
         topics = flow.chosen(listed, hidden)
         described = await admin.describe_topics(topics)
-        configs = await admin.describe_topic_configs(topics)
+        configs = await admin.read_topic_configs(topics)
         head = ArchiveHead(flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape)
         put_or_check(store, "manifest.json", head, writes=writes)
         partitions = [
-            TopicPartition(topic, partition)
-            for topic in topics
-            for partition in sorted(described[topic].partitions)
+            TopicPartition(name, partition)
+            for name, topic in described.items()
+            for partition in sorted(topic.partitions)
         ]
-        ends = await log_ends(source, partitions, read_committed=flow.read_committed)
-        for topic in topics:
-            description = described[topic]
-            archived = ArchivedTopic(
-                topic=topic,
-                topic_id=description.topic_id.hex(),
-                partitions=len(description.partitions),
-                configs={
-                    it.name: it.value or "" for it in configs.get(topic, ()) if not it.is_default
-                },
-                begins={
-                    str(it): ends[TopicPartition(topic, it)].start for it in description.partitions
-                },
-                ends={
-                    str(it): ends[TopicPartition(topic, it)].end for it in description.partitions
-                },
-            )
-            put_or_check(store, f"topic={topic}/topic.json", archived, writes=writes)
-    ranges: list[_Ranges] = []
-    refused = [_refused(store, shape, topic, -1, 0, str(it)) for topic, it in hidden.items()]
-    for tp in partitions:
-        there = ends[tp]
-        waits = writes and publish_staged(store, tp, there.start)
-        chain = chain_of(store, tp)
-        done = chain[-1].end if chain else there.start
-        ahead = manifests_in(store, tp, done, _ALL) if waits else {}
-        last = max(done, *(it.end for it in ahead.values()), 0)
-        if last > there.end:
-            cause = f"the archive ends at offset {last}, the log at {there.end}: its records are gone from the source; archive to another folder"
-            refused.append(_refused(store, shape, *tp, done, cause))
+        ends = await _log_ends(admin, partitions, read_committed=flow.read_committed)
+    plan.refused |= {TopicPartition(topic, -1): (0, str(it)) for topic, it in hidden.items()}
+    for name, topic in described.items():
+        logs = {it: ends[TopicPartition(name, it)] for it in sorted(topic.partitions)}
+        try:
+            _put_topic(store, topic, configs.get(name, ()), logs, writes=writes)
+        except (ConfigError, ServerError) as error:
+            plan.refused[TopicPartition(name, -1)] = 0, str(error)
             continue
-        ranges += missing_of(tp, done, there, sorted((it.begins, it.end) for it in ahead.values()))
-    return ranges, refused
+        for number, log_ends in logs.items():
+            _plan_partition(plan, store, TopicPartition(name, number), log_ends, writes=writes)
+    return plan
+
+
+async def _log_ends(
+    admin: Admin, partitions: Sequence[TopicPartition], *, read_committed: bool
+) -> dict[TopicPartition, LogEnds | ServerError]:
+    """Return where logs begin and end, or why that is not known now."""
+    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.list_offsets(
+        dict.fromkeys(partitions, LATEST), read_committed=read_committed
+    )
+    return {
+        tp: starts[tp].error or ends[tp].error or LogEnds(starts[tp].offset, ends[tp].offset)
+        for tp in partitions
+    }
+
+
+def _put_topic(
+    store: ArchiveStore,
+    topic: TopicDescription,
+    configs: Sequence[ConfigEntry] | ServerError,
+    logs: Mapping[int, LogEnds | ServerError],
+    *,
+    writes: bool,
+) -> None:
+    """Publish what a topic is, or compare it with what it was when its archive began.
+
+    Raises:
+        ConfigError: it is another one.
+        ServerError: it cannot be described.
+    """
+    if topic.error is not None:
+        raise topic.error
+    if isinstance(configs, ServerError):
+        raise configs
+    known = {str(it): log for it, log in logs.items() if isinstance(log, LogEnds)}
+    archived = ArchivedTopic(
+        topic=topic.name,
+        topic_id=topic.topic_id.hex(),
+        partitions=len(topic.partitions),
+        configs={it.name: it.value or "" for it in configs if not it.is_default},
+        begins={it: log.start for it, log in known.items()},
+        ends={it: log.end for it, log in known.items()},
+    )
+    put_or_check(store, f"topic={topic.name}/topic.json", archived, writes=writes)
+
+
+def _plan_partition(
+    plan: _ArchivePlan,
+    store: ArchiveStore,
+    tp: TopicPartition,
+    log: LogEnds | ServerError,
+    *,
+    writes: bool,
+) -> None:
+    """Plan what is new of a partition: of what is archived the newest manifest alone is read."""
+    if isinstance(log, ServerError):
+        plan.refused[tp] = 0, str(log)
+        return
+    try:
+        waits = writes and publish_staged(store, tp, log.start)
+        chain = range_of_chain(store, tp)
+        done = log.start if chain is None else chain[1]
+        ahead = manifests_in(store, tp, done, _ALL) if waits else {}
+    except (ConfigError, PartitionError) as error:
+        plan.refused[tp] = 0, str(error)
+        return
+    if chain is not None:
+        plan.chains[tp] = chain
+    last = max(done, *(it.end for it in ahead.values()), 0)
+    if last > log.end:
+        cause = f"the archive ends at offset {last}, the log at {log.end}: its records are gone from the source; archive to another folder"
+        plan.refused[tp] = done, cause
+        return
+    staged = sorted((it.begins, it.end) for it in ahead.values())
+    plan.ranges += missing_of(tp, done, log, staged)
 
 
 def missing_of(
@@ -251,6 +337,8 @@ async def _parts_of(reader: RangeReader, whole: _Ranges, size: int) -> list[_Ran
     for number in range(1, count):
         near = whole.first + whole.size * number // count
         at = await _batch_at(reader, whole.source, near, whole.end)
+        if at < 0:
+            break
         if firsts[-1] < at < whole.end:
             firsts.append(at)
     ends = [*firsts[1:], whole.end]
@@ -278,7 +366,7 @@ async def _batch_at(reader: RangeReader, tp: TopicPartition, offset: int, end: i
             async for batches in pieces:
                 # A converted one begins where it was asked for.
                 return -1 if batches[0].runs else batches[0].base_offset
-    except (PartitionError, ProtocolError, FatalServerError) as error:
+    except (PartitionError, ProtocolError, FatalServerError, RetriableError) as error:
         # Its lane says why, in the report.
         log.info("partition is archived in one part partition=%s cause=%s", tp, error)
     return -1
@@ -294,9 +382,13 @@ def _joined(
         tp = TopicPartition(str(answer["topic"]), int(str(answer["partition"])))
         found.setdefault(tp, []).append(answer)
     for tp, end in ends.items():
-        publish_staged(store, tp)
-        to = end_of_chain(store, tp)
         causes = [str(it["cause"]) for it in found[tp] if it["cause"]]
+        to = -1
+        try:
+            publish_staged(store, tp)
+            _, to = range_of_chain(store, tp) or (-1, -1)
+        except (ConfigError, PartitionError) as error:
+            causes.append(str(error))
         if to < end and not causes:
             causes.append("another run has archived it meanwhile; run the same command again")
         first, *others = sorted(found[tp], key=lambda it: int(str(it["from"])))
@@ -310,11 +402,33 @@ def _joined(
     return [it for answers in found.values() for it in answers]
 
 
-def _refused(
-    store: ArchiveStore, shape: Shape, topic: str, partition: int, done: int, cause: str
-) -> dict[str, object]:
-    """Return the answer about what is not archived; partition -1 is the whole topic."""
-    return _PartitionArchive(store, shape, _Ranges(topic, partition, done, done, -1)).answer(cause)
+def _note_ranges(
+    plan: _ArchivePlan, store: ArchiveStore, archived: Collection[TopicPartition]
+) -> None:
+    """Keep how far partitions are now, and remove what killed attempts have left of them."""
+    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    for tp in {*plan.chains, *archived}:
+        chain = plan.chains.get(tp)
+        if tp in archived:
+            try:
+                remove_unnamed(store, tp)
+                chain = range_of_chain(store, tp)
+            except (ConfigError, PartitionError) as error:
+                log.warning(
+                    "files of a partition are not looked at partition=%s cause=%s", tp, error
+                )
+        if chain is not None:
+            ranges.setdefault(tp.topic, {})[tp.partition] = chain
+    for topic, found in ranges.items():
+        note_ranges(store, topic, found)
+
+
+def _refusals(plan: _ArchivePlan, store: ArchiveStore, shape: Shape) -> list[dict[str, object]]:
+    """Return the answers about what is not archived; partition -1 is the whole topic."""
+    return [
+        _PartitionArchive(store, shape, _Ranges(*tp, done, done, -1)).answer(cause)
+        for tp, (done, cause) in plan.refused.items()
+    ]
 
 
 # ---- in a task
@@ -332,9 +446,10 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     async with Cluster.of(properties, alias=str(lane["alias"])) as source:
         rate = rate_of(lane, source.clock)
         async with part_of_rate(lane, [rate]):
-            for row in cast(
-                "Sequence[tuple[str, int, int, int, int, bool, bool]]", lane["partitions"]
-            ):
+            rows = cast("Sequence[tuple[str, int, int, int, int, bool, bool]]", lane["partitions"])
+            waiting = deque((row, TRIES) for row in rows)
+            while waiting:
+                row, tries = waiting.popleft()
                 copied = _PartitionArchive(
                     store,
                     shape,
@@ -345,8 +460,14 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
                 cause = ""
                 try:
                     await copied.run(source, read_committed=bool(lane["read_committed"]))
-                except (PartitionError, ProtocolError, FatalServerError) as error:
+                except (PartitionError, ProtocolError, FatalServerError, ConfigError) as error:
                     cause = str(error)  # of this partition alone
+                except RetriableError as error:
+                    await Admin(source).list_topics()  # where that fails it is of them all
+                    if tries > 1:
+                        waiting.append((row, tries - 1))
+                        continue
+                    cause = str(error)
                 answers.append(copied.answer(cause))
     return {"partitions": answers}
 
@@ -485,7 +606,7 @@ class _PartitionArchive:
                 remedy="the archive has what was read before; archive the new topic to another folder",
             )
         batches, self._waiting, self._size = self._waiting, [], 0
-        data, records = self._parquet(batches, end) if batches else (b"", 0)
+        data, records = self._parquet(batches, end)
         name = f"{self._first:020d}-{end - 1:020d}.{secrets.token_hex(4)}.parquet"
         manifest = FileManifest(
             topic=self._tp.topic,
@@ -501,8 +622,7 @@ class _PartitionArchive:
         )
         path = f"{partition_folder(self._tp)}/{name}"
         self._store.write(path, data)
-        place = staged_name if self._staged else manifest_name
-        if not self._store.put_if_absent(place(self._tp, manifest.begins), manifest.to_bytes()):
+        if not put_manifest(self._store, manifest, staged=self._staged):
             self._store.delete(path)
             raise _TakenError(
                 f"another run has archived from offset {manifest.begins} on meanwhile",
@@ -529,11 +649,11 @@ class _PartitionArchive:
     def _parquet(self, batches: Sequence[LogBatch], end: int) -> tuple[bytes, int]:
         schema = BATCHES if self._shape is Shape.BATCHES else ARROW_SCHEMA
         # What is compressed already is not compressed again.
-        plain = self._shape is Shape.RECORDS or batches[0].codec is Codec.NONE
+        plain = self._shape is Shape.RECORDS or not batches or batches[0].codec is Codec.NONE
         out, records = pa.BufferOutputStream(), 0
         writer = parquet.ParquetWriter(out, schema, compression="zstd" if plain else "none")
         if self._shape is Shape.BATCHES:
-            for group in _grouped(batches):
+            for group in _grouped(batches) if batches else ():
                 writer.write_batch(_batch_rows(group))
             records = sum(records_in(batch, self._first, end) for batch in batches)
         else:

@@ -1,15 +1,17 @@
 """The format of archives (docs/reference/jobs.md): names of files, manifests, and the Parquet rows of the shape ``batches``.
 
-Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs), per
-file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a partition are a chain: each begins where the
-one before it ended, and has the digest of its file. Of what is archived ahead of its turn they are ``<first>.staged`` until the chain has reached
-them: nobody reads it before. No I/O but through ``ArchiveStore``.
+Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs) and
+``ranges.json`` (how far its partitions are), per file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a
+partition are a chain: each begins where the one before it ended, and has the digest of its file. Of two that speak of the same offsets, as writers leave
+them in a store without hard links (``<first>.<token>.json``), the later one counts from where the one before it ends. Of what is archived ahead of its turn
+they are ``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through ``ArchiveStore``.
 """
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final, Self, cast, final
@@ -25,6 +27,8 @@ from mm2py_jobs.log.log_batches import LogBatch, log_batch
 VERSION: Final = 1
 _PUBLISHED: Final = "json"
 _STAGED: Final = "staged"
+_RANGES: Final = "ranges.json"
+_FILE: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet")
 
 BATCHES: Final = pa.schema(
     [
@@ -99,6 +103,11 @@ class FileManifest:
         """The offset from which on it speaks."""
         return self.first if self.lost_from < 0 else self.lost_from
 
+    def after(self, end: int) -> Self:
+        """Return what it speaks of from ``end`` on; its file has more."""
+        lost_from = end if end < self.first else -1
+        return replace(self, first=max(self.first, end), lost_from=lost_from)
+
     def to_bytes(self) -> bytes:
         """Return the file."""
         members = asdict(self)
@@ -124,36 +133,87 @@ def partition_folder(tp: TopicPartition) -> str:
     return f"topic={tp.topic}/partition={tp.partition}"
 
 
-def manifest_name(tp: TopicPartition, begins: int) -> str:
-    """Return the name of the manifest that speaks from ``begins`` on: two writers of the same range meet there."""
-    return f"{partition_folder(tp)}/{begins:020d}.{_PUBLISHED}"
+def manifest_stem(tp: TopicPartition, begins: int) -> str:
+    """Return the name, without its kind, of the manifest that speaks from ``begins`` on: two writers of the same range meet there."""
+    return f"{partition_folder(tp)}/{begins:020d}"
 
 
-def staged_name(tp: TopicPartition, begins: int) -> str:
-    """Return the name of a manifest that waits until the chain has reached it."""
-    return f"{partition_folder(tp)}/{begins:020d}.{_STAGED}"
+def put_manifest(store: ArchiveStore, manifest: FileManifest, *, staged: bool = False) -> bool:
+    """Publish a manifest, or stage it until the chain has reached it; False where another one begins there."""
+    tp = TopicPartition(manifest.topic, manifest.partition)
+    kind = _STAGED if staged else _PUBLISHED
+    return store.publish(manifest_stem(tp, manifest.begins), kind, manifest.to_bytes())
 
 
 def manifests_in(
     store: ArchiveStore, tp: TopicPartition, first: int, end: int
 ) -> dict[int, FileManifest]:
     """Return the manifests that begin in a range, by where they do, published or staged; reads no others."""
-    folder = partition_folder(tp)
     found: dict[int, FileManifest] = {}
-    for name in store.names(folder):
-        begins, _, kind = name.partition(".")
-        if kind in (_PUBLISHED, _STAGED) and first <= int(begins) < end:
-            manifest = FileManifest.parse(store.read(f"{folder}/{name}"), name)
-            found.setdefault(manifest.begins, manifest)  # the published one first
+    for manifest in _begun_in(store, tp, first, end):
+        other = found.get(manifest.begins)
+        if other is None or other.end < manifest.end:
+            found[manifest.begins] = manifest
     return found
 
 
-def end_of_chain(store: ArchiveStore, tp: TopicPartition) -> int:
-    """Return up to where a partition is archived, -1 for not at all; reads its last manifest alone."""
-    names = [it for it in store.names(partition_folder(tp)) if it.endswith(f".{_PUBLISHED}")]
+def _begun_in(store: ArchiveStore, tp: TopicPartition, first: int, end: int) -> list[FileManifest]:
+    names = store.names(partition_folder(tp))
+    return [
+        _manifest(store, tp, it)
+        for it in names
+        if _kind(it) in (_PUBLISHED, _STAGED) and first <= _begins(it) < end
+    ]
+
+
+def _begins(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _begins_at(name: str, kind: str, begins: int) -> bool:
+    return _kind(name) == kind and _begins(name) == begins
+
+
+def _manifest(store: ArchiveStore, tp: TopicPartition, name: str) -> FileManifest:
+    """Read a manifest.
+
+    Raises:
+        ConfigError: it is damaged.
+        PartitionError: it is of another partition, or does not begin where its name says.
+    """
+    path = f"{partition_folder(tp)}/{name}"
+    manifest = FileManifest.parse(store.read(path), path)
+    if (manifest.topic, manifest.partition) != tp or manifest.begins != _begins(name):
+        raise _broken(tp, path, manifest, _begins(name))
+    return manifest
+
+
+def _broken(tp: TopicPartition, path: str, manifest: FileManifest, expected: int) -> PartitionError:
+    return PartitionError(
+        f"manifest {path} speaks of {manifest.topic}-{manifest.partition} from offset {manifest.begins}, expected {expected}",
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=expected,
+        remedy="files of the archive are missing or were changed; copy it anew from where it was kept",
+    )
+
+
+def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] | None:
+    """Return from where to where (exclusive) a partition is archived, None for not at all; reads its last manifest alone.
+
+    Raises:
+        ConfigError: that is damaged.
+        PartitionError: it is of another partition.
+    """
+    names = [it for it in store.names(partition_folder(tp)) if _kind(it) == _PUBLISHED]
     if not names:
-        return -1
-    return FileManifest.parse(store.read(f"{partition_folder(tp)}/{names[-1]}"), names[-1]).end
+        return None
+    last = (it for it in names if _begins_at(it, _PUBLISHED, _begins(names[-1])))
+    return _begins(names[0]), max(_manifest(store, tp, it).end for it in last)
 
 
 def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1) -> bool:
@@ -162,28 +222,59 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
     What another run has archived meanwhile is removed. Two may do this at once. ``log_start``: a chain may begin with what is staged if the
     log has nothing before it any more.
     """
-    names = store.names(partition_folder(tp))
-    waiting = [int(it.partition(".")[0]) for it in names if it.endswith(f".{_STAGED}")]
-    end = end_of_chain(store, tp) if waiting else -1
-    if waiting and end < 0 and waiting[0] <= log_start:
-        end = waiting[0]
-    for number, begins in enumerate(waiting):
-        if begins > end:
+    folder = partition_folder(tp)
+    waiting = [it for it in store.names(folder) if _kind(it) == _STAGED]
+    there = range_of_chain(store, tp) if waiting else None
+    end = -1 if there is None else there[1]
+    if waiting and end < 0 and _begins(waiting[0]) <= log_start:
+        end = _begins(waiting[0])
+    for number, name in enumerate(waiting):
+        if _begins(name) > end:
             return True
-        name, published = staged_name(tp, begins), manifest_name(tp, begins)
         try:
-            data = store.read(name)
+            manifest = _manifest(store, tp, name)
         except FatalError:
             return number + 1 < len(waiting)  # another one is doing it
-        manifest = FileManifest.parse(data, name)
-        if begins == end and store.put_if_absent(published, data):
-            end = manifest.end
-        elif not store.exists(published) or store.read(published) != data:
-            store.delete(f"{partition_folder(tp)}/{manifest.file}")
-        else:
-            end = max(end, manifest.end)
-        store.delete(name)
+        if manifest.end <= end or not put_manifest(store, manifest):
+            begun = (
+                it for it in store.names(folder) if _begins_at(it, _PUBLISHED, manifest.begins)
+            )
+            if all(_manifest(store, tp, it) != manifest for it in begun):
+                store.delete(f"{folder}/{manifest.file}")
+                store.delete(f"{folder}/{name}")
+                continue
+        end = max(end, manifest.end)
+        store.delete(f"{folder}/{name}")
     return False
+
+
+def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
+    """Remove files of attempts that were killed before they published them, where others have archived the same: a reader of all files would have it twice.
+
+    Only below the end of the chain: nobody who still writes one can publish it there, or what is published counts in its place.
+    """
+    folder = partition_folder(tp)
+    names = store.names(folder)
+    doubled: dict[str, tuple[int, int]] = {}
+    widest, reach = "", (-1, -1)
+    for name in names:
+        if match := _FILE.fullmatch(name):
+            span = int(match[1]), int(match[2])
+            if span[0] <= reach[1]:
+                doubled |= {name: span, widest: reach}
+            if span[1] > reach[1]:
+                widest, reach = name, span
+    there = range_of_chain(store, tp) if doubled else None
+    if there is None:
+        return
+    first, last = min(it for it, _ in doubled.values()), max(it for _, it in doubled.values())
+    begun = [_begins(it) for it in names if _kind(it) in (_PUBLISHED, _STAGED)]
+    # The file of the lowest one may be named by a manifest that begins with what was lost before it.
+    first = max((it for it in begun if it <= first), default=first)
+    named = {it.file for it in _begun_in(store, tp, first, last + 1)}
+    for name, (_, last) in doubled.items():
+        if name not in named and last < there[1]:
+            store.delete(f"{folder}/{name}")
 
 
 def put_or_check(
@@ -254,28 +345,54 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
 
 
 def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
-    """Return the manifests of a partition, in order.
+    """Return the manifests of a partition, in order, also those that wait to be published; what two of them have is left out of the later one.
 
     Raises:
+        ConfigError: one is damaged.
         PartitionError: one is missing between others, or is not of this partition.
     """
     chain: list[FileManifest] = []
     for name in store.names(partition_folder(tp)):
-        if not name.endswith(".json"):
+        end = chain[-1].end if chain else -1
+        if _kind(name) != _PUBLISHED and not (_kind(name) == _STAGED and _begins(name) <= end):
             continue
-        path = f"{partition_folder(tp)}/{name}"
-        manifest = FileManifest.parse(store.read(path), path)
-        expected = chain[-1].end if chain else manifest.begins
-        if (manifest.topic, manifest.partition) != tp or manifest.begins != expected:
-            raise PartitionError(
-                f"manifest {path} speaks of {manifest.topic}-{manifest.partition} from offset {manifest.begins}, expected {expected}",
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=expected,
-                remedy="files of the archive are missing or were changed; copy it anew from where it was kept",
-            )
-        chain.append(manifest)
+        manifest = _manifest(store, tp, name)
+        end = end if chain else manifest.begins
+        if manifest.begins > end:
+            raise _broken(tp, f"{partition_folder(tp)}/{name}", manifest, end)
+        if manifest.end > end:
+            chain.append(manifest if manifest.begins == end else manifest.after(end))
     return chain
+
+
+def records_ahead(store: ArchiveStore, tp: TopicPartition, end: int) -> int:
+    """Return how many records are archived ahead of a chain that ends there, which no restore reads."""
+    names = (it for it in store.names(partition_folder(tp)) if _kind(it) == _STAGED)
+    return sum(_manifest(store, tp, it).records for it in names if _begins(it) >= end)
+
+
+def note_ranges(store: ArchiveStore, topic: str, ranges: Mapping[int, tuple[int, int]]) -> None:
+    """Keep from where to where partitions are archived: what is gone from the end of a chain is missed by nothing else."""
+    known = noted_ranges(store, topic)
+    joined = dict(known)
+    for partition, (begins, end) in ranges.items():
+        before = known.get(partition, (begins, end))
+        joined[partition] = min(begins, before[0]), max(end, before[1])
+    if joined != known:
+        document = {str(it): list(joined[it]) for it in sorted(joined)}
+        store.replace(f"topic={topic}/{_RANGES}", _document(document))
+
+
+def noted_ranges(store: ArchiveStore, topic: str) -> dict[int, tuple[int, int]]:
+    """Return what ``note_ranges`` kept; nothing where that is damaged, or of an earlier version."""
+    name = f"topic={topic}/{_RANGES}"
+    if not store.exists(name):
+        return {}
+    try:
+        members = cast("dict[str, list[int]]", _members(store.read(name), name))
+        return {int(it): (int(begins), int(end)) for it, (begins, end) in members.items()}
+    except (ConfigError, ValueError, TypeError):
+        return {}  # the next run writes it anew
 
 
 def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
@@ -284,7 +401,7 @@ def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
     By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and these two columns of them.
     """
     chain = chain_of(store, tp)
-    files = [it for it in chain if it.size_bytes]
+    files = [it for it in chain if it.records]
 
     def young(manifest: FileManifest) -> list[int]:
         try:

@@ -1,23 +1,33 @@
 """Where an archive lies: a local folder, or any path that pyarrow.fs or fsspec reaches.
 
-Flow: path -> ``ArchiveStore`` -> whole files, written once, never changed. ``put_if_absent`` publishes: of two writers of a name one
-wins. On a local folder that is exact; other stores are asked before and read back after, which finds two writers unless they
-are at it in the same instant. A file that is not published is an orphan, and harmless.
+Flow: path -> ``ArchiveStore`` -> whole files, written once, never changed. ``publish`` lets one of two writers of a name win where the
+file system has hard links. Where it has none, as object stores, both may publish in the same instant, each under a name of its own:
+neither replaces the other's file, and readers join them (``archive_format.chain_of``). A file that is not published is an orphan, and harmless.
 """
 
+import errno
 import importlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar, cast, final
+from typing import Final, Protocol, TypeVar, cast, final
 
 from pyarrow import fs, parquet
 
 from mm2py.errors import ConfigError, FatalError
 
 T = TypeVar("T")
+
+_WITHOUT_LINKS: Final = frozenset(
+    (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
+)
+"""What file systems without hard links answer: FUSE over a bucket, FAT, some network mounts."""
+
+_WHOLE: Final = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "az", "adl", "oss", "memory"))
+"""Stores of pyarrow and fsspec that show a file only when all of it is written."""
 
 
 class _UrlToFs(Protocol):
@@ -40,6 +50,13 @@ class ArchiveStore:
     def _is_local(self) -> bool:
         return isinstance(self._system, fs.LocalFileSystem)
 
+    @property
+    def _fresh(self) -> fs.FileSystem:
+        """The file system without what fsspec remembers of folders: other processes write there."""
+        if isinstance(self._system, fs.PyFileSystem):
+            self._system.handler.fs.invalidate_cache()
+        return self._system
+
     def read(self, name: str) -> bytes:
         """Return a whole file.
 
@@ -47,7 +64,7 @@ class ArchiveStore:
             FatalError: it is not there, or cannot be read.
         """
         try:
-            with self._system.open_input_stream(self._at(name)) as stream:
+            with self._fresh.open_input_stream(self._at(name)) as stream:
                 return stream.read()
         except OSError as error:
             raise FatalError(f"archive file {name} below {self.path}: {error}") from error
@@ -73,17 +90,33 @@ class ArchiveStore:
         self._guarded(name, lambda: self._write(name, data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Publish a file unless there is one of that name; False if there is.
+        """Write a file unless there is one of that name; False if there is.
 
         Raises:
             FatalError: it cannot be written.
         """
         return self._guarded(name, lambda: self._put(name, data))
 
+    def publish(self, stem: str, kind: str, data: bytes) -> bool:
+        """Write ``<stem>.<kind>`` unless there is one, False if there is; without hard links it is ``<stem>.<token>.<kind>``.
+
+        Raises:
+            FatalError: it cannot be written.
+        """
+        return self._guarded(stem, lambda: self._publish(stem, kind, data))
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file in place of the one that is there; a crash may leave none.
+
+        Raises:
+            FatalError: it cannot be written.
+        """
+        self._guarded(name, lambda: self._replace(name, data))
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files and folders in a folder, sorted; none if it does not exist."""
         selector = fs.FileSelector(self._at(folder), allow_not_found=True)
-        return sorted(it.base_name for it in self._system.get_file_info(selector))
+        return sorted(it.base_name for it in self._fresh.get_file_info(selector))
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -124,20 +157,50 @@ class ArchiveStore:
             raise
 
     def _put(self, name: str, data: bytes) -> bool:
-        if self._is_local:
-            temporary = f"{name}.{secrets.token_hex(4)}.tmp"
-            self._write(temporary, data)
-            try:
-                os.link(self._at(temporary), self._at(name))
-            except FileExistsError:
-                return False
-            finally:
-                Path(self._at(temporary)).unlink()
-            return True
+        if (is_new := self._linked(name, data)) is not None:
+            return is_new
         if self.exists(name):
             return False
-        self._write(name, data)
+        self._replace(name, data)
         return self.read(name) == data
+
+    def _publish(self, stem: str, kind: str, data: bytes) -> bool:
+        if (is_new := self._linked(f"{stem}.{kind}", data)) is not None:
+            return is_new
+        folder, _, begin = stem.rpartition("/")
+        if any(it.startswith(f"{begin}.") and it.endswith(f".{kind}") for it in self.names(folder)):
+            return False
+        self._replace(f"{stem}.{secrets.token_hex(4)}.{kind}", data)
+        return True
+
+    def _linked(self, name: str, data: bytes) -> bool | None:
+        """Write a file unless there is one, in one step; None where there are no hard links."""
+        if not self._is_local:
+            return None
+        temporary = f"{name}.{secrets.token_hex(4)}.tmp"
+        self._write(temporary, data)
+        try:
+            os.link(self._at(temporary), self._at(name))
+        except FileExistsError:
+            # Also where the answer to a first request was lost: a client of NFS asks again.
+            return Path(self._at(temporary)).stat().st_nlink > 1
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            return None
+        finally:
+            Path(self._at(temporary)).unlink()
+        return True
+
+    def _replace(self, name: str, data: bytes) -> None:
+        if _WHOLE.intersection(re.findall(r"\w+", self._system.type_name)):
+            self._write(name, data)
+            return
+        temporary = f"{name}.{secrets.token_hex(4)}.tmp"
+        self._write(temporary, data)
+        if not self._is_local:
+            self.delete(name)  # some move nothing over a file
+        self._system.move(self._at(temporary), self._at(name))
 
 
 def _open(path: str) -> tuple[fs.FileSystem, str]:

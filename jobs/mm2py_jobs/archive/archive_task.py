@@ -10,6 +10,7 @@ Invariants, tests of the same names:
 2. A file whose digest is not its manifest's sends nothing, and fails its partition alone.
 3. A partition is covered up to its end only when all that was handed out is delivered.
 4. Records that do not follow each other on the target end their partition, with both offsets.
+5. A partition of which the archive does not have all that was planned, any more, fails before it is passed for restored.
 """
 
 import asyncio
@@ -97,8 +98,10 @@ class ArchiveTask(BatchSourceTask):
             position, topic = next_offset(offset), archive.topics[partition.topic]
             self._context.report_incarnation(partition, bytes.fromhex(topic.topic_id))
             name = TopicPartition(topic.name, partition.partition)
+            first = max(position, archive.begins.get(partition, -1))
             try:
                 chain = await asyncio.to_thread(chain_of, self._store, name)
+                _check_whole(name, chain, first, archive.ends[partition])
             except Mm2pyError as error:
                 self._context.partition_state(partition, PartitionState.FAILED, error)
                 continue
@@ -198,6 +201,18 @@ class ArchiveTask(BatchSourceTask):
         await asyncio.gather(*loads.values(), return_exceptions=True)
 
 
+def _check_whole(tp: TopicPartition, chain: Sequence[FileManifest], first: int, end: int) -> None:
+    there = (chain[0].first, chain[-1].end) if chain else (end, 0)
+    if (first >= 0 and there[0] > first) or there[1] < end:
+        raise PartitionError(
+            f"offsets {max(0, first)} to {end} were to be restored, the archive has {there[0]} to {there[1]}",
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=max(0, first),
+            remedy="files are gone from the archive; copy it anew from where it was kept, or cancel the restore",
+        )
+
+
 @final
 class _ArchivedLog:
     """One partition's files from a position on, one in memory at a time."""
@@ -212,7 +227,7 @@ class _ArchivedLog:
     ) -> None:
         self.source, self.target, self.end = source, target, end
         self._position = position
-        self._files = deque(it for it in chain if position < it.end <= end)
+        self._files = deque(it for it in chain if position < it.end and it.begins < end)
         self.batches: deque[RecordBatch] = deque()
         self.under_way = 0
         self.target_next = -1
@@ -235,7 +250,7 @@ class _ArchivedLog:
         first = max(self._position, manifest.first)
         batches: list[RecordBatch] = []
         for batch in archived_batches(store, manifest):
-            if batch.last_offset >= first:
+            if batch.last_offset >= first and batch.base_offset < self.end:
                 batches += _sendable(batch, first, manifest)
         self.batches.extend(batches)
         self._files.popleft()

@@ -26,7 +26,9 @@ from mm2py_jobs.archive.archive_format import (
     Shape,
     chain_of,
     head_of,
+    noted_ranges,
     offset_at,
+    records_ahead,
     topic_of,
     topics_in,
 )
@@ -68,7 +70,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedLog:
-    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into."""
+    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into.
+
+    ``lost``: offsets that it has not, or not any more; ``ahead``: records that a killed run has left behind its end, which are not restored.
+    """
 
     topic: ArchivedTopic
     partition: int
@@ -78,6 +83,7 @@ class ArchivedLog:
     records: int
     bytes: int
     lost: int
+    ahead: int = 0
     mirrors: Sequence[tuple[int, str, str, int]] = ()
 
     @property
@@ -111,7 +117,9 @@ def read_archive(
         other = targets.setdefault(target, topic.topic)
         if other != topic.topic:
             raise ConfigError(f"--rename gives {other} and {topic.topic} the same name {target}")
-        for number in range(max(topic.partitions, 1 + _last_partition(store, topic.topic))):
+        noted = noted_ranges(store, topic.topic)
+        last = max(_last_partition(store, topic.topic), *noted, -1)
+        for number in range(max(topic.partitions, 1 + last)):
             chain = chain_of(store, TopicPartition(topic.topic, number))
             logs.append(
                 ArchivedLog(
@@ -122,20 +130,30 @@ def read_archive(
                     end=chain[-1].end if chain else 0,
                     records=sum(it.records for it in chain),
                     bytes=sum(it.size_bytes for it in chain),
-                    lost=sum(it.first - it.begins for it in chain) + _missing(topic, number, chain),
+                    lost=sum(it.first - it.begins for it in chain)
+                    + _missing(topic, number, noted.get(number), chain),
+                    ahead=records_ahead(
+                        store, TopicPartition(topic.topic, number), chain[-1].end if chain else 0
+                    ),
                     mirrors=[mirror for it in chain for mirror in it.mirrors],
                 )
             )
     return logs
 
 
-def _missing(topic: ArchivedTopic, partition: int, chain: Sequence[FileManifest]) -> int:
+def _missing(
+    topic: ArchivedTopic,
+    partition: int,
+    noted: tuple[int, int] | None,
+    chain: Sequence[FileManifest],
+) -> int:
     """Return how many offsets files had that are gone from either end, as where a bucket deletes what is old."""
-    begins = topic.begins.get(str(partition))
-    if begins is None:
+    begins = topic.begins.get(str(partition), -1 if noted is None else noted[0])
+    if begins < 0:
         return 0
     first, end = (chain[0].begins, chain[-1].end) if chain else (begins, begins)
-    return first - begins + max(0, topic.ends.get(str(partition), 0) - end)
+    ends = topic.ends.get(str(partition), 0), 0 if noted is None else noted[1]
+    return max(0, first - begins) + max(0, max(ends) - end)
 
 
 def _last_partition(store: ArchiveStore, topic: str) -> int:
@@ -179,6 +197,8 @@ class Restore:
         self._suppression, self._held = suppression, held
         self.emptied: set[TopicPartition] = set()
         """Of which the last plan found the target empty behind a position."""
+        self.cut_off: set[TopicPartition] = set()
+        """Of which the archive has no longer what follows the target's copies."""
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
         return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
@@ -190,6 +210,7 @@ class Restore:
         """
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
         self.emptied.clear()
+        self.cut_off.clear()
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
         refused = self._too_small(copies)
         there = {
@@ -213,6 +234,8 @@ class Restore:
             refusal = self._refusal(key, log, known, end)
             if refusal and not end:
                 self.emptied.add(key)
+            elif refusal and 0 <= known.resume(key) < log.begins:
+                self.cut_off.add(key)
             reason = paused_alone(self.flow, key.topic) if held else refusal
             if reason:
                 refused[key] = reason

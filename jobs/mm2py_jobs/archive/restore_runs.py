@@ -127,6 +127,11 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
             say(
                 f"{row['topic']}-{row['partition']}: the archive lacks {row['lost_in_archive']} offsets"
             )
+        if row["archived_ahead"]:
+            say(
+                f"{row['topic']}-{row['partition']}: {row['archived_ahead']} records that a killed run has archived are not restored:"
+                " what lies before them is not archived; mm2py archive completes it from the source"
+            )
     say(
         f"restored {report['restored_records']:,} records; topics that were made here keep all records (retention.ms=-1)"
     )
@@ -230,10 +235,11 @@ class _RestoreRun:
         self.checked = plan
 
     def _is_lost(self, refused: Refusal) -> bool:
-        """Whether what a former run has restored is gone: another one would continue behind it."""
+        """Whether what a former run has restored, or what comes next, is gone: another one would continue behind it."""
         key = TopicPartition(refused.topic, refused.partition)
         lease = self._session.store.leases.get(key)
-        return key in self._restore.emptied and lease is not None and lease.records > 0
+        is_emptied = key in self._restore.emptied and lease is not None and lease.records > 0
+        return is_emptied or key in self._restore.cut_off
 
     async def _is_unfinished(self) -> bool:
         await self._session.open_if_there()
@@ -278,7 +284,8 @@ class _RestoreRun:
             key.topic: ArchivedTopic(log.topic.topic, log.topic.topic_id, log.target_topic)
             for key, log in self._restore.logs.items()
         }
-        archive = TaskArchive(self._root, topics, {})
+        begins = {key: log.begins for key, log in self._restore.logs.items()}
+        archive = TaskArchive(self._root, topics, {}, begins)
         return {**self._session.flow.connector, ARCHIVE: archive.to_text()}
 
     def rows(self) -> list[dict[str, object]]:
@@ -299,6 +306,7 @@ class _RestoreRun:
                     "target_to": max(0, end),
                     "source_to": log.end,
                     "lost_in_archive": log.lost,
+                    "archived_ahead": log.ahead,
                     "cause": "" if lease is None else lease.cause,
                 }
             )

@@ -26,28 +26,41 @@ class ArchivedTopic(NamedTuple):
 
 
 class TaskArchive(NamedTuple):
-    """What a task restores: a path, and by the name that positions are kept under its topics and partitions with their ends."""
+    """What a task restores: a path, and by the name that positions are kept under its topics and partitions with their ends.
+
+    ``begins``: where the archive's first records of partitions were when it was planned.
+    """
 
     path: str
     topics: Mapping[str, ArchivedTopic]
     ends: Mapping[TopicPartition, int]
+    begins: Mapping[TopicPartition, int]
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        ends = [[*partition, end] for partition, end in self.ends.items()]
-        return json.dumps({"path": self.path, "topics": self.topics, "ends": ends})
+        document = {
+            "path": self.path,
+            "topics": self.topics,
+            "ends": [[*partition, end] for partition, end in self.ends.items()],
+            "begins": [[*partition, first] for partition, first in self.begins.items()],
+        }
+        return json.dumps(document)
 
     @classmethod
     def parse(cls, text: str) -> "TaskArchive":
         """Read what ``to_text`` returned."""
         document = json.loads(text)
         topics = cast("Mapping[str, Sequence[str]]", document["topics"])
-        ends = cast("Sequence[tuple[str, int, int]]", document["ends"])
         return cls(
             document["path"],
             {name: ArchivedTopic(*topic) for name, topic in topics.items()},
-            {TopicPartition(topic, partition): end for topic, partition, end in ends},
+            _by_partition(document["ends"]),
+            _by_partition(document["begins"]),
         )
+
+
+def _by_partition(rows: Sequence[tuple[str, int, int]]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
 
 def archive_plugins() -> Plugins:

@@ -12,15 +12,22 @@ Invariants, tests of the same names:
    because the partitions are dealt anew.
 5. A partition that fails is released only when its task has stopped: at the position of its last acknowledged record.
 6. The lanes that run share a rate: one that waits for a slot, has ended or renews its lease no more has no part of it.
+7. A lane that has a term and whose task fails as a whole starts it again until the term is over: Spark would end all other lanes with it.
+8. A lane that fails gives its partitions back, with the cause.
+9. A partition of a stream that is held for a moment as its lane ends does not stand still.
+10. An attempt whose partitions another one of the same run has stands by until that has ended: with speculation Spark runs two, counts one that raises
+    as failed, and ends all lanes when one has failed too often.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, PartitionError
+from mm2py.errors import FatalError, Mm2pyError, PartitionError
 from mm2py.mirror.backfills import LEASE_S, Job, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.types import State, TopicPartition
@@ -37,6 +44,9 @@ SETTLE_S: Final = 4.0
 
 TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
+
+HOLD_S: Final = 30.0
+"""A partition that is held for less, and was not held before, waits for a leader or two: it does not stand still."""
 
 PAUSE_S: Final = 1.0
 LEAST_PART: Final = 1 / 3
@@ -164,6 +174,8 @@ class TermPart:
     bytes: int
     lag: int
     cause: str
+    failed: bool = False
+    """Whether its lane has ended without an answer, or with a task that fails again and again."""
 
 
 NO_PART: Final = TermPart("", -1, -1, -1, 0, 0, -1, "")
@@ -213,10 +225,15 @@ class LaneRun:
         self._lease, self._copy, self._topic = lease, copy, topic
         self._run, self._clock = run, clock
         self._left: dict[TopicPartition, Lease] = {}
+        self._begun: Mapping[TopicPartition, Lease] = {}
         self._before: dict[TopicPartition, int] = {}
         """Bytes that former attempts had copied."""
         self._ended: list[Lease] = []
         self._starts = 0
+        self._started_s = 0.0
+        self._task_cause = ""
+        """Why the task fails again and again."""
+        self._held_since: dict[TopicPartition, float] = {}
         self._paused = False
         self._written_s = 0.0
 
@@ -229,7 +246,7 @@ class LaneRun:
         """
         if self._term is None and self._has_missed_it():
             return LaneResult(0, 0, len(self._partitions))
-        begun = self._left = dict(await self._lease.claim(self._partitions))
+        begun = self._begun = self._left = dict(await self._lease.claim(self._partitions))
         if self._term is not None:
             self._deadline_s = self._clock.monotonic() + self._term.left_s(self._clock.now_ms())
         self._before = {tp: lease.bytes for tp, lease in self._left.items()}
@@ -244,18 +261,57 @@ class LaneRun:
         except LaneSupersededError:
             # What is sent is under the permit's rules; positions are another attempt's.
             await self._copy.stop(0)
+            if not await self._stood_by():
+                raise
+            return LaneResult(0, 0, len(self._left))
+        except Exception as error:
+            await self._copy.stop(STOP_S)
+            with suppress(Mm2pyError):
+                await self._give_back(str(error))
             raise
         except BaseException:
             await self._copy.stop(STOP_S)
             raise
         await self._copy.stop(STOP_S)
-        left = [self._with_progress(it) for it in self._left.values()]
-        await self._lease.release([replace(it, state=LeaseState.RESERVED) for it in left])
+        await self._give_back()
         handed_over = sum(it.state is LeaseState.HANDED_OVER for it in self._ended)
         parts = () if self._term is None else map(self._part, begun.values())
         return LaneResult(
             handed_over, len(self._ended) - handed_over, len(self._left), tuple(parts)
         )
+
+    async def _stood_by(self) -> bool:
+        """Wait while another attempt of this lane copies; return whether that one has ended in order (10)."""
+        while self._is_current():
+            known = self._topic.leases
+            theirs = [known[it] for it in self._partitions if it in known]
+            copying = [it for it in theirs if it.state is LeaseState.COPYING]
+            if not copying:
+                left = any(it.state.keeps_live_out for it in theirs)
+                return bool(theirs) and (self._term is not None or not left)
+            if self._topic.silent_s(copying[0]) >= 2 * LEASE_S:
+                return False
+            await self._clock.sleep(LOOK_S)
+        return False
+
+    async def _give_back(self, failure: str = "") -> None:
+        """Let others have what is left; ``failure``: why the lane ends before its time (8)."""
+        left = [self._with_progress(it) for it in self._left.values()]
+        await self._lease.release(
+            [
+                replace(it, state=LeaseState.RESERVED, cause=failure or self._lasting(it))
+                for it in left
+            ]
+        )
+
+    def _lasting(self, lease: Lease) -> str:
+        """Return why a partition stands still, empty where it is held for a moment (9)."""
+        before = self._begun.get(lease.source)
+        stood = before is not None and before.cause and before.position == lease.position
+        held_s = self._clock.monotonic() - self._held_since.get(lease.source, math.inf)
+        failed = self._task_cause or self._copy.progress(lease.source).failed
+        lasts = self._term is None or failed or stood or held_s >= HOLD_S
+        return lease.cause if lasts else ""
 
     def _part(self, begun: Lease) -> TermPart:
         now = self._copy.progress(begun.source)
@@ -266,7 +322,8 @@ class LaneRun:
             now.records,
             now.bytes,
             now.lag,
-            now.cause,
+            now.cause or self._task_cause,
+            failed=bool(self._task_cause),
         )
 
     def _until_look_s(self) -> float:
@@ -300,6 +357,7 @@ class LaneRun:
 
     async def _start(self) -> None:
         self._starts += 1
+        self._started_s = self._clock.monotonic()
         self._sharing = self._sharing_now()
         await self._copy.start({tp: it.end for tp, it in self._left.items()}, self._sharing)
         if self._paused:
@@ -318,6 +376,7 @@ class LaneRun:
             # What was sent before the failure may still be acknowledged: released now, the live flow would continue before it (5).
             await self._copy.stop(SETTLE_S)
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
+        self._note_held(progress)
         outcomes = (self._outcome(it, failed.get(it.source)) for it in progress.values())
         ended = [outcome for outcome in outcomes if outcome is not None]
         if progress and (ended or self._clock.monotonic() - self._written_s >= RENEW_S):
@@ -334,6 +393,11 @@ class LaneRun:
             self._starts -= 1
             await self._start()
         await self._mend()
+
+    def _note_held(self, progress: Mapping[TopicPartition, Lease]) -> None:
+        now_s = self._clock.monotonic()
+        held = (tp for tp, lease in progress.items() if lease.cause)
+        self._held_since = {tp: self._held_since.get(tp, now_s) for tp in held}
 
     def _share(self) -> None:
         """Take another part of the rate as soon as lanes come or end (6)."""
@@ -372,14 +436,18 @@ class LaneRun:
         """Start a task again that failed as a whole; its next start finds the positions in the target's log."""
         status = self._copy.status()
         if not self._left or status is None or status.state is not State.FAILED:
+            if self._clock.monotonic() - self._started_s >= HOLD_S:
+                self._task_cause = ""
             return
         cause = status.cause
         if self._starts >= TASK_STARTS:
-            raise FatalError(
+            self._task_cause = (
                 f"the lane's task failed {self._starts} times, the last cause: {cause}"
             )
+            if self._term is None:
+                raise FatalError(self._task_cause)
         log.warning("task of a lane is started again cause=%s", cause)
-        await self._clock.sleep(PAUSE_S * self._starts)
+        await self._clock.sleep(PAUSE_S * min(self._starts, TASK_STARTS))
         await self._start()
 
     def _with_progress(self, lease: Lease) -> Lease:
@@ -392,7 +460,7 @@ class LaneRun:
             target_end=max(lease.target_end, progress.target_end, started),
             bytes=self._before[lease.source] + progress.bytes,
             lag=progress.lag,
-            cause=progress.cause,
+            cause=progress.cause or self._task_cause,
         )
 
     def _outcome(self, lease: Lease, failure: str | None) -> Lease | None:

@@ -139,6 +139,8 @@ class StreamDriver:
         self._beats: asyncio.Task[None] | None = None
         self._renewed: dict[int, tuple[int, int]] = {}
         """Lane that copies -> its newest record, and the driver's beat when that was seen first."""
+        self._asked_back: set[TopicPartition] = set()
+        """Partitions that the flow copies no more, and whose lanes were told to end."""
 
     @property
     def job(self) -> Job:
@@ -208,6 +210,14 @@ class StreamDriver:
                 )
         self._renewed = renewed
 
+    async def widen(self, lanes: int) -> None:
+        """Note that so many lanes may be dealt, before they are: as many are fenced by who comes next (2).
+
+        A cluster has more executors by now than when the stream began.
+        """
+        if lanes > self.job.lanes:
+            await self._claim.write([replace(self.job, lanes=lanes)])
+
     async def follow(self, partitions: StreamPartitions) -> None:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
 
@@ -232,22 +242,33 @@ class StreamDriver:
             await self._close(str(error))
             raise
         waiting = await self._place(new, partitions.late)
-        if gone or not waiting or len(waiting) < len(new):
+        copied = {
+            tp
+            for tp, it in kept.items()
+            if tp not in partitions.chosen and it.state is LeaseState.COPYING
+        }
+        is_first = not self.has_partitions and not waiting
+        if is_first or len(waiting) < len(new) or copied - self._asked_back:
             await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
             log.info(
                 "partitions of the stream partitions=%d new=%d",
                 len(partitions.chosen),
                 len(new) - len(waiting),
             )
+        self._asked_back = copied
+        if copied:
+            raise RetriableError(
+                f"the flow copies {some_of(sorted(map(str, copied)), _SHOWN)} no more: given back when their lanes have ended"
+            )
         if waiting:
             raise RetriableError(
                 f"where the source's logs begin is not known now of {some_of(waiting, _SHOWN)}: they wait, all others are copied"
             )
 
-    async def proven(self) -> None:
-        """Forget why the last query failed: this one copies."""
-        if self.job.cause:
-            await self._claim.write([replace(self.job, cause="")])
+    async def proven(self, failure: str = "") -> None:
+        """Forget why the last query failed: this one copies; ``failure``: why some of its lanes do not."""
+        if self.job.cause != failure:
+            await self._claim.write([replace(self.job, cause=failure)])
 
     async def wait_recalled(self) -> str:
         """Return why the flow's workers are to copy again, once they ask for it.

@@ -74,6 +74,8 @@ class CopyTotals:
         self.terms = self.records = self.bytes = 0
         self._cut_off = 0
         """Partitions whose lanes have not given them back."""
+        self.failure = ""
+        """Why the last query failed, or lanes of the last term."""
         self.standing: dict[TopicPartition, str] = {}
         """Why partitions were not copied when this was noted last."""
         self._seen: dict[TopicPartition, tuple[int, int]] = {}
@@ -100,7 +102,20 @@ class CopyTotals:
             else "positions are stored"
         )
         copied = f"{self.records:,} records in {self.terms:,} terms"
-        return f"ended, {ended}: {copied}{standing_text(self.standing)}"
+        failed = f"; Spark failed: {self.failure}" if self.failure else ""
+        return f"ended, {ended}: {copied}{standing_text(self.standing)}{failed}"
+
+
+def failure_of(progress: Mapping[str, object]) -> str:
+    """Return which lanes of a term have failed, empty for none; the next one deals their partitions again.
+
+    Raises:
+        FatalError: all of them.
+    """
+    failed, cause = progress["failed_partitions"], progress["failure"]
+    if failed == progress["partitions"]:
+        raise FatalError(f"every lane failed: {cause}")
+    return f"lanes of {failed} partitions failed, the others go on: {cause}" if failed else ""
 
 
 @final
@@ -153,7 +168,10 @@ class StreamCopy:
         following: asyncio.Task[object] = asyncio.ensure_future(self._follow())
         try:
             await asyncio.wait({*ends, copying, following}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (copying, following, *ends):
+            if not self._driver.dealing:
+                # It was refused, and gives everything back: the beats and the query end by that, and are no cause.
+                await asyncio.wait({following})
+            for task in (following, copying, *ends):
                 if task.done():
                     task.result()
             ended = next(why for task, why in ends.items() if task.done())
@@ -191,7 +209,8 @@ class StreamCopy:
                 self._failures += 1
                 if isinstance(error, BackfillRefusedError) or self._failures >= MOST_FAILURES:
                     raise
-                cause, pause_s = str(error), self._backoff.next_s()
+                self._totals.failure = cause = str(error)
+                pause_s = self._backoff.next_s()
                 log.warning(
                     "query failed, another one begins pause_s=%.0f cause=%s", pause_s, error
                 )
@@ -207,10 +226,11 @@ class StreamCopy:
         """
         from mm2py_jobs.spark.stream_query import StreamQuery  # it loads pyspark
 
-        session = self._session
+        session, slots = self._session, self._opened.slots
+        await self._driver.widen(slots)
         spec = StreamSpec(
             lane=session.lane(self._driver.job, self._topics.task),
-            slots=self._opened.slots,
+            slots=slots,
             seconds=self._order.term_s,
         )
         query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
@@ -241,10 +261,14 @@ class StreamCopy:
                 self._warm.set()
         self._totals.note(self._session.store.leases)
         for progress in await asyncio.to_thread(query.new_progress):
+            failure = failure_of(progress)
             self._backoff.reset()
             self._failures = 0
-            await self._driver.proven()
+            await self._driver.proven(failure)
             self._totals.terms += 1
+            self._totals.failure = failure
+            if failure:
+                log.warning("%s", failure)
             log.info("term ended %s", " ".join(f"{key}={it}" for key, it in progress.items()))
 
     async def _follow(self) -> None:
@@ -269,13 +293,11 @@ class StreamCopy:
             await self._topics.changed()
 
     async def _config_changes(self) -> None:
-        """Return when the flow's config is another one than at the begin."""
+        """Return when the flow's config is another one than at the begin, or it is not to be copied any more."""
         while True:
             await self._clock.sleep(CONFIG_LOOK_S)
             try:
-                config = await self._session.flow.current_connector()
+                if not await self._session.flow.is_unchanged():
+                    return
             except Mm2pyError as error:
                 log.debug("the flow's config cannot be read now cause=%s", error)
-                continue
-            if config != self._session.flow.connector:
-                return

@@ -60,10 +60,10 @@ async def _show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
 
 
 def check_engine(session: BackfillSession) -> None:
-    """Refuse a flow that its workers copy, and one with transforms.
+    """Refuse a flow that its workers copy, that nothing is to copy, and one with transforms.
 
     Raises:
-        BackfillRefusedError: flow.engine is not spark.
+        BackfillRefusedError: flow.engine is not spark, or the flow is not enabled.
         ConfigError: records pass transforms.
     """
     chosen = engine(session.flow.connector)
@@ -71,6 +71,11 @@ def check_engine(session: BackfillSession) -> None:
         raise BackfillRefusedError(
             f"flow.engine of {session.name} is {chosen}: its workers copy it",
             remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
+        )
+    if not session.flow.copies:
+        raise BackfillRefusedError(
+            f"flow {session.name} is not enabled, or was deleted over REST: nothing is to copy it",
+            remedy=f"set {session.name}.enabled = true, or create it with POST /flows",
         )
     refuse_transforms(
         session.name,
@@ -159,6 +164,7 @@ class _Stream:
             "terms": totals.terms,
             "records": totals.records,
             "bytes": totals.bytes,
+            "cause": totals.failure,
             "stood_still": [
                 {"topic": tp.topic, "partition": tp.partition, "cause": cause}
                 for tp, cause in totals.standing.items()
@@ -167,7 +173,7 @@ class _Stream:
         if not self._printer.is_table:
             self._printer.document(report)
         say(totals.summary())
-        return FAILED if totals.standing else OK
+        return FAILED if totals.standing or totals.failure else OK
 
     async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
         async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:

@@ -5,6 +5,7 @@ Connections are opened for each plan: a term is tens of seconds long. Before par
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,7 +14,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import Lease
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.types import LATEST, TopicPartition
@@ -21,6 +22,8 @@ from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes
 from mm2py_jobs.copy.lanes import Term
 from mm2py_jobs.copy.stream import PlannedTerm, deal_term
 from mm2py_workers.flow_target import FlowTarget
+
+log = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.5
 """Pause where there is nothing to deal: Spark asks again at once."""
@@ -46,12 +49,21 @@ def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
 
     Raises:
         FatalError: another run of the stream has taken over.
-        RetriableError: a cluster does not answer.
     """
-    return asyncio.run(_plan_term(spec, term, most_bytes, SYSTEM_CLOCK))
+    return asyncio.run(planned_term(spec, term, most_bytes, SYSTEM_CLOCK))
 
 
-async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
+async def planned_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
+    """Plan a term; one without lanes while a cluster does not answer, however long: raised, that would end the query."""
+    try:
+        return await _planned(spec, term, most_bytes, clock)
+    except RetriableError as error:
+        log.warning("no term can be planned now cause=%s", error)
+        await clock.sleep(IDLE_S)
+        return PlannedTerm()
+
+
+async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
     lane = spec.lane
     target = FlowTarget(lane.flow, lane.worker, clock)
     try:
@@ -62,7 +74,7 @@ async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock)
         if not job.turn and job.state.is_copied:
             # The live flow copies meanwhile: once this has run, lanes can begin within a second.
             return PlannedTerm(dealt_lanes(lane, [()] * spec.slots))
-        ends = await _log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
+        ends = await log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
         dealt = deal_term(leases, ends, spec.slots, term)
         copied = sum(lease.bytes for lease in target.jobs.leases.values())
     finally:
@@ -79,7 +91,7 @@ async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock)
     return PlannedTerm(dealt_lanes(common, dealt), shown)
 
 
-async def _log_ends(
+async def log_ends(
     lane: BackfillLane, leases: Mapping[TopicPartition, Lease], clock: Clock
 ) -> dict[TopicPartition, int]:
     """Return where logs end; a partition whose end is not known now is copied, one that is gone is left out."""

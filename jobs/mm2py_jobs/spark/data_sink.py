@@ -123,6 +123,7 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
     count = 0
     try:
         for batch in batches:
+            idle.rows_came()
             with sender.hold(idle):
                 for record in _records(options, batch):
                     if not record.topic:
@@ -181,6 +182,11 @@ class _Patience:
         """Records that were handed to the sender."""
         self._sender, self._timeout_s = sender, timeout_s
         self._taken, self._since_s = 0, time.monotonic()
+
+    def rows_came(self) -> None:
+        """Begin anew where nothing waits for the target: it had nothing to take while rows were made."""
+        if not self._sender.waiting[0]:
+            self._since_s = time.monotonic()
 
     def __call__(self) -> None:
         waiting, cause = self._sender.waiting

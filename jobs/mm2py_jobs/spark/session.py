@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
-from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, RetriableError
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 TASK_ATTEMPTS: Final = 4
 """How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
+
+AGAIN_S: Final = 1.0
+"""Pause before a lane is tried again in its last attempt."""
 
 REACH_S: Final = 5.0
 """How long a master may take to accept a connection."""
@@ -231,21 +234,14 @@ def run_lanes(
         return []
     texts = [json.dumps(lane) for lane in lanes]
     spark = opened.spark
-    last_attempt = _most_attempts(spark) - 1
+    attempts = most_attempts(spark)
     ended = None if _is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
 
     def answer(number: int) -> str:
         begun_s, cpu_s = time.monotonic(), time.process_time()
-        found: Mapping[str, object] = {}
-        cause = ""
-        try:
-            found = function(json.loads(texts[number]))
-        except Exception as error:
-            if _attempt() < last_attempt:
-                raise
-            cause = f"{type(error).__name__}: {error}"
+        found, cause = tried(function, json.loads(texts[number]), attempts)
         if ended is not None:
             ended.add(frozenset((number,)))
         return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found, cause])
@@ -273,6 +269,29 @@ def run_lanes(
     return [it.found for it in done]
 
 
+def tried(
+    function: LaneFunction, lane: Mapping[str, object], attempts: int
+) -> tuple[Mapping[str, object], str]:
+    """Call a lane's function in its task; return its answer, or why there is none in the last one of so many attempts.
+
+    Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not have failed
+    before, and what may be tried again is, here.
+    """
+    is_last = _attempt() >= attempts - 1
+    left = attempts if is_last else 1
+    while True:
+        left -= 1
+        try:
+            return function(lane), ""
+        except Exception as error:
+            if not is_last:
+                raise
+            if not left or not isinstance(error, RetriableError):
+                return {}, f"{type(error).__name__}: {error}"
+            log.warning("lane is tried again in its last attempt cause=%s", error)
+            time.sleep(AGAIN_S)
+
+
 def require_spark() -> None:
     """Refuse where the extra is not installed; imports nothing.
 
@@ -292,7 +311,7 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
         spark.sparkContext.cancelJobsWithTag(tag)
 
 
-def _most_attempts(spark: "SparkSession") -> int:
+def most_attempts(spark: "SparkSession") -> int:
     """Return how often Spark tries a task."""
     if not _is_connect(spark):
         match = _LOCAL.fullmatch(spark.sparkContext.master or "")

@@ -8,6 +8,7 @@ lost or old checkpoint terms are counted anew, and nothing else changes.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, cast, final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -15,8 +16,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from mm2py.errors import FatalError
+from mm2py_jobs.copy.lanes import TermPart
 from mm2py_jobs.copy.stream import PlannedTerm, TermPlanner
-from mm2py_jobs.spark.session import LaneFunction, OpenSession, cause_of
+from mm2py_jobs.spark.session import (
+    LaneFunction,
+    OpenSession,
+    cause_of,
+    most_attempts,
+    tried,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -27,7 +35,7 @@ log = logging.getLogger(__name__)
 METRICS: Final = "mm2py"
 """Name of our metrics in a query's progress."""
 
-_SCHEMA: Final = "topic string, partition int, start long, end long, records long, bytes long, lag long, cause string"
+_SCHEMA: Final = "topic string, partition int, start long, end long, records long, bytes long, lag long, cause string, failed boolean"
 _COLUMNS: Final = tuple(it.split()[0] for it in _SCHEMA.split(", "))
 
 Document = dict[str, object]
@@ -41,11 +49,14 @@ class _Lane(InputPartition):
         self.lane = lane
 
 
-class _TermReader(DataSourceStreamReader):
+class TermReader(DataSourceStreamReader):
     """Plans terms in a process of its own beside the driver; ``read`` runs in tasks."""
 
-    def __init__(self, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int) -> None:
+    def __init__(
+        self, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, *, attempts: int
+    ) -> None:
         self._plan, self._run_lane, self._most_bytes = plan, run_lane, most_bytes
+        self._attempts = attempts
         self._planned: tuple[int, PlannedTerm] | None = None
 
     def initialOffset(self) -> Document:  # noqa: N802 - Spark's name
@@ -81,9 +92,16 @@ class _TermReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
         """Copy for a term; runs in a task."""
         assert isinstance(partition, _Lane)
-        answer = self._run_lane(partition.lane)
-        for part in cast("Sequence[Mapping[str, object]]", answer["parts"]):
+        answer, cause = tried(self._run_lane, partition.lane, self._attempts)
+        parts = _failed(partition.lane, cause) if cause else answer["parts"]
+        for part in cast("Sequence[Mapping[str, object]]", parts):
             yield tuple(part[name] for name in _COLUMNS)
+
+
+def _failed(lane: Mapping[str, object], cause: str) -> list[dict[str, object]]:
+    """Return the rows of a lane without an answer: the others copy on, and its partitions are dealt again with theirs."""
+    given = cast("Sequence[tuple[str, int]]", lane["partitions"])
+    return [asdict(TermPart(*it, -1, -1, 0, 0, -1, cause, failed=True)) for it in given]
 
 
 def _plain(ends: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
@@ -91,7 +109,7 @@ def _plain(ends: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
 
 
 def _data_source(
-    format_name: str, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int
+    format_name: str, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, *, attempts: int
 ) -> type[DataSource]:
     """Return a data source of one flow: made here, it travels with its configs inside, which options would show in Spark's UI."""
 
@@ -103,8 +121,8 @@ def _data_source(
         def schema(self) -> str:
             return _SCHEMA
 
-        def streamReader(self, schema: "StructType") -> _TermReader:  # noqa: N802 - Spark's name
-            return _TermReader(plan, run_lane, most_bytes)
+        def streamReader(self, schema: "StructType") -> TermReader:  # noqa: N802 - Spark's name
+            return TermReader(plan, run_lane, most_bytes, attempts=attempts)
 
     return FlowSource
 
@@ -131,7 +149,8 @@ class StreamQuery:
             FatalError: Spark refuses it.
         """
         format_name = "mm2py-flow"
-        source = _data_source(format_name, plan, run_lane, most_bytes)
+        attempts = most_attempts(self._spark)
+        source = _data_source(format_name, plan, run_lane, most_bytes, attempts=attempts)
         try:
             self._spark.dataSource.register(source)
             rows = self._spark.readStream.format(format_name).load()
@@ -142,6 +161,8 @@ class StreamQuery:
                 F.sum(F.greatest("lag", F.lit(0))).alias("lag_records"),
                 F.count_if(F.col("topic") != "").alias("partitions"),
                 F.count_if(F.col("cause") != "").alias("stopped_partitions"),
+                F.count_if("failed").alias("failed_partitions"),
+                F.max(F.when(F.col("failed"), F.col("cause"))).alias("failure"),
             )
             writer = observed.writeStream.format("noop").queryName(self._name)
             if self._checkpoint:

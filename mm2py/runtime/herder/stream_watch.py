@@ -172,5 +172,5 @@ def _stuck(
     for tp in idle:
         problems.setdefault(f"stream: {tp}", f"no lane has copied it for {IDLE_S:.0f} s")
     if stream.cause:
-        problems["stream"] = f"the last query failed, another one is tried: {stream.cause}"
+        problems["stream"] = f"Spark did not copy all of it, and tries again: {stream.cause}"
     return problems

@@ -32,8 +32,10 @@ from mm2py_jobs.archive.archive_format import (
     Shape,
     batch_row,
     chain_of,
-    manifest_name,
+    manifest_stem,
+    note_ranges,
     partition_folder,
+    put_manifest,
     put_or_check,
 )
 from mm2py_jobs.archive.archive_format import ArchivedTopic as StoredTopic
@@ -85,7 +87,7 @@ def publish(store: ArchiveStore, tp: TopicPartition, first: int, end: int) -> Pa
         file=name,
         sha256=sha256(data).hexdigest(),
     )
-    store.put_if_absent(manifest_name(tp, first), manifest.to_bytes())
+    put_manifest(store, manifest)
     return Path(store.path, partition_folder(tp), name)
 
 
@@ -95,7 +97,7 @@ def an_archive(path: Path) -> TaskArchive:
         publish(store, tp, 0, 20)
         publish(store, tp, 20, 40)
     topics = {tp.topic: ArchivedTopic(tp.topic, "", f"A.{tp.topic}") for tp in (ONE, TWO)}
-    return TaskArchive(str(path), topics, {ONE: 40, TWO: 40})
+    return TaskArchive(str(path), topics, {ONE: 40, TWO: 40}, {ONE: 0, TWO: 0})
 
 
 @pytest.fixture
@@ -194,6 +196,45 @@ async def test_records_that_do_not_follow_end_their_partition(archive: TaskArchi
     await task.stop()
 
 
+@pytest.mark.parametrize(
+    ("gone", "stored"), [("first", 4), ("first", -1), ("last", 4), ("last", 39), ("both", 19)]
+)
+async def test_a_partition_whose_files_are_gone_since_it_was_planned_is_not_restored(
+    archive: TaskArchive, gone: str, stored: int
+) -> None:
+    for name in ("first", "last"):
+        if gone in (name, "both"):
+            begins = {"first": 0, "last": 20}[name]
+            Path(archive.path, f"{manifest_stem(ONE, begins)}.json").unlink()
+    context = FakeTaskContext()
+    if stored >= 0:
+        context.store(mirror_source_partition("A", ONE), source_offset(stored))
+    task = ArchiveTask(archive, "A", context)
+    await task.start()
+    found = await firsts(context, task, 60)
+    assert found == {TWO: list(range(0, 40, 5))}
+    ((partition, state, cause),) = context.states
+    assert (partition, state) == (ONE, PartitionState.FAILED)
+    assert "were to be restored, the archive has" in cause
+    assert context.covered == [(TWO, 39)]
+    await task.stop()
+
+
+async def test_what_two_files_have_leaves_once(tmp_path: Path) -> None:
+    """As two writers of a store without hard links leave it."""
+    store = ArchiveStore(str(tmp_path))
+    for first, end in ((0, 20), (10, 40), (15, 30), (40, 50)):
+        publish(store, ONE, first, end)
+    topics = {ONE.topic: ArchivedTopic(ONE.topic, "", "A.one")}
+    context = FakeTaskContext()
+    archive = TaskArchive(str(tmp_path), topics, {ONE: 50}, {ONE: 0})
+    task = ArchiveTask(TaskArchive.parse(archive.to_text()), "A", context)
+    await task.start()
+    assert (await firsts(context, task)) == {ONE: list(range(0, 50, 5))}
+    assert context.covered == [(ONE, 49)]
+    await task.stop()
+
+
 async def test_a_rate_limits_what_is_handed_out(archive: TaskArchive) -> None:
     context = FakeTaskContext()
     size = len(a_batch(0))
@@ -247,16 +288,16 @@ async def test_the_slower_one_of_two_attempts_of_a_lane_continues_behind_the_oth
     """As with ``spark.speculation``: the first answer counts, also that of the attempt that came second with each file."""
     tp = TopicPartition("t", 0)
 
-    put, waiting = ArchiveStore.put_if_absent, [manifest_name(tp, 0)]
+    put, waiting = ArchiveStore.publish, [manifest_stem(tp, 0)]
 
-    def put_behind(store: ArchiveStore, name: str, data: bytes) -> bool:
+    def put_behind(store: ArchiveStore, stem: str, kind: str, data: bytes) -> bool:
         """The other attempt has published the first file while this one read it."""
-        if name in waiting:
-            waiting.remove(name)
+        if stem in waiting:
+            waiting.remove(stem)
             publish(store, tp, 0, 10)
-        return put(store, name, data)
+        return put(store, stem, kind, data)
 
-    monkeypatch.setattr(ArchiveStore, "put_if_absent", put_behind)
+    monkeypatch.setattr(ArchiveStore, "publish", put_behind)
     store = ArchiveStore(str(tmp_path))
     async with FakeBroker(topics={"t": 1}) as broker:
         for _ in range(4):
@@ -278,7 +319,7 @@ async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_
         manifest = FileManifest(
             topic="t", partition=0, first=first, end=end, records=0, size_bytes=0, file=name, sha256="", lost_from=lost_from
         )  # fmt: skip
-        store.put_if_absent(manifest_name(TopicPartition("t", 0), manifest.begins), manifest.to_bytes())  # fmt: skip
+        put_manifest(store, manifest)
     async with FakeBroker(topics={"t": 1}) as broker:
         answer = await archived(store, broker, 100)
     assert (answer["to"], answer["files"], answer["cause"]) == (100, 2, "")
@@ -286,19 +327,28 @@ async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_
 
 
 @pytest.mark.parametrize(
-    ("begins", "ends", "left", "lost"),
+    ("begins", "ends", "noted", "left", "lost"),
     [
-        ({"0": 0}, {}, True, 20),
-        ({"0": 20}, {}, True, 0),
-        ({}, {}, True, 0),
-        ({"0": 0}, {"0": 45}, True, 25),
-        ({"0": 20}, {"0": 30}, True, 0),  # it went on
-        ({"0": 5}, {"0": 40}, False, 35),
-        ({"0": 5}, {"0": 5}, False, 0),
+        ({"0": 0}, {}, None, True, 20),
+        ({"0": 20}, {}, None, True, 0),
+        ({}, {}, None, True, 0),
+        ({"0": 0}, {"0": 45}, None, True, 25),
+        ({"0": 20}, {"0": 30}, None, True, 0),  # it went on
+        ({"0": 20}, {"0": 30}, (20, 90), True, 50),  # its last files are gone
+        ({"0": 5}, {"0": 40}, None, False, 35),
+        ({"0": 5}, {"0": 5}, None, False, 0),
+        ({"0": 5}, {"0": 5}, (5, 40), False, 35),  # it was empty at first
+        ({}, {}, (7, 40), False, 33),  # of a partition that came later
     ],
 )
 def test_files_that_are_gone_from_an_archive_are_named(
-    tmp_path: Path, begins: dict[str, int], ends: dict[str, int], lost: int, *, left: bool
+    tmp_path: Path,
+    begins: dict[str, int],
+    ends: dict[str, int],
+    noted: tuple[int, int] | None,
+    lost: int,
+    *,
+    left: bool,
 ) -> None:
     store = ArchiveStore(str(tmp_path))
     head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
@@ -309,8 +359,25 @@ def test_files_that_are_gone_from_an_archive_are_named(
     put_or_check(store, "topic=one/topic.json", topic)
     if left:
         publish(store, ONE, 20, 40)
+    if noted is not None:
+        note_ranges(store, "one", {0: noted})
+        note_ranges(store, "one", {0: (20, 30)})  # of a run that was slower
     (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
     assert (log.begins, log.end, log.lost) == ((20, 40, lost) if left else (0, 0, lost))
+
+
+def test_what_a_killed_run_has_archived_ahead_is_named(tmp_path: Path) -> None:
+    store = ArchiveStore(str(tmp_path))
+    put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip
+    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={})
+    put_or_check(store, "topic=one/topic.json", topic)
+    publish(store, ONE, 0, 20)
+    for first, end in ((20, 40), (60, 80)):
+        publish(store, ONE, first, end)
+        stem = Path(store.path, manifest_stem(ONE, first))
+        stem.with_suffix(".json").rename(stem.with_suffix(".staged"))
+    (log,) = read_archive(store, lambda _: True, lambda name: f"A.{name}")
+    assert (log.end, log.records, log.ahead) == (40, 40, 20)  # the first one is due
 
 
 async def test_a_restore_that_is_stopped_or_cancelled_begins_no_further_part() -> None:

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, cast, final
 
 import pytest
 
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
+from mm2py_jobs.copy.stream import PlannedTerm
+from mm2py_jobs.copy.stream_copy import failure_of
 from mm2py_jobs.spark.session import OpenSession, run_lanes
+from mm2py_jobs.spark.stream_query import TermReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +20,7 @@ class OneSlot:
     """A session and its context: a task that raises in each of its three attempts ends the job."""
 
     master = "local[1,3]"
+    defaultParallelism = 1  # noqa: N815 - Spark's name
 
     def __init__(self) -> None:
         self.attempt = 0
@@ -80,3 +84,62 @@ def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
     with pytest.raises(FatalError, match=r"copies failed: ValueError: lane is wrong \(1 of 3"):
         run_lanes(opened, copy, lanes, tag="t", description="copies")
     assert ran == [0, 0, 0, 1, 2]
+
+
+def test_a_lane_whose_attempts_were_lost_with_executors_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark counts them among the attempts, and takes none of them for a failure of the lane."""
+    spark, ran = OneSlot(), list[int]()
+    monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
+    monkeypatch.setattr("mm2py_jobs.spark.session.AGAIN_S", 0)
+
+    def copy(lane: Mapping[str, object]) -> Mapping[str, object]:
+        number = int(str(lane["number"]))
+        ran.append(number)
+        if ran == [0]:
+            raise RetriableError("the leader moves")
+        if number == 1:
+            raise FatalError("no way")
+        return {}
+
+    opened = OpenSession(cast("SparkSession", spark), owned=False)
+    lanes = [{"number": number} for number in range(3)]
+    with pytest.raises(FatalError, match=r"no way \(1 of 3"):
+        run_lanes(opened, copy, lanes, tag="t", description="copies")
+    assert ran == [0, 0, 1, 2]
+
+
+def test_a_lane_of_a_term_that_fails_in_each_attempt_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempt = 0
+    monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: attempt)
+
+    def run_lane(_lane: Mapping[str, object]) -> Mapping[str, object]:
+        raise FatalError("no keystore here")
+
+    lane = {"partitions": [["t", 0], ["t", 1]]}
+
+    def plan(_term: int, _most_bytes: int) -> PlannedTerm:
+        return PlannedTerm([lane])
+
+    reader = TermReader(plan, run_lane, 0, attempts=4)
+    (task,) = reader.partitions(reader.initialOffset(), {"term": 1})
+    while attempt < 3:
+        with pytest.raises(FatalError):
+            list(reader.read(task))
+        attempt += 1
+    rows = list(reader.read(task))
+    assert [row[:2] for row in rows] == [("t", 0), ("t", 1)]
+    assert all("no keystore here" in str(row[-2]) and row[-1] is True for row in rows)
+
+
+@pytest.mark.parametrize(("failed", "ends"), [(0, False), (1, False), (2, True)])
+def test_a_term_of_which_every_lane_failed_ends_its_query(failed: int, *, ends: bool) -> None:
+    progress = {"partitions": 2, "failed_partitions": failed, "failure": "no keystore here"}
+    if ends:
+        with pytest.raises(FatalError, match="every lane failed: no keystore here"):
+            failure_of(progress)
+    else:
+        assert ("no keystore here" in failure_of(progress)) is bool(failed)

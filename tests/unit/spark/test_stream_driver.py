@@ -32,7 +32,13 @@ from mm2py_jobs.copy.lanes import (
     Term,
 )
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
-from mm2py_jobs.copy.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
+from mm2py_jobs.copy.stream import (
+    STUCK_BEATS,
+    StreamDriver,
+    StreamPartitions,
+    deal_term,
+    standing_still,
+)
 from tests.unit.spark.driver_fakes import FAILOVER, ONE, THREE, TWO, JobStage, TopicWriter, lease_of
 
 BOTH = StreamPartitions(frozenset({ONE, TWO}))
@@ -133,6 +139,18 @@ async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_o
     await second.driver.close()
 
 
+async def test_lanes_on_executors_that_came_after_the_begin_are_fenced_too() -> None:
+    stage = await begun()
+    assert stage.driver.job.lanes == 2
+    await stage.passing(stage.driver.widen(4))
+    await stage.passing(stage.driver.widen(3))  # one has gone: its lane may still write
+    await stage.passing(stage.driver.again("lost"))
+    lanes = [f"mm2py-backfill-A->B-{number}" for number in range(4)]
+    assert stage.flow.fenced[-4:] == lanes
+    await stage.passing(stage.driver.end())
+    assert stage.flow.fenced[-4:] == lanes
+
+
 async def test_a_second_stream_and_a_backfill_are_refused_beside_a_living_one() -> None:
     first = await begun()
     second = Stage(first.topic)
@@ -184,6 +202,26 @@ async def test_partitions_that_come_later_begin_at_their_first_record() -> None:
     assert stage.flow.set == {THREE: 7}
     assert set(stage.store.kept_out()) == {ONE, THREE}
     assert stage.store.leases[TWO].state is LeaseState.RELEASED
+    await stage.driver.close()
+
+
+async def test_a_partition_that_goes_while_a_lane_copies_it_is_given_back_when_that_has_ended() -> (
+    None
+):
+    stage = await begun()
+    turn = stage.job.turn
+    await stage.copies(TWO)
+    for _ in range(2):
+        with pytest.raises(RetriableError, match="t-1 no more"):
+            await stage.passing(stage.driver.follow(StreamPartitions(frozenset({ONE}))))
+        await stage.store.refresh()
+        assert stage.job.turn == turn + 1  # the other lanes are dealt anew once
+    lease = replace(stage.store.leases[TWO], state=LeaseState.RESERVED, cause="no such topic")
+    await stage.store.post([lease])
+    await stage.passing(stage.driver.follow(StreamPartitions(frozenset({ONE}))))
+    await stage.store.refresh()
+    assert (set(stage.store.kept_out()), stage.job.turn) == ({ONE}, turn + 1)
+    assert standing_still(stage.store.leases) == {}
     await stage.driver.close()
 
 
@@ -374,12 +412,13 @@ class LaneStage:
         term: Term | None = None,
         is_limited: bool = False,
         wanted: Wanted = Wanted.RUN,
+        leases: "Leases | None" = None,
     ) -> None:
         self.clock, self.topic = FakeClock(), Topic()
         self.topic.wanted = wanted
-        self.leases, self.copy = Leases(*partitions), Copy(is_limited=is_limited)
+        self.leases, self.copy = leases or Leases(*partitions), Copy(is_limited=is_limited)
         run = LaneRun(
-            partitions,
+            self.leases.claimed,
             self.leases,
             self.copy,
             self.topic,
@@ -451,6 +490,28 @@ async def test_a_superseded_lane_has_stopped_its_task_before_it_returns() -> Non
         await stage.task
     assert stage.copy.stopped == [0]
     assert stage.leases.released == []
+
+
+@pytest.mark.parametrize("how", ["ends", "fails", "falls silent"])
+async def test_a_superseded_lane_stands_by_until_the_other_attempt_has_ended(how: str) -> None:
+    stage = LaneStage(ONE)
+    await stage.pass_s(1)
+    other = replace(lease_of(ONE, LeaseState.COPYING), attempt="speculative")
+    stage.leases.superseded, stage.topic.leases = True, {ONE: other}
+    await stage.pass_s(60)
+    assert not stage.task.done()
+    assert stage.copy.stopped == [0]
+    if how == "falls silent":
+        stage.topic.silent = {ONE: 2 * LEASE_S}
+    else:
+        state = LeaseState.HANDED_OVER if how == "ends" else LeaseState.RESERVED
+        stage.topic.leases = {ONE: replace(other, state=state)}
+    await stage.pass_s(1)
+    if how == "ends":
+        assert await stage.task == LaneResult(handed_over=0, released=0, left=1)
+    else:
+        with pytest.raises(LaneSupersededError):
+            await stage.task
 
 
 async def test_a_paused_lane_reads_nothing_and_keeps_its_leases() -> None:
@@ -525,6 +586,51 @@ async def test_a_task_that_fails_again_and_again_fails_the_lane() -> None:
     with pytest.raises(FatalError, match="failed 5 times, the last cause: no way"):
         await stage.task
     assert stage.copy.stopped
+    ((lease),) = stage.leases.released
+    assert (lease.source, lease.state) == (
+        ONE,
+        LeaseState.RESERVED,
+    )  # Spark's next try need not wait
+    assert "no way" in lease.cause
+
+
+def a_term(seconds: int) -> Term:
+    return Term(turn=0, seconds=seconds, until_ms=FakeClock().now_ms() + 1_000 * seconds)
+
+
+async def test_a_term_whose_task_fails_again_and_again_ends_by_time_with_the_cause() -> None:
+    stage = LaneStage(ONE, TWO, term=a_term(120))
+    while not stage.task.done():
+        stage.copy.state = Status(State.FAILED, FatalError("no way"))
+        await stage.pass_s(1)
+    assert (await stage.task).left == 2
+    assert len(stage.copy.starts) > 2 * TASK_STARTS
+    assert all("no way" in it.cause for it in stage.leases.released)
+    assert all("no way" in it.cause and it.failed for it in (await stage.task).parts)
+
+
+@pytest.mark.parametrize(
+    ("before", "moved", "failed", "held_s", "stands"),
+    [
+        ("", 0, False, 3, False),  # a leader moves
+        ("", 5, False, 3, False),
+        ("", 0, False, 40, True),
+        ("no right", 0, False, 3, True),  # nor was it copied in the term before
+        ("no right", 5, False, 3, False),
+        ("", 0, True, 3, True),
+    ],
+)
+async def test_a_partition_that_is_held_for_a_moment_as_its_term_ends_does_not_stand_still(
+    before: str, moved: int, failed: bool, held_s: int, stands: bool
+) -> None:
+    stage = LaneStage(term=a_term(120), leases=Leases(ONE))
+    stage.leases.claimed[ONE] = replace(stage.leases.claimed[ONE], cause=before)
+    stage.copy.at[ONE] = CopyProgress(position=moved)
+    await stage.pass_s(120 - held_s)
+    stage.copy.at[ONE] = CopyProgress(position=moved, failed=failed, cause="leader not available")
+    await stage.pass_s(held_s + 1)
+    await stage.task
+    assert bool(standing_still({it.source: it for it in stage.leases.released})) is stands
 
 
 COPYING, RESERVED, DONE = LeaseState.COPYING, LeaseState.RESERVED, LeaseState.HANDED_OVER

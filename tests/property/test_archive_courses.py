@@ -1,0 +1,177 @@
+"""Random courses of an archive: runs that are killed at any step, twins of a run, retention in between, with and without hard links.
+
+What holds after a run without a cause: the chain has each record that the log has, once; what was published once is still there; what
+is missing is named as lost; nothing is staged, and ``ranges.json`` ends where the chain does.
+"""
+
+import asyncio
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from mm2py.client.connect.admin import Admin
+from mm2py.errors import FatalError
+from mm2py.types import TopicPartition
+from mm2py_jobs.archive import archive
+from mm2py_jobs.archive.archive_format import (
+    FileManifest,
+    Shape,
+    archived_batches,
+    chain_of,
+    noted_ranges,
+    partition_folder,
+)
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.copy import dealing
+from mm2py_jobs.spark.session import OpenSession
+from tests.kit.fakes.broker import FakeBroker
+from tests.property.effort import examples
+from tests.unit.spark.test_archive_plan import sides
+from tests.unit.spark.test_archive_task import a_batch
+from tests.unit.spark.test_lanes_that_fail import OneSlot
+
+T = TopicPartition("t", 0)
+RECORDS = 5
+"""Of each batch."""
+
+
+class KilledError(FatalError):
+    """The process ends here."""
+
+
+class Course:
+    def __init__(self, chance: random.Random, broker: FakeBroker, path: Path) -> None:
+        self._chance, self._broker, self._path = chance, broker, path
+        self._thread = threading.local()
+        self._nested = False
+        self.store = ArchiveStore(f"{path}/A-B")
+        self.published: set[int] = set()
+
+    def stepped(self, step: Callable[..., object]) -> Callable[..., object]:
+        """Let a step of a store be the one at which something happens to its run."""
+
+        def taken(*arguments: object) -> object:
+            self._thread.left = left = getattr(self._thread, "left", 0) - 1
+            event = self._thread.event if not left else ""
+            if event == "before":
+                raise KilledError("killed")
+            if event == "twin" and not self._nested:
+                self._run_twin()
+            if event == "retention":
+                self.delete_old()
+            done = step(*arguments)
+            if event == "after":
+                raise KilledError("killed")
+            return done
+
+        return taken
+
+    def append(self) -> None:
+        for _ in range(self._chance.randrange(12)):
+            self._broker.append(T, bytes(a_batch(0)))
+
+    def delete_old(self) -> None:
+        log = self._broker.partition(T)
+        start = self._chance.randrange(log.start, log.end + 1)
+        log.start = max(log.start, start - start % RECORDS)
+        log.batches[:] = [it for it in log.batches if it.last_offset >= log.start]
+
+    def run(self, event: str = "") -> list[str]:
+        """Archive; return the causes, one where it was killed."""
+        self._thread.event, self._thread.left = event, self._chance.randrange(1, 15)
+        opened = OpenSession(OneSlot(), owned=False, lanes=self._chance.choice((1, 3)))  # type: ignore[arg-type]
+        flow = sides(self._broker)
+        try:
+            report = archive.archive_flow(flow, str(self._path), Shape.BATCHES, lambda: opened)
+        except FatalError as error:
+            if "killed" not in str(error):
+                raise
+            return [str(error)]
+        rows = cast("list[Mapping[str, object]]", report["partitions"])
+        return [str(it["cause"]) for it in rows if it["cause"]]
+
+    def _run_twin(self) -> None:
+        self._nested = True
+        event = self._chance.choice(("before", "after", "retention", ""))
+        twin = threading.Thread(target=self.run, args=[event])
+        twin.start()
+        twin.join()
+        self._nested = False
+
+    def note(self) -> None:
+        """Keep which records are published, or staged."""
+        folder = partition_folder(T)
+        for name in self.store.names(folder):
+            if name.endswith((".json", ".staged")):
+                manifest = FileManifest.parse(self.store.read(f"{folder}/{name}"), name)
+                self.published |= offsets_of(self.store, manifest)
+
+    def check(self) -> None:
+        log, chain = self._broker.partition(T), chain_of(self.store, T)
+        parts = [offsets_of(self.store, it) for it in chain]
+        found = {offset for part in parts for offset in part}
+        assert sum(map(len, parts)) == len(found), "a record is there twice"
+        assert found >= {*range(log.start, log.end)} | self.published
+        if chain:
+            lost = {offset for it in chain for offset in range(it.begins, it.first)}
+            assert {*range(chain[0].begins, chain[-1].end)} == found | lost
+            assert noted_ranges(self.store, "t")[0][1] == chain[-1].end
+        assert not [it for it in self.store.names(partition_folder(T)) if it.endswith(".staged")]
+
+
+def offsets_of(store: ArchiveStore, manifest: FileManifest) -> set[int]:
+    return {
+        offset
+        for batch in archived_batches(store, manifest)
+        for offset in range(batch.base_offset, batch.last_offset + 1)
+        if offset >= manifest.first
+    }
+
+
+async def run_course(chance: random.Random, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeBroker(topics={"t": 1}) as broker:
+        course = Course(chance, broker, path)
+        for name in ("write", "put_if_absent", "publish", "delete", "replace"):
+            monkeypatch.setattr(ArchiveStore, name, course.stepped(getattr(ArchiveStore, name)))
+        for _ in range(chance.randrange(2, 6)):
+            course.append()
+            if chance.random() < 0.3:
+                course.delete_old()
+            event = chance.choice(("before", "after", "twin", "retention", ""))
+            await asyncio.to_thread(course.run, event)
+            course.note()
+        for left in (2, 1, 0):
+            causes = await asyncio.to_thread(course.run)
+            assert left or not causes
+            if not causes:
+                break
+            course.note()
+        course.check()
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("has_links", [True, False])
+async def test_an_archive_has_each_record_once_whatever_happens_to_its_runs(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
+) -> None:
+    async def no_configs(_admin: Admin, names: Mapping[str, object]) -> Mapping[str, object]:
+        return dict.fromkeys(names, ())
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(Admin, "read_topic_configs", no_configs)
+    monkeypatch.setattr(dealing, "PART_OFFSETS", 10)
+    monkeypatch.setattr(archive, "FILE_BYTES", 200)
+    if not has_links:
+        monkeypatch.setattr(os, "link", refused)
+    chance = random.Random(seed)
+    for number in range(examples(6, share=0.1)):
+        with monkeypatch.context() as patched:
+            await run_course(chance, tmp_path / str(number), patched)

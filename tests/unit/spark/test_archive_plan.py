@@ -1,0 +1,413 @@
+"""What a run of an archive plans, reports and leaves, over a broker in memory and lanes in this process."""
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from mm2py.client.connect.admin import Admin
+from mm2py.errors import FatalError
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.archive import archive
+from mm2py_jobs.archive.archive import archive_flow, missing_of
+from mm2py_jobs.archive.archive_format import (
+    FileManifest,
+    Shape,
+    archived_batches,
+    chain_of,
+    noted_ranges,
+    partition_folder,
+    publish_staged,
+    put_manifest,
+    range_of_chain,
+    topic_of,
+)
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.spark.session import OpenSession
+from tests.kit.fakes.broker import FakeBroker
+from tests.unit.spark.test_archive_task import a_batch
+from tests.unit.spark.test_lanes_that_fail import OneSlot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = dict[str, object]
+AB = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+T, U = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+@pytest.fixture(autouse=True)
+def _configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(_admin: Admin, names: Mapping[str, object]) -> Mapping[str, object]:
+        return dict.fromkeys(names, ())
+
+    monkeypatch.setattr(Admin, "read_topic_configs", none)
+    monkeypatch.setattr(Admin, "describe_topic_configs", none)
+
+
+def sides(broker: FakeBroker) -> FlowSides:
+    connector = {
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": f"127.0.0.1:{broker.port}",
+        "source.consumer.default.api.timeout.ms": "1000",
+        "topics": ".*",
+    }
+    return FlowSides(AB, connector, {})
+
+
+async def archived(
+    broker: FakeBroker,
+    path: Path,
+    shape: Shape = Shape.BATCHES,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, Row]:
+    """Archive everything, after something has happened ``before`` the lanes begin; return the rows of the report."""
+
+    def opened() -> OpenSession:
+        before()
+        return OpenSession(cast("SparkSession", OneSlot()), owned=False)
+
+    report = await asyncio.to_thread(archive_flow, sides(broker), str(path), shape, opened)
+    return {
+        f"{it['topic']}-{it['partition']}": it for it in cast("list[Row]", report["partitions"])
+    }
+
+
+def store_in(path: Path) -> ArchiveStore:
+    return ArchiveStore(f"{path}/A-B")
+
+
+async def test_what_cannot_be_archived_of_one_topic_ends_no_other(tmp_path: Path) -> None:
+    names = ("again", "damaged", "gap", "headless", "well")
+    async with FakeBroker(topics=dict.fromkeys(names, 1)) as broker:
+        for name in names:
+            broker.append(TopicPartition(name, 0), bytes(a_batch(0)))
+        first = await archived(broker, tmp_path)
+        assert {it["cause"] for it in first.values()} == {""}
+        folder = tmp_path / "A-B"
+        manifest = next((folder / "topic=damaged/partition=0").glob("*.json"))
+        manifest.write_bytes(manifest.read_bytes()[:20])
+        moved = next((folder / "topic=gap/partition=0").glob("*.json"))
+        moved.write_bytes(moved.read_bytes().replace(b'"gap"', b'"gab"'))
+        broker.cluster.topics["headless"].leaders[0] = -1
+        del broker.cluster.topics["again"]
+        broker.create_topic("again")
+        for name in names:
+            if name != "headless":
+                broker.append(TopicPartition(name, 0), bytes(a_batch(0)))
+        rows = await archived(broker, tmp_path)
+    assert {name: bool(it["cause"]) for name, it in rows.items()} == {
+        "again--1": True,
+        "damaged-0": True,
+        "gap-0": True,
+        "headless-0": True,
+        "well-0": False,
+    }
+    assert (rows["well-0"]["from"], rows["well-0"]["to"]) == (5, 10)
+    assert "archive to another folder" in str(rows["again--1"]["cause"])
+
+
+async def test_a_partition_that_loses_its_leader_while_it_is_archived_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "TRIES", 1)
+    names = ("a", "headless", "z")
+    async with FakeBroker(topics=dict.fromkeys(names, 1)) as broker:
+        for name in names:
+            broker.append(TopicPartition(name, 0), bytes(a_batch(0)))
+        leaders = broker.cluster.topics["headless"].leaders
+        rows = await archived(broker, tmp_path, before=lambda: leaders.update({0: -1}))
+        assert {it: row["records"] for it, row in rows.items()} == {
+            "a-0": 5,
+            "headless-0": 0,
+            "z-0": 5,
+        }
+        assert [it for it, row in rows.items() if row["cause"]] == ["headless-0"]
+
+
+class Reads:
+    """Counts what a store reads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        read = ArchiveStore.read
+
+        def counted(store: ArchiveStore, name: str) -> bytes:
+            self.names.append(name)
+            return read(store, name)
+
+        monkeypatch.setattr(ArchiveStore, "read", counted)
+
+
+async def test_a_further_run_reads_one_manifest_of_a_partition_however_long_it_is_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeBroker(topics={"t": 1, "u": 1}) as broker:
+        broker.append(U, bytes(a_batch(0)))
+        counts: list[int] = []
+        for _ in range(4):
+            broker.append(T, bytes(a_batch(0)))
+            with monkeypatch.context() as patched:
+                reads = Reads(patched)
+                rows = await archived(broker, tmp_path)
+            assert (rows["t-0"]["cause"], rows["t-0"]["records"]) == ("", 5)
+            counts.append(sum("partition=" in name for name in reads.names))
+        assert [it.end for it in chain_of(store_in(tmp_path), T)] == [5, 10, 15, 20]
+        assert counts[1] == counts[2] == counts[3]
+        reads = Reads(monkeypatch)
+        assert await archived(broker, tmp_path) == {}
+        assert sum("partition=" in name for name in reads.names) == 2
+
+
+async def test_an_archive_notes_how_far_its_partitions_are(tmp_path: Path) -> None:
+    async with FakeBroker(topics={"t": 1, "u": 1}) as broker:
+        await archived(broker, tmp_path)  # both are empty
+        store = store_in(tmp_path)
+        assert (noted_ranges(store, "t"), topic_of(store, "t").ends) == ({}, {"0": 0})
+        for end in (5, 10):
+            broker.append(T, bytes(a_batch(0)))
+            await archived(broker, tmp_path)
+            assert noted_ranges(store, "t") == {0: (0, end)}
+        (tmp_path / "A-B/topic=t/ranges.json").write_bytes(b"{")
+        await archived(broker, tmp_path)
+        assert noted_ranges(store, "t") == {0: (0, 10)}
+
+
+# -- files of a store
+
+
+def staged_file(begins: int, end: int, mark: str) -> tuple[str, FileManifest]:
+    name = f"{mark}.parquet"
+    return name, FileManifest(
+        topic="t", partition=0, first=begins, end=end, records=1, size_bytes=1, file=name, sha256=""
+    )
+
+
+def test_what_is_staged_is_published_when_the_chain_has_reached_it(tmp_path: Path) -> None:
+    tp, store = TopicPartition("t", 0), ArchiveStore(str(tmp_path))
+
+    def put(begins: int, end: int, mark: str, *, staged: bool) -> None:
+        name, manifest = staged_file(begins, end, mark)
+        store.write(f"{partition_folder(tp)}/{name}", b"x")
+        assert put_manifest(store, manifest, staged=staged)
+
+    def files() -> list[str]:
+        return [it for it in store.names(partition_folder(tp)) if not it.endswith(".parquet")]
+
+    put(20, 30, "c", staged=True)
+    assert publish_staged(store, tp), "where the chain begins is not known yet"
+    assert publish_staged(store, tp, 19), "the log has what lies before"
+    put(0, 10, "a", staged=False)
+    assert publish_staged(store, tp)
+    assert [it.file for it in chain_of(store, tp)] == ["a.parquet"]
+    put(10, 20, "b", staged=True)
+    put(40, 50, "e", staged=True)
+    assert publish_staged(store, tp)
+    assert [it.file for it in chain_of(store, tp)] == ["a.parquet", "b.parquet", "c.parquet"]
+    put(30, 45, "d", staged=False)  # of another run, which had other parts
+    put(32, 45, "d2", staged=True)
+    assert not publish_staged(store, tp)
+    assert files() == [f"{it:020d}.json" for it in (0, 10, 20, 30, 40)]
+    assert not store.exists(f"{partition_folder(tp)}/d2.parquet")
+    put(50, 60, "f", staged=False)
+    put(50, 60, "f2", staged=True)
+    put(30, 45, "d", staged=True)  # killed before it was removed
+    assert not publish_staged(store, tp)
+    assert store.exists(f"{partition_folder(tp)}/d.parquet")
+    assert not store.exists(f"{partition_folder(tp)}/f2.parquet")
+    chain = chain_of(store, tp)
+    assert [(it.begins, it.end) for it in chain[2:]] == [(20, 30), (30, 45), (45, 50), (50, 60)]
+
+
+def test_what_is_staged_begins_the_chain_once_the_log_has_nothing_before_it(tmp_path: Path) -> None:
+    tp, store = TopicPartition("t", 0), ArchiveStore(str(tmp_path))
+    for begins, end in ((20, 30), (30, 40), (50, 60)):
+        _, manifest = staged_file(begins, end, str(begins))
+        put_manifest(store, manifest, staged=True)
+    assert publish_staged(store, tp, 35), "retention was ahead of a part that nobody has archived"
+    assert [(it.begins, it.end) for it in chain_of(store, tp)] == [(20, 30), (30, 40)]
+    assert missing_of(tp, 40, LogEnds(45, 70), [(50, 60)]) == [
+        (*tp, 45, 50, 40, True, False),
+        (*tp, 60, 70, -1, True, True),
+    ]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    store = ArchiveStore(str(tmp_path))
+    if not has_links:
+        monkeypatch.setattr(os, "link", refused)
+    _, short = staged_file(0, 10, "short")
+    _, wide = staged_file(0, 15, "wide")
+    assert put_manifest(store, short)
+    assert not put_manifest(store, wide)
+    assert store.put_if_absent("m.json", b"1")
+    assert not store.put_if_absent("m.json", b"2")
+    assert store.read("m.json") == b"1"
+    assert not [it for it in store.names("") if it.endswith(".tmp")]
+    if has_links:
+        return
+    names = ArchiveStore.names
+
+    def none_yet(_store: ArchiveStore, _folder: str) -> list[str]:
+        return []
+
+    monkeypatch.setattr(ArchiveStore, "names", none_yet)  # in the same instant
+    assert put_manifest(store, wide)
+    monkeypatch.setattr(ArchiveStore, "names", names)
+    _, later = staged_file(10, 30, "later")
+    assert put_manifest(store, later)
+    found = [(it.file, it.first, it.end) for it in chain_of(store, T)]
+    assert sum(end - first for _, first, end in found) == 30
+    assert {it for it, _, _ in found} == {"short.parquet", "wide.parquet", "later.parquet"} or {
+        it for it, _, _ in found
+    } == {"wide.parquet", "later.parquet"}
+
+
+async def test_a_link_that_was_made_by_a_request_whose_answer_was_lost_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS asks again, and is told that the name exists: taken for another one's, its file was removed."""
+    link = os.link
+
+    def asked_twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    async with FakeBroker(topics={"t": 1}) as broker:
+        broker.append(T, bytes(a_batch(0)))
+        monkeypatch.setattr(os, "link", asked_twice)
+        rows = await archived(broker, tmp_path)
+    assert (rows["t-0"]["records"], rows["t-0"]["cause"]) == (5, "")
+    store = store_in(tmp_path)
+    assert [
+        it.last_offset for file in chain_of(store, T) for it in archived_batches(store, file)
+    ] == [4]
+
+
+class Remembering:
+    """A file system of fsspec, over a folder: it answers from what it has listed before."""
+
+    protocol = "sftp"
+
+    def __init__(self) -> None:
+        self._listed: dict[str, dict[str, dict[str, object]]] = {}
+        self.moved: list[str] = []
+
+    def invalidate_cache(self) -> None:
+        self._listed.clear()
+
+    def find(self, folder: str, **_: object) -> dict[str, dict[str, object]]:
+        if folder not in self._listed:
+            self._listed[folder] = {
+                str(it): {"type": "directory" if it.is_dir() else "file", "size": 1}
+                for it in Path(folder).iterdir()
+            }
+        return self._listed[folder]
+
+    def isdir(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def isfile(self, path: str) -> bool:
+        return path in self.find(str(Path(path).parent))
+
+    def mkdir(self, path: str, *, create_parents: bool) -> None:
+        Path(path).mkdir(parents=create_parents, exist_ok=True)
+
+    def open(self, path: str, mode: str) -> object:
+        if "w" in mode:
+            self._listed.clear()
+        return Path(path).open(mode)
+
+    def rm(self, path: str) -> None:
+        Path(path).unlink()
+
+    def mv(self, source: str, target: str, *, recursive: bool) -> None:
+        assert recursive
+        self.moved.append(target)
+        Path(source).rename(target)
+
+
+def test_a_file_system_that_remembers_its_folders_shows_what_another_process_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = Remembering()
+
+    def url_to_fs(_url: str) -> tuple[object, str]:
+        return system, str(tmp_path)
+
+    core = SimpleNamespace(url_to_fs=url_to_fs)
+    monkeypatch.setitem(sys.modules, "fsspec.core", core)
+    store, other = ArchiveStore("remembered://x"), ArchiveStore(str(tmp_path))
+    manifest = staged_file(0, 10, "a")[1]
+    assert put_manifest(store, manifest)
+    assert range_of_chain(store, T) == (0, 10)
+    assert [it.rpartition(".")[2] for it in system.moved] == ["json"]  # as a whole
+    assert put_manifest(other, staged_file(10, 20, "b")[1])
+    assert range_of_chain(store, T) == (0, 20)
+    assert not put_manifest(store, staged_file(10, 15, "c")[1])
+    assert [it.file for it in chain_of(store, T)] == ["a.parquet", "b.parquet"]
+
+
+def rows_of_files(path: Path) -> list[list[Row]]:
+    """Return what a reader of all files of a partition finds, by file."""
+    store, folder = store_in(path), partition_folder(T)
+    files = [it for it in store.names(folder) if it.endswith(".parquet")]
+    return [store.columns(f"{folder}/{it}", ["offset"]) for it in files]
+
+
+async def test_what_killed_attempts_have_left_is_no_second_row_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of an archive of records read all its files."""
+    publish = ArchiveStore.publish
+
+    def killed(*_: object) -> bool:
+        raise FatalError("killed")
+
+    def offsets() -> list[int]:
+        return sorted(cast("int", row["offset"]) for it in rows_of_files(tmp_path) for row in it)
+
+    async with FakeBroker(topics={"t": 1, "u": 1}) as broker:
+        broker.append(T, bytes(a_batch(0)))
+        await archived(broker, tmp_path, Shape.RECORDS)
+        broker.append(T, bytes(a_batch(0)))
+        monkeypatch.setattr(ArchiveStore, "publish", killed)
+        with pytest.raises(FatalError, match="killed"):
+            await archived(broker, tmp_path, Shape.RECORDS)
+        monkeypatch.setattr(ArchiveStore, "publish", publish)
+        broker.append(T, bytes(a_batch(0)))
+        assert offsets() == list(range(10))
+        await archived(broker, tmp_path, Shape.RECORDS)
+        assert offsets() == list(range(15))
+
+
+async def test_a_range_without_records_is_a_file_that_readers_take(tmp_path: Path) -> None:
+    async with FakeBroker(topics={"t": 1}) as broker:
+        for _ in range(3):
+            broker.append(T, bytes(a_batch(0)))
+        log = broker.partition(T)
+        await archived(broker, tmp_path, Shape.RECORDS)
+        for _ in range(3):
+            broker.append(T, bytes(a_batch(0)))
+        log.start = log.end  # retention
+        rows = await archived(broker, tmp_path, Shape.RECORDS)
+    assert (rows["t-0"]["lost_from"], rows["t-0"]["lost_to"]) == (15, 30)
+    assert [len(it) for it in rows_of_files(tmp_path)] == [15, 0]
