@@ -241,7 +241,7 @@ class TaskContext(Protocol):
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
-        """Return the stored offset of each partition, None where nothing is stored, in order."""
+        """Return the stored offset of each partition, in order; None where nothing is stored, empty where that cannot be read."""
         ...
 
     def partition_state(

@@ -191,7 +191,7 @@ class WorkerTaskContext:
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
-        """Return stored offsets; an entry that is not a JSON object counts as none, with a warning."""
+        """Return stored offsets; an entry that is no JSON object is empty, with a warning."""
         asked = tuple(map(_mirrored, partitions))
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
         mirrored = [partition for partition in asked if partition is not None]
@@ -222,6 +222,8 @@ class WorkerTaskContext:
     ) -> SourceOffset | None:
         """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
         position = next_offset(stored)
+        if stored is not None and position < 0:
+            return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
         if offset_map.follows(position, topic_id):
             # The ledger may not have it: positions wait for that, maps do not.
@@ -519,11 +521,9 @@ def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:
         return parse_source_offset_value(value)
     except ProtocolError as error:
         log.warning(
-            "stored offset is ignored, the partition starts as if nothing was stored key=%s cause=%s",
-            key.decode(errors="replace"),
-            error,
+            "stored offset cannot be read key=%s cause=%s", key.decode(errors="replace"), error
         )
-        return None
+        return {}
 
 
 def _kind_of(error: Exception) -> EventKind:
