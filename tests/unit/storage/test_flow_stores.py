@@ -197,6 +197,18 @@ async def test_a_setting_of_a_newer_version_is_refused_until_it_is_taken_back() 
         await on(topic).start()
 
 
+@pytest.mark.parametrize(
+    "value", [b"", b"hello", b'{"value":"a"}', b"\xff\xfe", b"\x00a", b"\x01{"]
+)
+async def test_a_stray_record_keeps_no_flow_from_starting(value: bytes) -> None:
+    async with started() as (_, topic):
+        for key in (None, b"", b"\xff", b"order-7", b"override:x:topics"):
+            topic.append(key, value)
+        store = on(topic)
+        await store.start()
+        assert store.revision == 0
+
+
 JOB = Job(id="one", state=JobState.RUNNING, run=1, lanes=1)
 TP = TopicPartition("t", 0)
 LEASE = lease_of(TP, job="one", end=9)
