@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
+from mm2py.config.remote_allow_list import reaches_a_cluster
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import (
     Change,
@@ -153,7 +154,7 @@ class FlowOverridesStore:
         """Write the difference between a connector's config and the file, and the history.
 
         Raises:
-            ConfigError: a secret would have to be written, or the flow was deleted.
+            ConfigError: as ``edit``, or the flow was deleted.
             RequestTimedOutError: the outcome is unknown.
         """
         if not self._state.present:
@@ -205,7 +206,7 @@ class FlowOverridesStore:
         """Return what an edit would change.
 
         Raises:
-            ConfigError: a secret would have to be written.
+            ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
         """
         return self._state.changes(self._edited(edit))
 
@@ -223,7 +224,7 @@ class FlowOverridesStore:
         With ``notes``, changes that are not kept here (target states), the line is written in any case.
 
         Raises:
-            ConfigError: a secret would have to be written.
+            ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
             RequestTimedOutError: the outcome is unknown.
         """
         async with self._writing:
@@ -245,6 +246,18 @@ class FlowOverridesStore:
                     f"{prop} of connector {name} holds a secret, which is not stored over REST",
                     remedy="put it into the properties file, or refer to a config provider: ${...}",
                 )
+
+    def _refuse_without_cluster(self, name: str, after: Mapping[str, str]) -> None:
+        left_out = [
+            prop
+            for prop in self._state.file.get(name, {})
+            if prop not in after and reaches_a_cluster(prop)
+        ]
+        if left_out:
+            raise ConfigError(
+                f"connector {name} is left without {', '.join(left_out)}: the file alone says how clusters are reached",
+                remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
+            )
 
     def file_config(self, name: str) -> Mapping[str, str] | None:
         """Return the file's config of a connector, None where it has none of that name."""
@@ -327,6 +340,7 @@ class FlowOverridesStore:
         for name, config in after.configs.items():
             if config != before.configs.get(name):
                 self.refuse_secrets(name, config)
+                self._refuse_without_cluster(name, config)
         if self._guard is not None:
             self._guard.check(self._configs(before), self._configs(after))
         return after

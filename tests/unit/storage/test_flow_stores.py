@@ -121,6 +121,22 @@ async def test_a_secret_is_refused_and_nothing_is_written() -> None:
         assert b"canary" not in b"".join(record.value or b"" for record in topic.records)
 
 
+async def test_a_config_that_leaves_out_how_a_cluster_is_reached_is_refused() -> None:
+    """A PUT without ``security.protocol`` would send everything in clear; a PATCH may not take it away either."""
+    key = "source.cluster.security.protocol"
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    store = on(topic, {SOURCE: {"topics": ".*", "tasks.max": "1", key: "SSL"}})
+    await store.start()
+    before = store.effective()[SOURCE]
+    for was in (before, None):
+        with pytest.raises(ConfigError, match=f"is left without {key}"):
+            await store.record(SOURCE, was, {"topics": "x"}, actor="anna")
+    assert topic.records == []
+    await store.record(SOURCE, before, {"topics": "x", key: "SSL"}, actor="anna")
+    assert store.effective()[SOURCE] == {"topics": "x", key: "SSL"}
+    await store.stop()
+
+
 async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions() -> None:
     async with started() as (store, _):
         whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
