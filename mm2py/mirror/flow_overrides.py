@@ -141,6 +141,11 @@ def history_key(number: int) -> str:
     return f"history:{number:012d}"
 
 
+def is_setting(key: str) -> bool:
+    """Return whether a key is one of ours that says how the flow is to be: not the history, and no stray one."""
+    return key.partition(":")[0] in ("flow", "override", "connector", "hold")
+
+
 def parse_override_key(key: str) -> tuple[str, str]:
     """Return connector and property of ``override:<connector>:<property>``."""
     connector, colon, name = key.partition(":")[2].partition(":")

@@ -24,6 +24,7 @@ from mm2py.mirror.flow_overrides import (
     decode_flow_record,
     encode_flow_record,
     flow_record_key,
+    is_setting,
 )
 from mm2py.mirror.flow_state import Configs, FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
@@ -87,6 +88,8 @@ class FlowOverridesStore:
         self._state = FlowState(connectors, names_a_secret, by_file=by_file)
         self._newer: dict[str, str] = {}
         """Keys of settings that only a newer version can read, and why."""
+        self._damaged: dict[str, str] = {}
+        """Keys of settings that nobody can read, and why: until compaction an older one counts, then the file."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
@@ -102,6 +105,7 @@ class FlowOverridesStore:
         self._live = False
         self._state.clear()
         self._newer.clear()
+        self._damaged.clear()
         await self._table.start(self._read)
         self.check_readable()
         self._live = True
@@ -118,6 +122,16 @@ class FlowOverridesStore:
                 f"topic {self._table.topic} holds a setting of a newer version of this program (key {key}: {reason})",
                 remedy="run that version here, or take the setting back with it",
             )
+
+    def problems(self) -> Mapping[str, str]:
+        """Return what was set and cannot be read; empty where all of it can."""
+        if not self._damaged:
+            return {}
+        keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
+        return {
+            f"topic {self._table.topic}": f"settings are damaged, what was before them or the file counts: {keys};"
+            " change them over REST once more"
+        }
 
     async def stop(self) -> None:
         """Close connections; safe before ``start`` and safe twice."""
@@ -383,6 +397,7 @@ class FlowOverridesStore:
             return
         key = record.key.decode("utf-8", "replace")
         self._newer.pop(key, None)
+        self._damaged.pop(key, None)
         if record.value is None:
             entry = self._state.take(key, None)
         else:
@@ -398,6 +413,8 @@ class FlowOverridesStore:
                     record.offset,
                     decoded.reason,
                 )
+                if is_setting(key):
+                    self._damaged[key] = decoded.reason
                 return
             entry = self._state.take(key, decoded)
         if entry is None or isinstance(entry, HistoryEntry):

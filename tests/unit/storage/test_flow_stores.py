@@ -223,6 +223,12 @@ async def test_a_stray_record_keeps_no_flow_from_starting(value: bytes) -> None:
         store = on(topic)
         await store.start()
         assert store.revision == 0
+        assert list(store.problems()) == [f"topic {topic.name}"]
+        assert "override:x:topics (" in store.problems()[f"topic {topic.name}"]
+        assert "order-7" not in store.problems()[f"topic {topic.name}"]
+        topic.append(b"override:x:topics", None)
+        await store.refresh(1)
+        assert not store.problems()
 
 
 JOB = Job(id="one", state=JobState.RUNNING, run=1, lanes=1)
