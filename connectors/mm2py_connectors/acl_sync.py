@@ -57,12 +57,10 @@ async def read_fence(opened: LogSession) -> Collection[Acl]:
         ProtocolError: the newest record is of a version that this program cannot read, or damaged.
         Mm2pyError: the topic cannot be read now.
     """
-    newest: bytes | None = None
+    newest: dict[bytes | None, bytes | None] = {}
 
     def take(_partition: int, record: Record) -> None:
-        nonlocal newest
-        if record.key == b"fence":
-            newest = record.value
+        newest[record.key] = record.value
 
     try:
         await opened.session.connect()
@@ -70,7 +68,8 @@ async def read_fence(opened: LogSession) -> Collection[Acl]:
     finally:
         await opened.session.close()
     # One that cannot be read is not none: its rules would keep clients from the target.
-    fence = None if newest is None else decode_failover(b"fence", newest)
+    value = newest.get(b"fence")
+    fence = None if value is None else decode_failover(b"fence", value)
     return fence.acls if isinstance(fence, Fence) else ()
 
 

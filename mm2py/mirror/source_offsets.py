@@ -60,8 +60,9 @@ def source_offset(
 def next_offset(stored: SourceOffset | None) -> int:
     """Return the offset after the last copied one, where the copy continues; -1 where nothing usable is stored."""
     offset = stored.get("offset") if stored is not None else None
-    is_usable = isinstance(offset, int) and not isinstance(offset, bool)
-    return offset + 1 if is_usable and -1 <= offset <= _LAST_OFFSET else -1
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        return -1
+    return offset + 1 if -1 <= offset <= _LAST_OFFSET else -1
 
 
 def not_a_position(partition: TopicPartition) -> PartitionError:

@@ -373,7 +373,11 @@ def test_topics_that_are_read_by_offset_or_have_several_writers_must_have_one_pa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     added: list[InternalTopic] = []
-    monkeypatch.setattr(InternalTopics, "add", lambda _, topic: added.append(topic))
+
+    def add(_topics: InternalTopics, topic: InternalTopic) -> None:
+        added.append(topic)
+
+    monkeypatch.setattr(InternalTopics, "add", add)
     topics = {f"{kind}.storage.topic": f"mm2-{kind}" for kind in ("config", "offset", "status")}
     worker = {"bootstrap.servers": "localhost:1", "group.id": "A-mm2", **topics}
     target = FlowTarget(FlowName(ClusterAlias("A"), ClusterAlias("B")), worker, SYSTEM_CLOCK)
