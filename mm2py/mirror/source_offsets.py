@@ -15,6 +15,7 @@ from mm2py.types import TopicPartition
 
 NO_EPOCH: Final = -1
 _LAST_OFFSET: Final = (1 << 63) - 2
+WRITE_OFFSET: Final = "stop the connector, write the offset with PATCH .../offsets (null: as if none was stored), and resume it"
 
 PartitionIdentity = frozenset[tuple[str, str | int]]
 """A source partition without its member order."""
@@ -71,7 +72,7 @@ def not_a_position(partition: TopicPartition) -> PartitionError:
         "what is stored as its position is none",
         topic=partition.topic,
         partition=partition.partition,
-        remedy="stop the connector, write the position with PATCH .../offsets (null: as if none was stored), and resume it",
+        remedy=WRITE_OFFSET,
     )
 
 

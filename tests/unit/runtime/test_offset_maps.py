@@ -10,7 +10,7 @@ from hypothesis import example, given, settings, strategies
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.tail import LogEnd
-from mm2py.errors import ConfigError, ConnectionFailedError
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.offset_lookup import Place, to_target
 from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
@@ -154,8 +154,9 @@ async def test_what_is_no_position_sets_no_map_back(topic: MemoryTopic, stored: 
     maps.of(ORDERS).add(0, 10, 0)
     await maps.write()
     key = source_offset_key("MirrorSourceConnector", mirror_source_partition("A", ORDERS))
+    other = source_offset_key("MirrorSourceConnector", {"counter": "one"})
     store, again = FakeStore(), await restored(topic, ORDERS)
-    await store.set({key: stored})
+    await store.set({key: stored, other: stored})
     context = WorkerTaskContext(
         "MirrorSourceConnector",
         "MirrorSourceConnector-0",
@@ -169,6 +170,9 @@ async def test_what_is_no_position_sets_no_map_back(topic: MemoryTopic, stored: 
     assert next_offset(offset) < 0
     assert not again.changed
     assert again.of(ORDERS).covered == 10
+    if stored in (b"{", b"17"):
+        with pytest.raises(FatalError, match=r"counter.*PATCH"):
+            await context.committed_offsets([{"counter": "one"}])
 
 
 async def test_invariant_3_only_the_open_page_is_in_memory(topic: MemoryTopic) -> None:
