@@ -232,6 +232,8 @@ def _session_key(value: bytes | None) -> SessionKey:
     except (binascii.Error, ValueError):
         # Without the cause: it could quote the key.
         raise ProtocolError("member 'key' is no Base64") from None
+    if not key:
+        raise ProtocolError("member 'key' is empty, anybody could sign with it")
     return SessionKey(key, algorithm, created_ms)
 
 
