@@ -17,12 +17,23 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from mm2py.mirror.backfills import Job, JobState, LeaseState, Notice, Wanted, Wish, encode_backfill
+from mm2py.mirror.backfills import (
+    Job,
+    JobState,
+    Lease,
+    LeaseState,
+    Notice,
+    Wanted,
+    Wish,
+    decode_backfill,
+    encode_backfill,
+)
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
+from mm2py.storage.connect_json import ConnectorPut, decode_config_record
 from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -234,6 +245,24 @@ async def test_a_stray_record_keeps_no_flow_from_starting(value: bytes) -> None:
 JOB = Job(id="one", state=JobState.RUNNING, run=1, lanes=1)
 TP = TopicPartition("t", 0)
 LEASE = lease_of(TP, job="one", end=9)
+
+
+@pytest.mark.parametrize("written", [b"header ?", b"header \\udcff"])
+def test_half_of_a_character_makes_no_record_unreadable_and_no_answer_of_rest_fail(
+    written: bytes,
+) -> None:
+    """Names of headers may be any bytes, and are in what a transform says of its failure."""
+    key, value = encode_backfill(replace(LEASE, cause="header \udcff"))
+    read = decode_backfill(key, value.replace(b"header ?", written))
+    assert isinstance(read, Lease)
+    assert read.cause == "header ?"
+    event = an_event(1, 1, TP, EventKind.POISONED, cause="header \udcff")
+    key, value = encode_ledger_record(LedgerRecord(event=event, flow="A->B", time_ms=1))
+    known = decode_ledger_record(key, value.replace(b"header ?", written))
+    assert isinstance(known, LedgerRecord)
+    assert known.event.cause == "header ?"
+    config = decode_config_record(b"connector-c", b'{"properties":{"a":"%b"}}' % written)
+    assert config == ConnectorPut("c", {"a": "header ?"})
 
 
 async def _store(topic: MemoryTopic) -> BackfillStore:
