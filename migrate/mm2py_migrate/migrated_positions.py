@@ -6,8 +6,10 @@ next record of each partition. Nothing of the old mirror is changed, so it can b
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from mm2py.api.records import SourceOffset
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
@@ -142,10 +144,9 @@ async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartit
         await log.close()
     positions: dict[TopicPartition, int] = {}
     for partition, value in values.items():
-        try:
+        stored: SourceOffset | None = {}
+        with suppress(ProtocolError):
             stored = parse_source_offset_value(value)
-        except ProtocolError:
-            stored = {}
         if stored is None:
             continue
         positions[partition] = next_offset(stored)

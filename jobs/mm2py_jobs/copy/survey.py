@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar, final
 
+from mm2py.api.records import SourceOffset
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
@@ -275,10 +276,9 @@ class CopiesReader:
             return
         value = None if record.value is None else bytes(record.value)
         partition = TopicPartition(topic, number)
-        try:
+        stored: SourceOffset | None = {}
+        with suppress(ProtocolError):
             stored = parse_source_offset_value(value)
-        except ProtocolError:
-            stored = {}
         position, epoch = next_offset(stored), committed_epoch(stored)
         topic_id = committed_topic_id(stored)
         self._damaged.discard(partition)
