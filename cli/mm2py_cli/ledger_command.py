@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.flows.flow_ledger import Ledger, read_ledger, topic_sums
 from mm2py.mirror.ledger import LedgerRecord, ledger_topic
+from mm2py.observability.quantities import utc_text
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.config_commands import flow_named
 from mm2py_connectors.config import CONNECTORS
@@ -168,7 +168,7 @@ def _print_tables(out: Console, ledgers: Sequence[Ledger]) -> None:
             *map(
                 Text,
                 (
-                    _utc(record.time_ms),
+                    utc_text(record.time_ms),
                     record.flow,
                     str(event.partition),
                     event.kind.value,
@@ -204,11 +204,3 @@ def _range(event: LossEvent) -> str:
     if event.count == 0:
         return f"from {event.first_offset}"
     return f"{event.first_offset}-{event.last_offset}"
-
-
-def _utc(time_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -7,7 +7,6 @@ Flow: answer -> ``Printer`` -> stdout; error -> one line on stderr -> exit code 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast, final
@@ -16,7 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from mm2py.errors import Mm2pyError, UsageError
-from mm2py.observability.quantities import UNKNOWN, duration_text, size_text
+from mm2py.observability.quantities import UNKNOWN, duration_text, size_text, utc_text
 from mm2py_workers.answers import Shown, count_of, member_of, text_of, texts_of
 
 if TYPE_CHECKING:
@@ -250,12 +249,7 @@ def shown_name(name: str) -> str:
 
 
 def _utc_text(moment_ms: int | None) -> str:
-    if moment_ms is None:
-        return ""
-    try:
-        return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):
-        return f"{moment_ms} ms"
+    return "" if moment_ms is None else utc_text(moment_ms)
 
 
 def _document(answer: object) -> object:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import final
 
 from mm2py.api.policies import ReplicationPolicy
-from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Fence, decode_failover
 from mm2py.mirror.filters import TopicSelection
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -55,27 +54,23 @@ async def read_fence(opened: LogSession) -> Collection[Acl]:
     """Return the rules that a failover has made on a cluster, from its failover topic; closes the session.
 
     Raises:
+        ProtocolError: the newest record is of a version that this program cannot read, or damaged.
         Mm2pyError: the topic cannot be read now.
     """
-    fences: list[Fence] = []
+    newest: dict[bytes | None, bytes | None] = {}
 
     def take(_partition: int, record: Record) -> None:
-        if record.value is None:
-            return
-        try:
-            it = decode_failover(record.key, bytes(record.value))
-        except ProtocolError as error:
-            log.warning("record is ignored offset=%d cause=%s", record.offset, error)
-            return
-        if isinstance(it, Fence):
-            fences.append(it)
+        newest[record.key] = record.value
 
     try:
         await opened.session.connect()
         await opened.log.read_to_end(take)
     finally:
         await opened.session.close()
-    return fences[-1].acls if fences else ()
+    # One that cannot be read is not none: its rules would keep clients from the target.
+    value = newest.get(b"fence")
+    fence = None if value is None else decode_failover(b"fence", value)
+    return fence.acls if isinstance(fence, Fence) else ()
 
 
 async def _no_fence() -> Collection[Acl]:

@@ -13,12 +13,13 @@ from typing import Final, final
 from mm2py.api.context import TaskContext
 from mm2py.client.fetch.log_reader import RecordHandler
 from mm2py.client.fetch.owner import BatchOrigins
-from mm2py.errors import FatalError, FatalServerError, Mm2pyError
+from mm2py.errors import FatalError, FatalServerError, Mm2pyError, ProtocolError
 from mm2py.mirror.producer_ids import (
     PRODUCERS_TOPIC,
     ProducerOrigins,
     Suppression,
     decode_producer,
+    published_id,
     suppression_of,
 )
 from mm2py.protocol.batch_stage import Origins
@@ -105,6 +106,8 @@ class LoopFilter(BatchOrigins):
         self.conflicts = conflicts
         self._turn = asyncio.Lock()
         self._asked: set[int] = set()
+        self._unreadable: dict[int, ProtocolError] = {}
+        """Ids of mirrors whose records cannot be read: whether their batches are to be copied is not known."""
 
     @property
     def known(self) -> Origins:
@@ -132,7 +135,14 @@ class LoopFilter(BatchOrigins):
             except BaseException:
                 self._asked |= asked
                 raise
-            self._origins.judge(asked)
+            unknown = asked & self._unreadable.keys()
+            self._origins.judge(asked - unknown)
+            if unknown:
+                raise ProtocolError(
+                    f"batches of producer id {min(unknown)} are there, and its record in topic {PRODUCERS_TOPIC}"
+                    f" cannot be read: {self._unreadable[min(unknown)].message}",
+                    remedy="use the version of mm2py that wrote it, or delete the record to have them copied",
+                )
 
     def classified(
         self, tp: TopicPartition, copied: Sequence[RecordBatch], looped: Sequence[memoryview]
@@ -157,5 +167,16 @@ class LoopFilter(BatchOrigins):
             ) from error
 
     def _learn(self, _partition: int, record: Record) -> None:
-        if record.value is not None:
-            self._origins.learn(decode_producer(record.key, record.value))
+        producer_id = published_id(record.key)
+        self._unreadable.pop(producer_id, None)
+        try:
+            if record.value is not None:
+                self._origins.learn(decode_producer(record.key, record.value))
+        except ProtocolError as error:
+            log.warning(
+                "record is ignored topic=%s offset=%d cause=%s",
+                PRODUCERS_TOPIC,
+                record.offset,
+                error,
+            )
+            self._unreadable[producer_id] = error

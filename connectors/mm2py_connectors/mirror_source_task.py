@@ -42,6 +42,7 @@ from mm2py.mirror.source_offsets import (
     committed_topic_id,
     mirror_source_partition,
     next_offset,
+    not_a_position,
     source_offset,
 )
 from mm2py.mirror.start_positions import StartPositions
@@ -416,6 +417,8 @@ class MirrorSourceTask(BatchSourceTask):
             start = rule or (LATEST if reset == "latest" else EARLIEST)
             if start == LATEST and tp in late:
                 start = EARLIEST
+            if position < 0 and offset is not None:
+                self._on_failed(tp, not_a_position(tp))
             elif position < 0 and rule is None and reset == "none":
                 error = PartitionError(
                     "no position is stored and auto.offset.reset=none",
@@ -424,8 +427,8 @@ class MirrorSourceTask(BatchSourceTask):
                     remedy="set auto.offset.reset=earliest or latest for the source consumer",
                 )
                 self._on_failed(tp, error)
-                continue
-            positions[tp] = position if position >= 0 else start
+            else:
+                positions[tp] = position if position >= 0 else start
         return positions
 
     async def _open_loop_filter(self) -> LoopFilter | None:

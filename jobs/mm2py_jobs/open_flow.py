@@ -120,7 +120,11 @@ async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> Flo
         return flow_of_file(plan) if plan.by_file else FlowNow(None)
     overrides = FlowOverridesStore(
         tables.own_table(
-            topic, "compact", plan.worker.offset_storage_replication_factor, follow=False
+            topic,
+            "compact",
+            plan.worker.offset_storage_replication_factor,
+            follow=False,
+            ordered=True,
         ),
         plan.connectors,
         clock=clock,

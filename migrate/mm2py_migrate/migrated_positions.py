@@ -6,8 +6,10 @@ next record of each partition. Nothing of the old mirror is changed, so it can b
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from mm2py.api.records import SourceOffset
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
@@ -22,6 +24,7 @@ from mm2py.errors import ConfigError, Mm2pyError, ProtocolError
 from mm2py.mirror.source_offsets import (
     mirror_source_partition,
     next_offset,
+    not_a_position,
     parse_source_offset_key,
     parse_source_offset_value,
     partition_identity,
@@ -113,8 +116,12 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
 
 
 async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
-    """Return the next offsets of a connector in the offsets topic of a Connect cluster."""
-    positions: dict[TopicPartition, int] = {}
+    """Return the next offsets of a connector in the offsets topic of a Connect cluster.
+
+    Raises:
+        PartitionError: what is stored as a position is none.
+    """
+    values: dict[TopicPartition, bytes | None] = {}
 
     def take(_partition: int, record: Record) -> None:
         try:
@@ -124,19 +131,27 @@ async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartit
         topic, number = source.get("topic"), source.get("partition")
         if connector != flow.connector or not isinstance(topic, str) or not isinstance(number, int):
             return
-        value = None if record.value is None else bytes(record.value)
-        position = next_offset(parse_source_offset_value(value))
-        positions.pop(TopicPartition(topic, number), None)
-        if position >= 0:
-            positions[TopicPartition(topic, number)] = position
+        values[TopicPartition(topic, number)] = (
+            None if record.value is None else bytes(record.value)
+        )
 
     if flow.offsets_topic not in await Admin(target).describe_topics([flow.offsets_topic]):
-        return positions
+        return {}
     log = LogReader(target, flow.offsets_topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
     try:
         await log.read_to_end(take)
     finally:
         await log.close()
+    positions: dict[TopicPartition, int] = {}
+    for partition, value in values.items():
+        stored: SourceOffset | None = {}
+        with suppress(ProtocolError):
+            stored = parse_source_offset_value(value)
+        if stored is None:
+            continue
+        positions[partition] = next_offset(stored)
+        if positions[partition] < 0:
+            raise not_a_position(partition)
     return positions
 
 

@@ -241,7 +241,10 @@ class TaskContext(Protocol):
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
-        """Return the stored offset of each partition, None where nothing is stored, in order."""
+        """Return the stored offset of each partition, in order; None where nothing is stored.
+
+        What cannot be read fails the task; of the offset of a Kafka partition it is empty, so that the partition can fail alone.
+        """
         ...
 
     def partition_state(

@@ -132,7 +132,7 @@ class _Rules:
     def of(self, key: str, value: str | None) -> Iterator[tuple[str, str]]:
         """Yield message and remedy of each rule that a key breaks; None takes a text of the file away."""
         if value is None:
-            if self._dedicated and _reaches_a_cluster(key):
+            if self._dedicated and reaches_a_cluster(key):
                 yield _OTHER_CLUSTER
             return
         if not _PLAIN_NAME.fullmatch(key) and (not key or any(map(_is_separator, key))):
@@ -167,7 +167,7 @@ class _Rules:
                 return
 
     def _client(self, key: str, value: str) -> Iterator[tuple[str, str]]:
-        if self._dedicated and _reaches_a_cluster(key):
+        if self._dedicated and reaches_a_cluster(key):
             yield _OTHER_CLUSTER
             return
         match = _CLUSTER.fullmatch(key) or _CLIENT.fullmatch(key)
@@ -185,7 +185,8 @@ class _Rules:
             yield "names an address of a machine's own services", "name brokers"
 
 
-def _reaches_a_cluster(key: str) -> bool:
+def reaches_a_cluster(key: str) -> bool:
+    """Return whether a connector's property says which clusters a flow is between, or how to reach them."""
     client = _CLIENT.fullmatch(key) or _BARE_CLIENT.fullmatch(key)
     return _CLUSTER.fullmatch(key) is not None or (
         client is not None and _CONNECTION.fullmatch(client["client"]) is not None

@@ -11,7 +11,6 @@ worker of the live flow, an order to the worker that leads it, a progress to the
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.versioned_json import VERSION, decode_as, encode
+from mm2py.observability.quantities import utc_text
 from mm2py.types import TopicPartition
 
 BEAT_S: Final = 2.0
@@ -308,8 +308,7 @@ def without_process(progress: Progress) -> Progress:
     """Return a job whose record does not change any more as it is shown; one that is over stays."""
     if progress.state is not JobState.RUNNING:
         return progress
-    heard = f"{datetime.fromtimestamp(progress.at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    cause = f"not heard of since {heard}: its process is gone, or cannot reach the target and still runs"
+    cause = f"not heard of since {utc_text(progress.at_ms)} UTC: its process is gone, or cannot reach the target and still runs"
     return replace(progress, state=JobState.FAILED, cause=cause)
 
 

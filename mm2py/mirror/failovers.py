@@ -10,7 +10,6 @@ has made. So a fence is known where it is in force, also when the other cluster 
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.versioned_json import VERSION, decode_as, encode
+from mm2py.observability.quantities import utc_text
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
 
@@ -161,8 +161,7 @@ class OpenTransaction:
             producer += f", coordinator broker {self.coordinator}"
         since = ""
         if self.since_ms >= 0:
-            moment = datetime.fromtimestamp(self.since_ms / 1000, UTC)
-            since = f", since {moment:%Y-%m-%d %H:%M:%S} UTC"
+            since = f", since {utc_text(self.since_ms)} UTC"
         return f"{name} ({producer}) is open in {self.topic}-{self.partition} from offset {self.offset}{since}"
 
 

@@ -15,6 +15,8 @@ from mm2py.mirror.versioned_json import VERSION, Members, decode, encode
 from mm2py.types import TopicPartition
 
 _PARTITIONS: Final = range(1 << 31)
+_TEXT: Final = b" "
+"""What begins with this byte or a higher one is a stray line of text, and of no version."""
 
 
 def flows_topic(source_alias: str) -> str:
@@ -139,6 +141,11 @@ def history_key(number: int) -> str:
     return f"history:{number:012d}"
 
 
+def is_setting(key: str) -> bool:
+    """Return whether a key is one of ours that says how the flow is to be: not the history, and no stray one."""
+    return key.partition(":")[0] in ("flow", "override", "connector", "hold")
+
+
 def parse_override_key(key: str) -> tuple[str, str]:
     """Return connector and property of ``override:<connector>:<property>``."""
     connector, colon, name = key.partition(":")[2].partition(":")
@@ -215,7 +222,7 @@ def decode_flow_record(key: bytes | None, value: bytes) -> FlowOverrideEntry | U
     except (ProtocolError, UnicodeDecodeError) as error:
         reason = error.message if isinstance(error, ProtocolError) else "the key is not UTF-8"
         setting = not (key or b"").startswith(b"history:")
-        newer = setting and value[:1] > bytes((VERSION,))
+        newer = setting and value[:1] > bytes((VERSION,)) and value[:1] < _TEXT
         return UnknownFlowRecord(key or b"", reason, newer=newer)
 
 

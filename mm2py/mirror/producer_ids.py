@@ -27,6 +27,8 @@ from mm2py.protocol.batch_stage import Origins
 PRODUCERS_TOPIC: Final = "mm2py-producers.internal"
 """On every cluster that is written; no mirror replicates it (``mm2*.internal``)."""
 
+_ID_DIGITS: Final = 19
+
 LOOP_SUPPRESSION: Final = "loop.suppression"
 SOURCE_CLUSTER_ID: Final = "task.source.cluster.id"
 TARGET_CLUSTER_ID: Final = "task.target.cluster.id"
@@ -97,17 +99,21 @@ def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
     return str(producer.producer_id).encode(), encode(members, in_order=True)
 
 
+def published_id(key: bytes | None) -> int:
+    """Return the producer id that a record is about, -1 where its key is none: no batch is under it."""
+    is_number = key is not None and key.isdigit() and len(key) <= _ID_DIGITS
+    return int(key) if key is not None and is_number else -1
+
+
 def decode_producer(key: bytes | None, value: bytes) -> MirrorProducer:
     """Read a record; members that it does not know are ignored.
 
     Raises:
         ProtocolError: this version cannot read it.
     """
-    members = decode(value)
-    try:
-        producer_id = int(key or b"")
-    except ValueError:
-        raise ProtocolError(f"key {key!r} is no producer id") from None
+    members, producer_id = decode(value), published_id(key)
+    if producer_id < 0:
+        raise ProtocolError(f"key {key!r} is no producer id")
     return MirrorProducer(
         producer_id=producer_id,
         flow=members.text("flow", ""),

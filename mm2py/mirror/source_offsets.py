@@ -9,11 +9,13 @@ import json
 from typing import Final, cast
 
 from mm2py.api.records import SourceOffset, SourcePartition
-from mm2py.errors import ProtocolError
+from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 NO_EPOCH: Final = -1
+_LAST_OFFSET: Final = (1 << 63) - 2
+WRITE_OFFSET: Final = "stop the connector, write the offset with PATCH .../offsets (null: as if none was stored), and resume it"
 
 PartitionIdentity = frozenset[tuple[str, str | int]]
 """A source partition without its member order."""
@@ -59,7 +61,19 @@ def source_offset(
 def next_offset(stored: SourceOffset | None) -> int:
     """Return the offset after the last copied one, where the copy continues; -1 where nothing usable is stored."""
     offset = stored.get("offset") if stored is not None else None
-    return offset + 1 if isinstance(offset, int) and offset >= -1 else -1
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        return -1
+    return offset + 1 if -1 <= offset <= _LAST_OFFSET else -1
+
+
+def not_a_position(partition: TopicPartition) -> PartitionError:
+    """Return why a partition is not copied whose stored offset has no ``next_offset``: as if none was stored would double or skip records."""
+    return PartitionError(
+        "what is stored as its position is none",
+        topic=partition.topic,
+        partition=partition.partition,
+        remedy=WRITE_OFFSET,
+    )
 
 
 def committed_epoch(stored: SourceOffset | None) -> int:
@@ -107,11 +121,19 @@ def parse_source_offset_key(key: bytes) -> tuple[str, SourcePartition]:
 
 
 def parse_source_offset_value(value: bytes | None) -> SourceOffset | None:
-    """Read a value; None for a tombstone."""
-    if value is None:
+    """Read a value; None for a tombstone. What is no primitive in it is left out: a later version may have written it.
+
+    Raises:
+        ProtocolError: it is no JSON object.
+    """
+    parsed = None if value is None else _load(value, "value")
+    if value is None or parsed is None:
         return None
-    parsed = _load(value, "value")
-    return None if parsed is None else _flat(parsed, value, "value")
+    members = _members(parsed, value, "value").items()
+    return cast(
+        "SourceOffset",
+        {name: member for name, member in members if not isinstance(member, dict | list)},
+    )
 
 
 def partition_identity(partition: SourcePartition) -> PartitionIdentity:
@@ -126,15 +148,19 @@ def _dump(value: object) -> bytes:
 def _load(data: bytes, what: str) -> object:
     try:
         return cast("object", json.loads(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"source offset {what} {_shown(data)} is not JSON") from error
 
 
-def _flat(value: object, data: bytes, what: str) -> dict[str, str | int]:
+def _members(value: object, data: bytes, what: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ProtocolError(f"source offset {what} {_shown(data)} is not a map")
+    return cast("dict[str, object]", value)
+
+
+def _flat(value: object, data: bytes, what: str) -> dict[str, str | int]:
     flat: dict[str, str | int] = {}
-    for name, member in cast("dict[str, object]", value).items():
+    for name, member in _members(value, data, what).items():
         if isinstance(member, bool) or not isinstance(member, str | int):
             raise ProtocolError(
                 f"source offset {what} {_shown(data)}: {name} is no text or integer"

@@ -13,6 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from mm2py.errors import FatalError, ProtocolError
 
 VERSION: Final = 1
+_HALF: Final = "\\ud"
+"""How the escape of a surrogate begins, that of one in a pair too."""
 _INT64: Final = range(-(1 << 63), 1 << 63)
 T = TypeVar("T")
 
@@ -20,6 +22,8 @@ T = TypeVar("T")
 def encode(members: Mapping[str, object], *, in_order: bool = False) -> bytes:
     """Return the value of a record; members are sorted unless they are ``in_order``."""
     text = json.dumps(members, separators=(",", ":"), sort_keys=not in_order)
+    if _HALF in text:
+        text = json.dumps(_whole(members), separators=(",", ":"), sort_keys=not in_order)
     return bytes((VERSION,)) + text.encode("ascii")
 
 
@@ -34,7 +38,7 @@ def decode(value: bytes | None) -> "Members":
     if value[0] != VERSION:
         raise ProtocolError(f"version {value[0]}, this program knows {VERSION}")
     try:
-        document: object = json.loads(value[1:])
+        document = loaded(value[1:])
     except (ValueError, RecursionError):
         raise ProtocolError("not JSON behind the version byte") from None
     return _members(document, "not a JSON object behind the version byte")
@@ -47,10 +51,32 @@ def decode_as(adapter: TypeAdapter[T], plain: bytes, what: str) -> T:
         ProtocolError: it is none; ``what`` names the record.
     """
     try:
-        return adapter.validate_json(plain)
+        return adapter.validate_json(json.dumps(loaded(plain)) if _has_half(plain) else plain)
     except ValidationError as error:
         first = error.errors()[0]["msg"]
         raise ProtocolError(f"damaged record {what}: {first}") from None
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"damaged record {what}: no JSON") from None
+
+
+def loaded(data: bytes) -> object:
+    """Return the value of JSON, without halves of surrogate pairs.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    document: object = json.loads(data)
+    return _whole(document) if _has_half(data) else document
+
+
+def _has_half(data: bytes) -> bool:
+    return _HALF.encode() in data.lower()
+
+
+def _whole(document: object) -> object:
+    """Put a question mark for each half of a surrogate pair: JSON can hold it, no answer of REST can, nor a text that pydantic reads."""
+    whole: object = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
+    return whole
 
 
 def unreadable(topic: str, error: ProtocolError) -> FatalError:

@@ -1,5 +1,6 @@
 """Quantities as people read them, in displays and in findings."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 UNKNOWN: Final = "-"
@@ -26,3 +27,11 @@ def size_text(value: float | None) -> str:
             return f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} GB"
+
+
+def utc_text(time_ms: int) -> str:
+    """Say when, of milliseconds since the epoch; a stored or remote number may be no time, and is shown as it is."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"

@@ -1,6 +1,6 @@
 """Connections of the REST listeners: how many, and how long one may take to ask something.
 
-Flow: ``GuardedSocket.accept`` -> ``ConnectionGuard`` (room, or the oldest that has asked nothing is closed) ->
+Flow: ``GuardedSocket.accept`` -> ``ConnectionGuard`` (room, or the oldest that asks nothing is closed) ->
 asyncio -> ``GuardedProtocol`` (deadline of a request's head). A share of the process's descriptors stays free for
 clusters and task hosts, whatever strangers do.
 """
@@ -11,7 +11,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from typing import Final, cast, final
@@ -47,7 +47,7 @@ class ConnectionGuard:
 
     def __init__(self, limit: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._limit, self._clock = limit, clock
-        self._open: set[int] = set()
+        self._open: dict[int, socket.socket] = {}
         self._silent: dict[int, socket.socket] = {}  # oldest first
         # Given up for a moment when no other descriptor is left, so that the backlog can be emptied.
         self._spare = os.open(os.devnull, os.O_RDONLY)
@@ -62,17 +62,22 @@ class ConnectionGuard:
                 accepted.close()
                 return None
         connection = _Connection(accepted, self)
-        self._open.add(connection.fileno())
+        self._open[connection.fileno()] = connection
         self._silent[connection.fileno()] = connection
         return connection
 
     def asked(self, descriptor: int) -> None:
-        """Note that a connection has sent the head of a request: it makes room for no other."""
+        """Note that a connection has sent the head of a request: it makes room for no other until that is answered."""
         self._silent.pop(descriptor, None)
+
+    def answered(self, descriptor: int) -> None:
+        """Note that a connection asks nothing now: a stranger would keep all others out with one refused request in ten seconds."""
+        if descriptor in self._open:
+            self._silent[descriptor] = self._open[descriptor]
 
     def closed(self, descriptor: int) -> None:
         """Note the end of a connection."""
-        self._open.discard(descriptor)
+        self._open.pop(descriptor, None)
         self._silent.pop(descriptor, None)
 
     @contextmanager
@@ -179,18 +184,22 @@ class GuardedProtocol(H11Protocol):
         super().handle_events()
         if self._head_timer is not None and self.conn.our_state in _ANSWERING:
             self._end_wait()
-            guard = self.config.guard if isinstance(self.config, GuardedConfig) else None
-            if guard is not None:
-                end = cast("socket.socket", self.transport.get_extra_info("socket"))
-                guard.asked(end.fileno())
+            self._tell(ConnectionGuard.asked)
 
     def on_response_complete(self) -> None:
         self._await_head()
+        self._tell(ConnectionGuard.answered)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_wait()
         super().connection_lost(exc)
+
+    def _tell(self, note: Callable[[ConnectionGuard, int], None]) -> None:
+        guard = self.config.guard if isinstance(self.config, GuardedConfig) else None
+        if guard is not None:
+            end = cast("socket.socket", self.transport.get_extra_info("socket"))
+            note(guard, end.fileno())
 
     def _await_head(self) -> None:
         self._end_wait()

@@ -46,7 +46,6 @@ REQUEST_TIMEOUT_S: Final = 95.0
 """A little more than the other worker's own 90 s."""
 
 CONNECT_TIMEOUT_S: Final = 5.0
-ROTATION_MS: Final = 60_000
 ROTATION_PAUSES_S: Final = (0.25, 0.5, 1.0)
 FORBIDDEN: Final = 403
 OK: Final = range(200, 300)
@@ -98,23 +97,21 @@ class Forwarder:
         hop = _next_hop(request)
         if error.url is None:
             raise ConflictError(NO_LEADER)
+        reply = await self._sent(error.url, hop, request, herder)
         for pause_s in ROTATION_PAUSES_S:
-            key = _session_key(herder)
-            reply = await self._sent(error.url, hop, request, herder, key)
-            fresh = self._clock.now_ms() - key.created_ms < ROTATION_MS
-            if reply.status_code != FORBIDDEN or not fresh:
+            if reply.status_code != FORBIDDEN:
                 break
-            # Right after a rotation one of the two workers has not read the new key yet.
+            # One of the two workers may not have read the newest key yet; what was refused was not done.
             await self._clock.sleep(pause_s)
-        else:
-            reply = await self._sent(error.url, hop, request, herder, _session_key(herder))
+            reply = await self._sent(error.url, hop, request, herder)
         return _answer(reply, request)
 
-    async def _sent(
-        self, url: str, hop: str, request: Request, origin: Herder, key: SessionKey
-    ) -> "httpx.Response":
+    async def _sent(self, url: str, hop: str, request: Request, origin: Herder) -> "httpx.Response":
         from httpx import HTTPError
 
+        key = origin.session_key()
+        if key is None:
+            raise SignatureError(NO_SESSION_KEY, status=503)
         client = self._client()
         query = [pair for pair in request.query_params.multi_items() if pair[0] != "forward"]
         target = f"{canonical_target(request.scope)}?{urlencode([*query, ('forward', hop)])}"
@@ -164,13 +161,6 @@ async def send_signed(
         if abs(there_ms - clock.now_ms()) > WINDOW_MS // 2:
             return await send(there_ms)
     return reply
-
-
-def _session_key(origin: Herder) -> SessionKey:
-    key = origin.session_key()
-    if key is None:
-        raise SignatureError(NO_SESSION_KEY, status=503)
-    return key
 
 
 def _next_hop(request: Request) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from mm2py.errors import ProtocolError
+from mm2py.mirror.versioned_json import loaded
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
 from mm2py.types import TargetState, TaskId
 
@@ -232,6 +233,8 @@ def _session_key(value: bytes | None) -> SessionKey:
     except (binascii.Error, ValueError):
         # Without the cause: it could quote the key.
         raise ProtocolError("member 'key' is no Base64") from None
+    if not key:
+        raise ProtocolError("member 'key' is empty, anybody could sign with it")
     return SessionKey(key, algorithm, created_ms)
 
 
@@ -264,7 +267,7 @@ def json_object(value: bytes | None) -> Mapping[str, object]:
     if value is None:
         raise ProtocolError("value is missing")
     try:
-        parsed = cast("object", json.loads(value))
+        parsed = loaded(value)
     except (ValueError, RecursionError):
         raise ProtocolError("value is not JSON") from None
     if not isinstance(parsed, dict):

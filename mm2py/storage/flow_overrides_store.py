@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
+from mm2py.config.remote_allow_list import reaches_a_cluster
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import (
     Change,
@@ -23,6 +24,7 @@ from mm2py.mirror.flow_overrides import (
     decode_flow_record,
     encode_flow_record,
     flow_record_key,
+    is_setting,
 )
 from mm2py.mirror.flow_state import Configs, FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
@@ -86,6 +88,8 @@ class FlowOverridesStore:
         self._state = FlowState(connectors, names_a_secret, by_file=by_file)
         self._newer: dict[str, str] = {}
         """Keys of settings that only a newer version can read, and why."""
+        self._damaged: dict[str, str] = {}
+        """Keys of settings that nobody can read, and why: until compaction an older one counts, then the file."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
@@ -101,6 +105,7 @@ class FlowOverridesStore:
         self._live = False
         self._state.clear()
         self._newer.clear()
+        self._damaged.clear()
         await self._table.start(self._read)
         self.check_readable()
         self._live = True
@@ -117,6 +122,16 @@ class FlowOverridesStore:
                 f"topic {self._table.topic} holds a setting of a newer version of this program (key {key}: {reason})",
                 remedy="run that version here, or take the setting back with it",
             )
+
+    def problems(self) -> Mapping[str, str]:
+        """Return what was set and cannot be read; empty where all of it can."""
+        if not self._damaged:
+            return {}
+        keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
+        return {
+            f"topic {self._table.topic}": f"settings are damaged, what was before them or the file counts: {keys};"
+            " change them over REST once more"
+        }
 
     async def stop(self) -> None:
         """Close connections; safe before ``start`` and safe twice."""
@@ -153,7 +168,7 @@ class FlowOverridesStore:
         """Write the difference between a connector's config and the file, and the history.
 
         Raises:
-            ConfigError: a secret would have to be written, or the flow was deleted.
+            ConfigError: as ``edit``, or the flow was deleted.
             RequestTimedOutError: the outcome is unknown.
         """
         if not self._state.present:
@@ -205,7 +220,7 @@ class FlowOverridesStore:
         """Return what an edit would change.
 
         Raises:
-            ConfigError: a secret would have to be written.
+            ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
         """
         return self._state.changes(self._edited(edit))
 
@@ -223,7 +238,7 @@ class FlowOverridesStore:
         With ``notes``, changes that are not kept here (target states), the line is written in any case.
 
         Raises:
-            ConfigError: a secret would have to be written.
+            ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
             RequestTimedOutError: the outcome is unknown.
         """
         async with self._writing:
@@ -245,6 +260,18 @@ class FlowOverridesStore:
                     f"{prop} of connector {name} holds a secret, which is not stored over REST",
                     remedy="put it into the properties file, or refer to a config provider: ${...}",
                 )
+
+    def _refuse_without_cluster(self, name: str, after: Mapping[str, str]) -> None:
+        left_out = [
+            prop
+            for prop in self._state.file.get(name, {})
+            if prop not in after and reaches_a_cluster(prop)
+        ]
+        if left_out:
+            raise ConfigError(
+                f"connector {name} is left without {', '.join(left_out)}: the file alone says how clusters are reached",
+                remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
+            )
 
     def file_config(self, name: str) -> Mapping[str, str] | None:
         """Return the file's config of a connector, None where it has none of that name."""
@@ -327,6 +354,7 @@ class FlowOverridesStore:
         for name, config in after.configs.items():
             if config != before.configs.get(name):
                 self.refuse_secrets(name, config)
+                self._refuse_without_cluster(name, config)
         if self._guard is not None:
             self._guard.check(self._configs(before), self._configs(after))
         return after
@@ -369,6 +397,7 @@ class FlowOverridesStore:
             return
         key = record.key.decode("utf-8", "replace")
         self._newer.pop(key, None)
+        self._damaged.pop(key, None)
         if record.value is None:
             entry = self._state.take(key, None)
         else:
@@ -384,6 +413,8 @@ class FlowOverridesStore:
                     record.offset,
                     decoded.reason,
                 )
+                if is_setting(key):
+                    self._damaged[key] = decoded.reason
                 return
             entry = self._state.take(key, decoded)
         if entry is None or isinstance(entry, HistoryEntry):

@@ -5,11 +5,10 @@ found in a log -> ``includes`` -> the topic read to its end, once per id: an id 
 """
 
 import asyncio
-from contextlib import suppress
 from typing import Final, final
 
 from mm2py.errors import RequestTimedOutError
-from mm2py.mirror.producer_ids import MirrorProducer, encode_producer
+from mm2py.mirror.producer_ids import MirrorProducer, encode_producer, published_id
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 
@@ -65,8 +64,7 @@ class ProducerIdStore:
                 self._open = True
 
     def _take(self, _partition: int, record: Record) -> None:
-        with suppress(ValueError):
-            self._mirrors.add(int(record.key or b""))
+        self._mirrors.add(published_id(record.key))
 
     async def close(self) -> None:
         """Close the table; safe twice."""

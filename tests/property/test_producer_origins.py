@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mm2py.client.fetch.log_reader import RecordHandler
-from mm2py.errors import RetriableError
+from mm2py.errors import ProtocolError, RetriableError
 from mm2py.mirror.producer_ids import ProducerOrigins, encode_producer
 from mm2py.protocol.batch_stage import DropReason, classify
 from mm2py.protocol.record_batch import HEADER
@@ -222,3 +222,31 @@ async def test_dropped_records_are_counted_by_their_headers() -> None:
     rows = [NewRecord(None, b"v", timestamp=1) for _ in range(5)]
     loops.classified(TopicPartition("t", 0), (), [memoryview(encode_batch(rows))] * 2)
     assert context.looped == {TopicPartition("t", 0): 10}
+
+
+@pytest.mark.parametrize("value", [b"\x01{", b"\x02{}", b"text", b"", b'\x01{"flow":1}'])
+async def test_a_record_that_cannot_be_read_holds_back_the_batches_under_its_id_alone(
+    value: bytes,
+) -> None:
+    world = World(random.Random(1))
+    loops = new_filter(world)
+    for key in (None, b"", b"\xff", b"text", b"-7", b"7"):
+        world.ids.append(Record(len(world.ids), 0, key, value))
+    world.publish(8, "A")
+    await eventually_found(loops, 8, 9)
+    assert (loops.known.looping, loops.known.passing) == ({8}, {9})
+    with pytest.raises(ProtocolError, match="producer id 7"):
+        await eventually_found(loops, 7, 10)
+    assert loops.known.passing == {9, 10}
+    world.publish(7, "A")
+    await eventually_found(loops, 7)
+    assert loops.known.looping == {7, 8}
+
+
+async def eventually_found(loops: LoopFilter, *producers: int) -> None:
+    """Ask until the topic could be read."""
+    while True:
+        try:
+            return await loops.find(producers)
+        except RetriableError:
+            continue

@@ -422,7 +422,9 @@ def wire_flow(
         by_file=plan.by_file,
     )
     backfills = BackfillStore(
-        tables.own_table(backfill_topic(source), "compact", flow.replicas, transactional=True)
+        tables.own_table(
+            backfill_topic(source), "compact", flow.replicas, transactional=True, ordered=True
+        )
     )
     drivers = tables.writer(driver_id(str(plan.name)), backfill_topic(source))
     parts = flow.herder(

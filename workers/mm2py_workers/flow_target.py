@@ -37,7 +37,11 @@ class FlowTarget:
         self._factor = parse_config(WorkerConfig, worker).offset_storage_replication_factor
         self.jobs = BackfillStore(
             self.tables.own_table(
-                backfill_topic(flow.source), "compact", self._factor, transactional=True
+                backfill_topic(flow.source),
+                "compact",
+                self._factor,
+                transactional=True,
+                ordered=True,
             )
         )
         self._overrides: FlowOverridesStore | None = None
@@ -54,7 +58,9 @@ class FlowTarget:
         topic = flows_topic(self._flow.source)
         # Only what is paused is asked of it: that needs no config of a file.
         overrides = self._overrides = FlowOverridesStore(
-            self.tables.own_table(topic, "compact", self._factor), {}, clock=self._clock
+            self.tables.own_table(topic, "compact", self._factor, ordered=True),
+            {},
+            clock=self._clock,
         )
         overrides.listen(lambda: hold(overrides.held()))
         await overrides.start()

@@ -153,7 +153,12 @@ class FlowTables:
         """Return the offset maps of one source; ``transactional`` as of ``table``."""
         topic = offset_map_topic(source)
         table = self.own_table(
-            topic, "compact", replication_factor, follow=False, transactional=transactional
+            topic,
+            "compact",
+            replication_factor,
+            follow=False,
+            transactional=transactional,
+            ordered=True,  # a page is found by its offset
         )
         return OffsetMapStore(table, partial(read_page, self.cluster, topic))
 

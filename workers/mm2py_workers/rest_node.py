@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
 STOP_S: Final = 1.0
+_IN_CLEAR: Final = (
+    "internal.listener: requests between workers are signed and not encrypted, configs in them included: the"
+    " certificate of listeners is not trusted by this worker itself at {}; set rest.advertised.host.name to a name in"
+    " it, and a truststore with its authority"
+)
 
 
 @final
@@ -66,8 +71,11 @@ class RestNode:
         if not settings.internal_given:
             # A name may be another address than the one to the brokers: all are listened on then.
             address = replace(address, host="" if named else host.strip("[]"))
-            if _speaks_tls(settings, host.strip("[]")):
+            if _serves_https(settings) and _trusts_itself(settings, host.strip("[]")):
                 address = replace(address, scheme="https")
+            elif _serves_https(settings):
+                notice = _IN_CLEAR.format(host)
+                settings = replace(settings, notices=(*settings.notices, notice))
         internal = bind(Listener(address.host, address.port, key="internal.listener"))
         port: int = internal.sock.getsockname()[1]
         url = f"{address.scheme}://{host}:{port}/"
@@ -168,12 +176,14 @@ class RestNode:
             await self.http.aclose()
 
 
-def _speaks_tls(settings: RestSettings, host: str) -> bool:
-    """Whether users are served over https, and other workers can do so with the same stores."""
-    if settings.tls is None or not any(
-        listener.scheme == "https" for listener in settings.listeners
-    ):
-        return False
+def _serves_https(settings: RestSettings) -> bool:
+    """Whether users are served over https."""
+    return any(listener.scheme == "https" for listener in settings.listeners)
+
+
+def _trusts_itself(settings: RestSettings, host: str) -> bool:
+    """Whether other workers can serve and ask with the stores of the users' listeners."""
+    assert settings.tls is not None  # there are https listeners
     from mm2py.rest.listener_tls import trusts_itself  # brings the libraries for key stores
 
     return trusts_itself(settings.tls, host)

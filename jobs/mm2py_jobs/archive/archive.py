@@ -62,7 +62,7 @@ from mm2py_jobs.log.log_batches import LogBatch, records_in
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
 from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
-from mm2py_jobs.spark.session import OpenSession
+from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -443,6 +443,7 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     store, shape = ArchiveStore(str(lane["path"])), Shape(str(lane["shape"]))
     answers: list[dict[str, object]] = []
     properties = cast("Mapping[str, str]", lane["source"])
+    log_without_secrets(properties)
     async with Cluster.of(properties, alias=str(lane["alias"])) as source:
         rate = rate_of(lane, source.clock)
         async with part_of_rate(lane, [rate]):

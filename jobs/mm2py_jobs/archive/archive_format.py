@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final, Self, cast, final
+from typing import Final, cast, final
 
 import pyarrow as pa
 from pyarrow import parquet
+from pydantic import TypeAdapter, ValidationError
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
 from mm2py.types import TopicPartition
@@ -116,16 +117,24 @@ class FileManifest:
         return _document(members)
 
     @classmethod
-    def parse(cls, data: bytes, name: str) -> Self:
-        """Read the file.
+    def parse(cls, data: bytes, name: str) -> "FileManifest":
+        """Read the file; members that it does not know are ignored.
 
         Raises:
             ConfigError: it is none.
         """
         try:
-            return cls(**_members(data, name))  # type: ignore[arg-type] # the members are those of to_bytes
-        except TypeError as error:
-            raise ConfigError(f"{name} is damaged: {error}") from error
+            manifest = _MANIFEST.validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"{name} is damaged: {where} {first['msg']}") from None
+        if "/" in manifest.file:
+            raise ConfigError(f"{name} is damaged: its file is in another folder")
+        return manifest
+
+
+_MANIFEST: Final = TypeAdapter(FileManifest)
 
 
 def partition_folder(tp: TopicPartition) -> str:

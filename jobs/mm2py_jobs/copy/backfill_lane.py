@@ -5,11 +5,9 @@ a task host (``flow_parts``); its permit is the lane's lease.
 """
 
 import asyncio
-import logging
 import os
 import platform
 import secrets
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, final
@@ -23,6 +21,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.backfills import LeaseState, lane_id
 from mm2py.mirror.start_positions import START_POSITIONS
+from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
@@ -42,6 +41,7 @@ from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive, archive_plugins
 from mm2py_jobs.copy.lanes import NO_PART, CopyProgress, LaneRun, Term
 from mm2py_jobs.copy.lease import LaneLease
 from mm2py_jobs.copy.observed_stores import ObservedMaps, ObservedOffsets
+from mm2py_jobs.spark.session import log_without_secrets
 from mm2py_workers.flow_parts import FlowParts
 from mm2py_workers.flow_target import SOURCE, FlowTarget
 
@@ -105,14 +105,13 @@ def dealt_lanes(
 def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
     """Run one lane to its end; what ``mm2py_jobs.spark.session.run_lanes`` and ``mm2py_jobs.spark.stream_query`` call."""
     spec = _LANES.validate_python(lane)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=spec.log_level,
-        format=f"%(asctime)s [backfill lane-{spec.lane}] %(message)s",
-    )
+    log_without_secrets(spec.worker, spec.connector, spec.task, level=spec.log_level)
     if not spec.partitions:
         return {"lane": spec.lane, "parts": [asdict(NO_PART)]}
-    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+    with (
+        log_scope(f"backfill lane-{spec.lane}"),
+        asyncio.Runner(loop_factory=thawing_loop) as runner,
+    ):
         return runner.run(_run(spec, SYSTEM_CLOCK))
 
 

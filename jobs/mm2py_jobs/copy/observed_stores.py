@@ -4,8 +4,10 @@ Flow: task -> ``ObservedOffsets.set``, ``ObservedMaps.write`` -> the flow's stor
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import final
 
+from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_map import Page
 from mm2py.mirror.source_offsets import (
     next_offset,
@@ -42,7 +44,9 @@ class ObservedOffsets:
     def _note(self, key: bytes, value: bytes | None) -> None:
         _, partition = parse_source_offset_key(key)
         topic, number = partition.get("topic"), partition.get("partition")
-        position = next_offset(parse_source_offset_value(value))
+        position = -1
+        with suppress(ProtocolError):  # the task says so
+            position = next_offset(parse_source_offset_value(value))
         if isinstance(topic, str) and isinstance(number, int) and position >= 0:
             self.positions[TopicPartition(topic, number)] = position
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar, final
 
+from mm2py.api.records import SourceOffset
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
@@ -30,6 +31,7 @@ from mm2py.mirror.source_offsets import (
     committed_epoch,
     committed_topic_id,
     next_offset,
+    not_a_position,
     parse_source_offset_key,
     parse_source_offset_value,
 )
@@ -231,11 +233,13 @@ class CopiesReader:
         self._epochs: dict[TopicPartition, int] = {}
         self._ids: dict[TopicPartition, bytes] = {}
         self._begins: dict[TopicPartition, Beginning] = {}
+        self._damaged: set[TopicPartition] = set()
 
     async def read(self) -> Known:
         """Read to the ends of now; topics that do not exist hold nothing.
 
         Raises:
+            PartitionError: what is stored as a position is none.
             RetriableError: not now; a later call continues.
         """
         missing = self._takes.keys() - self._readers.keys()
@@ -245,6 +249,8 @@ class CopiesReader:
             )
         for topic, reader in self._readers.items():
             await reader.read_to_end(self._takes[topic])
+        if self._damaged:
+            raise not_a_position(min(self._damaged))
         return Known(
             dict(self._positions),
             dict(self._pages),
@@ -269,10 +275,15 @@ class CopiesReader:
         if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
             return
         value = None if record.value is None else bytes(record.value)
-        stored = parse_source_offset_value(value)
+        partition = TopicPartition(topic, number)
+        stored: SourceOffset | None = {}
+        with suppress(ProtocolError):
+            stored = parse_source_offset_value(value)
         position, epoch = next_offset(stored), committed_epoch(stored)
         topic_id = committed_topic_id(stored)
-        partition = TopicPartition(topic, number)
+        self._damaged.discard(partition)
+        if stored is not None and position < 0:
+            self._damaged.add(partition)
         for known in (self._positions, self._epochs, self._ids):
             known.pop(partition, None)
         if position >= 0:

@@ -291,7 +291,9 @@ class FailoverClusters:
     ) -> FailoverStore:
         topic = failover_topic(plan.name.source)
         factor = plan.worker.offset_storage_replication_factor
-        table = tables.own_table(topic, "compact", factor, follow=drives, transactional=True)
+        table = tables.own_table(
+            topic, "compact", factor, follow=drives, transactional=True, ordered=True
+        )
         if not drives:
             return FailoverStore(table)
         writer = KafkaPrivilegedWriter(

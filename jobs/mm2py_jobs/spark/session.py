@@ -24,7 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
+from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, RetriableError
+from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ class LanesCost(NamedTuple):
 
 
 _NONE: Final = frozenset[int]()
+_MASK: Final = SecretMask()
+"""Of all lanes that this process of an executor has run."""
 
 
 @final
@@ -290,6 +294,13 @@ def tried(
                 return {}, f"{type(error).__name__}: {error}"
             log.warning("lane is tried again in its last attempt cause=%s", error)
             time.sleep(AGAIN_S)
+
+
+def log_without_secrets(*configs: Mapping[str, str], level: str = "WARNING") -> None:
+    """Let a lane with these configs write its log as workers do: what an executor writes is in Spark's UI."""
+    _MASK.add(secrets_in(*configs))
+    if not logging.getLogger().handlers:
+        configure_logging(sys.stderr, _MASK, level=level)
 
 
 def require_spark() -> None:

@@ -26,7 +26,7 @@ from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
-from mm2py_jobs.spark.session import OpenSession
+from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 from mm2py_jobs.verify.compare import find
 from mm2py_jobs.verify.differences import (
     CompareRules,
@@ -258,6 +258,7 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
     source_properties = cast("Mapping[str, str]", lane["source"])
     target_properties = cast("Mapping[str, str]", lane["target"])
     plans = cast("Sequence[Mapping[str, object]]", lane["partitions"])
+    log_without_secrets(source_properties, target_properties)
     answers: list[dict[str, object]] = []
     async with (
         Cluster.of(source_properties, alias=source_alias) as source,

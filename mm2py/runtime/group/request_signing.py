@@ -86,8 +86,8 @@ def new_session_key(now_ms: int, algorithm: str = "HmacSHA256") -> SessionKey:
 
 
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
-    """Return whether the leader has to make a new key: too old, or not as configured."""
-    return key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms
+    """Return whether the leader has to make a new key: too old, made by a clock that was ahead so far, or not as configured."""
+    return key.algorithm != algorithm or abs(now_ms - key.created_ms) >= ttl_ms
 
 
 def sign_request(

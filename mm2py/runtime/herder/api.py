@@ -116,6 +116,10 @@ class Overrides(Protocol):
         """Raise ``RetriableError`` while a setting is of a newer version: the flow waits."""
         ...
 
+    def problems(self) -> Mapping[str, str]:
+        """Return settings that are damaged, with the remedy, by where they are."""
+        ...
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` at every change read later."""
         ...

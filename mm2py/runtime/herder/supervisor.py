@@ -145,6 +145,8 @@ class Supervisor:
             states["flow"] = self.waiting()
         elif self._parts.meter.state == _SUSPENDED:
             states["flow"] = _NO_ANSWER
+        if self._parts.overrides is not None:
+            states |= self._parts.overrides.problems()
         if self._streams is not None:
             states |= self._streams.problems()
         states |= self.loop.duties.problems()

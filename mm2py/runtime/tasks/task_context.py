@@ -15,6 +15,7 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import (
+    FatalError,
     FatalServerError,
     OversizedRecordError,
     PartitionError,
@@ -23,6 +24,7 @@ from mm2py.errors import (
 )
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
+    WRITE_OFFSET,
     committed_topic_id,
     next_offset,
     parse_source_offset_value,
@@ -191,13 +193,20 @@ class WorkerTaskContext:
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
-        """Return stored offsets; an entry that is not a JSON object counts as none, with a warning."""
+        """Return stored offsets; that of a Kafka partition is empty, with a warning, where it is no JSON object.
+
+        Raises:
+            FatalError: that of another source is none.
+        """
         asked = tuple(map(_mirrored, partitions))
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
         mirrored = [partition for partition in asked if partition is not None]
         self._asked.update(mirrored)
         values, _ = await asyncio.gather(self._store.get(keys), self.maps.load(mirrored))
-        offsets = [_parsed(key, value) for key, value in zip(keys, values, strict=True)]
+        offsets = [
+            _parsed(key, value, fails=partition is None)
+            for partition, key, value in zip(asked, keys, values, strict=True)
+        ]
         return [
             offset if partition is None else self._resumed(partition, offset)
             for partition, offset in zip(asked, offsets, strict=True)
@@ -222,6 +231,8 @@ class WorkerTaskContext:
     ) -> SourceOffset | None:
         """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
         position = next_offset(stored)
+        if stored is not None and position < 0:
+            return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
         if offset_map.follows(position, topic_id):
             # The ledger may not have it: positions wait for that, maps do not.
@@ -514,16 +525,17 @@ def _mirrored(partition: SourcePartition) -> TopicPartition | None:
     )
 
 
-def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:
+def _parsed(key: bytes, value: bytes | None, *, fails: bool) -> SourceOffset | None:
     try:
         return parse_source_offset_value(value)
     except ProtocolError as error:
-        log.warning(
-            "stored offset is ignored, the partition starts as if nothing was stored key=%s cause=%s",
-            key.decode(errors="replace"),
-            error,
-        )
-        return None
+        name = key.decode(errors="replace")
+        if fails:
+            raise FatalError(
+                f"the stored offset of {name} cannot be read: {error.message}", remedy=WRITE_OFFSET
+            ) from error
+        log.warning("stored offset cannot be read key=%s cause=%s", name, error)
+        return {}
 
 
 def _kind_of(error: Exception) -> EventKind:

@@ -177,6 +177,20 @@ async def test_without_a_position_and_a_reset_policy_the_partition_fails_alone()
     assert "auto.offset.reset" in cause
 
 
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("stored", [{}, {"offset": "7"}, {"offset": -2}])
+async def test_what_is_stored_and_no_position_fails_the_partition_and_is_not_taken_for_none(
+    reset: str, stored: SourceOffset
+) -> None:
+    bench = Bench({"source.consumer.auto.offset.reset": reset}, {T0: 3, DASH: 4})
+    bench.context.store(bench.task.source_partition(T1), stored)
+    async with running(bench):
+        assert bench.reader.positions == {T0: 4, DASH: 5}
+        ((partition, state, cause),) = bench.context.states
+        assert (partition, state) == (T1, PartitionState.FAILED)
+        assert "PATCH .../offsets" in cause
+
+
 async def test_start_lets_an_unreachable_source_be_retried_and_leaves_nothing_open() -> None:
     bench = Bench()
     bench.region.refuse_connect = 1

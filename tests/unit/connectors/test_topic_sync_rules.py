@@ -6,6 +6,7 @@ import pytest
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
+from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, FailoverKind, Fence, Rule, Step, encode_failover
 from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from mm2py.mirror.policies import policy_from_config
@@ -221,6 +222,10 @@ async def test_the_newest_fence_counts_whatever_else_is_in_its_topic() -> None:
     assert set(await read_fence(PaperLog(entries).opened())) == {rule.acl}
     log = PaperLog([*entries, encode_failover(Fence(by="f"))])
     assert not await read_fence(log.opened())
+    assert log.closed
+    log = PaperLog([*entries, (b"fence", b"\x09{}")])
+    with pytest.raises(ProtocolError, match="version"):
+        await read_fence(log.opened())
     assert log.closed
 
 

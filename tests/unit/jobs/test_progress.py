@@ -184,14 +184,17 @@ async def test_a_job_whose_process_is_gone_has_failed_and_one_that_is_over_stays
     store = await opened(MemoryTopic("jobs"), clock)
     running = replace(VERIFY, at_ms=1_700_000_000_000)
     await store.post([running, replace(running, id="w", state=JobState.DONE)])
+    await store.post([replace(running, id="x", at_ms=10**18)])  # no time at all
     await store.refresh()
-    assert {it.id: it.state.value for it in store.progress} == {"v": "RUNNING", "w": "DONE"}
+    states = {it.id: it.state.value for it in store.progress}
+    assert states == {"v": "RUNNING", "w": "DONE", "x": "RUNNING"}
     await clock.advance(PROGRESS_ALIVE_S + 1)
-    states = {it.id: (it.state.value, it.cause) for it in store.progress}
-    assert states == {
+    ended = {it.id: (it.state.value, it.cause) for it in store.progress}
+    assert ended.pop("x")[1].startswith("not heard of since 1000000000000000000 ms")
+    assert ended == {
         "v": (
             "FAILED",
-            "not heard of since 2023-11-14T22:13:20Z: its process is gone, or cannot reach the target and still runs",
+            "not heard of since 2023-11-14 22:13:20 UTC: its process is gone, or cannot reach the target and still runs",
         ),
         "w": ("DONE", ""),
     }

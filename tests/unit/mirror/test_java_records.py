@@ -165,6 +165,11 @@ def test_keys_that_are_not_source_offsets_are_refused(key: bytes) -> None:
         (b"{}", -1),
         (b"null", -1),
         (b'{"offset":-5}', -1),
+        (b'{"offset":41,"of":[1],"a":null,"later":{"version":true}}', 42),
+        (b'{"offset":true}', -1),
+        (b'{"offset":1.5}', -1),
+        (b'{"offset":"41"}', -1),
+        (b'{"offset":9223372036854775807}', -1),
     ],
 )
 def test_a_copy_continues_after_the_stored_offset(value: bytes | None, following: int) -> None:
@@ -172,7 +177,7 @@ def test_a_copy_continues_after_the_stored_offset(value: bytes | None, following
 
 
 def test_a_value_that_is_no_map_is_refused() -> None:
-    for value in (b"3", b'{"offset":1.5}', b'{"offset":true}', b"{"):
+    for value in (b"3", b"[]", b"{", b"[" * 100_000, b"\xff"):
         with pytest.raises(ProtocolError):
             parse_source_offset_value(value)
 

@@ -324,6 +324,17 @@ async def test_silent_strangers_make_room_for_one_that_asks(encrypted: bool) -> 
             writer.close()
 
 
+async def test_connections_that_were_answered_make_room_for_one_that_asks() -> None:
+    async with serving(public_app(parts_of()), connections=LIMIT) as ((url,), client):
+        asked = [await stranger(url, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(LIMIT)]  # fmt: skip
+        for reader, _ in asked:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        for _ in range(3):
+            assert (await client.get(f"{url}health")).status_code == 200
+        for _, writer in asked:
+            writer.close()
+
+
 async def test_requests_under_way_are_not_closed_for_newer_connections() -> None:
     begun, may_end = asyncio.Semaphore(0), asyncio.Event()
 

@@ -197,7 +197,7 @@ def test_a_signature_refused_right_after_a_rotation_is_tried_again_with_the_new_
     leader = FakeHerder(key=new)
     net = Net()
     net.worker("leader", leader)
-    herder = follower(key=SessionKey(b"o" * 32, "HmacSHA256", clock_ms))
+    herder = follower(key=SessionKey(b"o" * 32, "HmacSHA256", clock_ms - 3_600_000))
     app = net.worker("other", herder)
 
     class Rotating(httpx.AsyncBaseTransport):

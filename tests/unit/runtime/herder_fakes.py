@@ -409,6 +409,9 @@ class FakeOverrides:
         if self.newer:
             raise RetriableError("a setting of a newer version")
 
+    def problems(self) -> Mapping[str, str]:
+        return {}
+
     def listen(self, changed: Callable[[], None]) -> None:
         self.changed = changed
 

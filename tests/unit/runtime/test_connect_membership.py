@@ -403,6 +403,8 @@ def test_a_key_is_due_when_old_or_not_as_configured() -> None:
     key = new_session_key(1_000)
     assert not rotation_due(key, 1_059, 60, "HmacSHA256")
     assert rotation_due(key, 1_060, 60, "HmacSHA256")
+    assert not rotation_due(key, 941, 60, "HmacSHA256")
+    assert rotation_due(key, 940, 60, "HmacSHA256")
     assert rotation_due(key, 1_000, 60, "HmacSHA1")
 
 

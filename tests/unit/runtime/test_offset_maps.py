@@ -10,7 +10,7 @@ from hypothesis import example, given, settings, strategies
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.tail import LogEnd
-from mm2py.errors import ConfigError, ConnectionFailedError
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.offset_lookup import Place, to_target
 from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
@@ -22,14 +22,20 @@ from mm2py.mirror.offset_map import (
     decode_page,
     decode_page_key,
 )
-from mm2py.mirror.source_offsets import mirror_source_partition
+from mm2py.mirror.source_offsets import (
+    mirror_source_partition,
+    next_offset,
+    source_offset_key,
+)
+from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import LostCopies, TaskOffsetMaps
+from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeSender, FakeStore
+from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
@@ -140,6 +146,33 @@ async def test_an_unchanged_map_is_not_written_again(topic: MemoryTopic) -> None
     await maps.write()
     assert len(topic.records) == 1
     assert not maps.changed
+
+
+@pytest.mark.parametrize("stored", [b"{", b"17", b'{"offset":"7"}', b'{"at":7}'])
+async def test_what_is_no_position_sets_no_map_back(topic: MemoryTopic, stored: bytes) -> None:
+    maps = await restored(topic, ORDERS)
+    maps.of(ORDERS).add(0, 10, 0)
+    await maps.write()
+    key = source_offset_key("MirrorSourceConnector", mirror_source_partition("A", ORDERS))
+    other = source_offset_key("MirrorSourceConnector", {"counter": "one"})
+    store, again = FakeStore(), await restored(topic, ORDERS)
+    await store.set({key: stored, other: stored})
+    context = WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=store,
+        meter=Metrics(EagerClock()).flow(FLOW),
+        clock=EagerClock(),
+        maps=again,
+    )
+    (offset,) = await context.committed_offsets([mirror_source_partition("A", ORDERS)])
+    assert offset is not None
+    assert next_offset(offset) < 0
+    assert not again.changed
+    assert again.of(ORDERS).covered == 10
+    if stored in (b"{", b"17"):
+        with pytest.raises(FatalError, match=r"counter.*PATCH"):
+            await context.committed_offsets([{"counter": "one"}])
 
 
 async def test_invariant_3_only_the_open_page_is_in_memory(topic: MemoryTopic) -> None:

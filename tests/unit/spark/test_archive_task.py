@@ -1,10 +1,11 @@
 """What a lane of a restore reads; the names are the contract of tasks and the invariants of ``mm2py_jobs.archive.archive_task``."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -324,6 +325,31 @@ async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_
         answer = await archived(store, broker, 100)
     assert (answer["to"], answer["files"], answer["cause"]) == (100, 2, "")
     assert (answer["lost_from"], answer["lost_to"]) == (20, 50)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"later": [1]}, ""),
+        ({"end": "later"}, "end Input should be a valid integer"),
+        ({"mirrors": [[7, "A"]]}, "mirrors"),
+        ({"file": "../../topic=other/0-20.parquet"}, "its file is in another folder"),
+    ],
+)
+def test_a_manifest_of_a_later_version_is_read_and_a_damaged_one_is_named(
+    tmp_path: Path, changed: Mapping[str, object], said: str
+) -> None:
+    store = ArchiveStore(str(tmp_path))
+    publish(store, ONE, 0, 20)
+    data = store.read(manifest_name(ONE, 0))
+    (manifest,) = chain_of(store, ONE)
+    assert FileManifest.parse(data, "m") == manifest
+    other = json.dumps(json.loads(data) | changed).encode()
+    if not said:
+        assert FileManifest.parse(other, "m") == manifest
+        return
+    with pytest.raises(ConfigError, match=f"^m is damaged: .*{said}"):
+        FileManifest.parse(other, "m")
 
 
 @pytest.mark.parametrize(

@@ -378,6 +378,7 @@ def test_missing_and_non_boolean_flags_of_a_restart_are_false() -> None:
         (b"session-key", None),
         (b"session-key", b'{"key":"secret!","algorithm":"x","creation-timestamp":1}'),
         (b"session-key", b'{"key":"AP8x","algorithm":"x"}'),
+        (b"session-key", b'{"key":"","algorithm":"x","creation-timestamp":1}'),
         (b"logger-cluster-x", b'{"level":null}'),
     ],
 )

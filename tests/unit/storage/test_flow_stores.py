@@ -17,12 +17,23 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from mm2py.mirror.backfills import Job, JobState, LeaseState, Notice, Wanted, Wish, encode_backfill
+from mm2py.mirror.backfills import (
+    Job,
+    JobState,
+    Lease,
+    LeaseState,
+    Notice,
+    Wanted,
+    Wish,
+    decode_backfill,
+    encode_backfill,
+)
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
+from mm2py.storage.connect_json import ConnectorPut, decode_config_record
 from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -121,6 +132,22 @@ async def test_a_secret_is_refused_and_nothing_is_written() -> None:
         assert b"canary" not in b"".join(record.value or b"" for record in topic.records)
 
 
+async def test_a_config_that_leaves_out_how_a_cluster_is_reached_is_refused() -> None:
+    """A PUT without ``security.protocol`` would send everything in clear; a PATCH may not take it away either."""
+    key = "source.cluster.security.protocol"
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    store = on(topic, {SOURCE: {"topics": ".*", "tasks.max": "1", key: "SSL"}})
+    await store.start()
+    before = store.effective()[SOURCE]
+    for was in (before, None):
+        with pytest.raises(ConfigError, match=f"is left without {key}"):
+            await store.record(SOURCE, was, {"topics": "x"}, actor="anna")
+    assert topic.records == []
+    await store.record(SOURCE, before, {"topics": "x", key: "SSL"}, actor="anna")
+    assert store.effective()[SOURCE] == {"topics": "x", key: "SSL"}
+    await store.stop()
+
+
 async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions() -> None:
     async with started() as (store, _):
         whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
@@ -197,9 +224,45 @@ async def test_a_setting_of_a_newer_version_is_refused_until_it_is_taken_back() 
         await on(topic).start()
 
 
+@pytest.mark.parametrize(
+    "value", [b"", b"hello", b'{"value":"a"}', b"\xff\xfe", b"\x00a", b"\x01{"]
+)
+async def test_a_stray_record_keeps_no_flow_from_starting(value: bytes) -> None:
+    async with started() as (_, topic):
+        for key in (None, b"", b"\xff", b"order-7", b"override:x:topics"):
+            topic.append(key, value)
+        store = on(topic)
+        await store.start()
+        assert store.revision == 0
+        assert list(store.problems()) == [f"topic {topic.name}"]
+        assert "override:x:topics (" in store.problems()[f"topic {topic.name}"]
+        assert "order-7" not in store.problems()[f"topic {topic.name}"]
+        topic.append(b"override:x:topics", None)
+        await store.refresh(1)
+        assert not store.problems()
+
+
 JOB = Job(id="one", state=JobState.RUNNING, run=1, lanes=1)
 TP = TopicPartition("t", 0)
 LEASE = lease_of(TP, job="one", end=9)
+
+
+@pytest.mark.parametrize("written", [b"header ?", b"header \\udcff"])
+def test_half_of_a_character_makes_no_record_unreadable_and_no_answer_of_rest_fail(
+    written: bytes,
+) -> None:
+    """Names of headers may be any bytes, and are in what a transform says of its failure."""
+    key, value = encode_backfill(replace(LEASE, cause="header \udcff"))
+    read = decode_backfill(key, value.replace(b"header ?", written))
+    assert isinstance(read, Lease)
+    assert read.cause == "header ?"
+    event = an_event(1, 1, TP, EventKind.POISONED, cause="header \udcff")
+    key, value = encode_ledger_record(LedgerRecord(event=event, flow="A->B", time_ms=1))
+    known = decode_ledger_record(key, value.replace(b"header ?", written))
+    assert isinstance(known, LedgerRecord)
+    assert known.event.cause == "header ?"
+    config = decode_config_record(b"connector-c", b'{"properties":{"a":"%b"}}' % written)
+    assert config == ConnectorPut("c", {"a": "header ?"})
 
 
 async def _store(topic: MemoryTopic) -> BackfillStore:

@@ -29,7 +29,8 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.table import KafkaTable, partition_of
-from mm2py.types import TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_workers.flow_target import FlowTarget
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.client_stage import cluster_of, connected_to
 from tests.unit.runtime.runtime_fakes import EagerClock
@@ -366,6 +367,25 @@ def test_a_topic_whose_order_counts_must_have_one_partition(name: str) -> None:
     )
     with pytest.raises(ConfigError, match="exactly 1"):
         _ensure(FakeAdmin(partitions=3), topic)
+
+
+def test_topics_that_are_read_by_offset_or_have_several_writers_must_have_one_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added: list[InternalTopic] = []
+
+    def add(_topics: InternalTopics, topic: InternalTopic) -> None:
+        added.append(topic)
+
+    monkeypatch.setattr(InternalTopics, "add", add)
+    topics = {f"{kind}.storage.topic": f"mm2-{kind}" for kind in ("config", "offset", "status")}
+    worker = {"bootstrap.servers": "localhost:1", "group.id": "A-mm2", **topics}
+    target = FlowTarget(FlowName(ClusterAlias("A"), ClusterAlias("B")), worker, SYSTEM_CLOCK)
+    target.tables.offset_map("A", 1)
+    assert [(it.name, it.ordered) for it in added] == [
+        ("mm2py-backfill.A.internal", True),
+        ("mm2py-offset-map.A.internal", True),
+    ]
 
 
 def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:

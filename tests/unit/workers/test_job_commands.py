@@ -1,5 +1,6 @@
 """Commands of jobs: how a verification ends, which offsets a rerun copies, what a stream counts and how its lanes share."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -358,3 +359,16 @@ def test_a_lane_without_partitions_ends_at_once_with_a_row_that_counts_nothing()
     (lane,) = dealt_lanes(COMMON, [[]])
     answer = run_backfill_lane(lane)
     assert [(it["topic"], it["records"]) for it in answer["parts"]] == [("", 0)]  # type: ignore[attr-defined]
+
+
+def test_a_lane_writes_no_secret_into_its_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(root, "handlers", [])  # those of pytest
+    secret = {"source.cluster.ssl.key.password": "canary-of-a"}
+    (lane,) = dealt_lanes(replace(COMMON, connector={**CONFIG, **secret}), [[]])
+    run_backfill_lane(lane)
+    logging.getLogger("mm2py").warning("refused canary-of-a")
+    assert capsys.readouterr().err.endswith("WARNING refused [hidden]\n")

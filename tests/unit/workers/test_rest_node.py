@@ -5,6 +5,7 @@ import base64
 import json
 import logging
 import os
+import re
 import stat
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -61,10 +62,15 @@ def test_the_internal_listener_is_bound_to_the_address_that_is_advertised(
 
 
 @pytest.mark.parametrize(
-    ("given", "scheme"), [({}, "https"), ({"internal.listener": "http://127.0.0.1:0"}, "http")]
+    ("given", "url", "notice"),
+    [
+        ({}, "https://127.0.0.1", ""),
+        ({"internal.listener": "http://127.0.0.1:0"}, "http://127.0.0.1", ""),
+        ({"rest.advertised.host.name": "w-1"}, "http://w-1", "signed and not encrypted.* at w-1;"),
+    ],
 )
 def test_the_internal_listener_has_https_where_the_public_one_has_a_certificate_for_it(
-    tmp_path: Path, given: dict[str, str], scheme: str
+    tmp_path: Path, given: dict[str, str], url: str, notice: str
 ) -> None:
     authority = Authority()
     stores = {
@@ -79,7 +85,11 @@ def test_the_internal_listener_has_https_where_the_public_one_has_a_certificate_
             f"{prefix}.location": str(file),
             f"{prefix}.password": PASSWORD,
         }
-    assert bound(props)[0] == f"{scheme}://127.0.0.1"
+    node = RestNode.bind(RestSettings.of_worker(props), [])
+    node.internal.sock.close()
+    assert node.url.rpartition(":")[0] == url
+    assert re.search(notice, "".join(node.settings.notices))
+    assert bool(notice) is any("encrypted" in it for it in node.settings.notices)
 
 
 # -- both applications as a worker serves them -----------------------------------------------------
