@@ -25,6 +25,8 @@ PRINCIPAL: Final = "sasl.kerberos.principal"
 """Names of librdkafka's own."""
 
 _CLIENT_ID: Final = "client.id"
+_BACKOFF: Final = "reconnect.backoff.ms"
+_LONGEST_BACKOFF: Final = "reconnect.backoff.max.ms"
 _LONGEST_MS: Final = 2**31 - 1
 _LONGEST_SOCKET_MS: Final = 300_000
 _LONGEST_KINIT_MS: Final = 86_400_000
@@ -100,6 +102,12 @@ def _one_of(known: Mapping[str, T], name: str, text: str) -> T:
     return known[given]
 
 
+def _lookup(_name: str, text: str) -> str:
+    known = text.strip().lower()
+    # Of clients before 3.0, for one address of a name.
+    return "use_all_dns_ips" if known == "default" else known
+
+
 def _assignors(name: str, text: str) -> str:
     names: list[str] = []
     for item in filter(None, map(str.strip, text.split(","))):
@@ -111,7 +119,9 @@ def _assignors(name: str, text: str) -> str:
             )
         if short not in names:
             names.append(short)
-    return ",".join(names) or "range"
+    # Both kinds are for a group that is moved from one to the other, member by member: as in Java, it is eager meanwhile.
+    eager = [it for it in names if it != "cooperative-sticky"]
+    return ",".join(eager or names) or "range"
 
 
 _NOT_NEGATIVE: Final = _between(0, _LONGEST_MS)
@@ -119,7 +129,7 @@ _LEVEL: Final = _between(-1, 12)
 
 _COMMON: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     "client.rack": (("client.rack",), _text),
-    "client.dns.lookup": (("client.dns.lookup",), _lower),
+    "client.dns.lookup": (("client.dns.lookup",), _lookup),
     "connections.max.idle.ms": (("connections.max.idle.ms",), _NOT_NEGATIVE),
     "metadata.max.age.ms": (("topic.metadata.refresh.interval.ms",), _between(10, 3_600_000)),
     "receive.buffer.bytes": (("socket.receive.buffer.bytes",), _between(0, 100_000_000)),
@@ -219,7 +229,19 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     Raises:
         ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
     """
-    return _settings(props, _CONSUMER, _CONSUMER_DEFAULTS, scope)
+    settings = _settings(props, _CONSUMER, _CONSUMER_DEFAULTS, scope)
+    values, remarks = dict(settings.values), list(settings.remarks)
+    session, longest = (
+        _CONSUMER["session.timeout.ms"][0][0],
+        _CONSUMER["max.poll.interval.ms"][0][0],
+    )
+    values[longest] = max(int(values[longest]), int(values[session]))
+    assignors = props.get("partition.assignment.strategy", "")
+    if ".StickyAssignor" in assignors:
+        remarks.append(
+            f"{scope}: StickyAssignor is taken as RangeAssignor: Java's members of the group need that too"
+        )
+    return Settings(values, settings.connection, tuple(remarks))
 
 
 def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
@@ -269,6 +291,9 @@ def _settings(
             remarks.append(f"{scope}: {name} has no effect here")
     if props.get(_CLIENT_ID):
         values[_CLIENT_ID] = props[_CLIENT_ID]
+    # As Java's: a longest pause is never shorter than the first.
+    if _BACKOFF in values:
+        values[_LONGEST_BACKOFF] = max(int(values[_BACKOFF]), int(values.get(_LONGEST_BACKOFF, 0)))
     return Settings(values, connection, tuple(remarks))
 
 

@@ -6,7 +6,10 @@ Callbacks of the group go to the listener from inside them and ``close``.
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from math import inf
 from typing import Final, Protocol, TypeVar, final
 
 from confluent_kafka import (
@@ -38,6 +41,7 @@ R = TypeVar("R")
 LIST_S: Final = 10.0
 ASK_S: Final = 2.0
 """How long an answer that is only shown is waited for."""
+TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
 """How long a broker may take to say where logs end, within ``ASK_S``."""
 
@@ -48,11 +52,18 @@ _MOVED: Final = frozenset(
 """The group has changed: others read these partitions from what was committed before."""
 _REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
 _DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
+_NOBODY_REFUSED: Final = re.compile(
+    "SASL .* handshake failed: Local: |Failed to acquire SASL OAUTHBEARER token"
+)
+"""Of ``_REFUSED``, what no broker has said: it went away in the middle of a login, or the endpoint of tokens gave none."""
 _PASSING: Final = frozenset(
-    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
-     "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "LEADER_NOT_AVAILABLE")
-)  # fmt: skip
+    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_WAIT_COORD")
+)
+_PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
+_TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))
+"""So it does these, and somebody should know: a broker does not say why (as of a tiered read that fails), or the group has gone on
+without this member, which joins it again."""
 _EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZATION_FAILED})
 """A topic that may not be described has no id, and is known by its name alone."""
 
@@ -162,6 +173,7 @@ class ConfluentConsumer(GroupConsumer):
         self._batch, self._listener, self._source = batch, listener, source
         self._read_committed = values.get("isolation.level") == "read_committed"
         self._failure: Mm2pyError | None = None
+        self._told_s = -inf
         self._left: set[Partition] = set()
         """Partitions that went while the records after the first one were asked for."""
         self._reached: dict[Partition, int] = {}
@@ -342,21 +354,23 @@ class ConfluentConsumer(GroupConsumer):
 
     def _noted(self, error: KafkaError) -> None:
         """Keep an error that ends the consumer; librdkafka continues by itself after the others."""
-        if error.name() in _REFUSED:
-            if self._waits_for_ticket:
-                # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
-                log.warning("the source refuses the login, tried again")
-                return
-            failure: Mm2pyError = AuthenticationError(
-                f"the source refused the login: {error.str()}"
-            )
-        elif error.fatal() or not (error.name() in _PASSING or error.retriable()):
-            failure = FatalError(f"the source cannot be read: {error.name()}: {error.str()}")
+        name, text = error.name(), error.str()
+        failure: Mm2pyError | None = None
+        if name in _REFUSED:
+            # kinit is run again, and a ticket may come.
+            if not (self._waits_for_ticket or _NOBODY_REFUSED.search(text)):
+                failure = AuthenticationError(f"the source refused the login: {text}")
+        elif error.fatal() or not (
+            name in _PASSING | _TOLD or error.code() in _PASSING_CODES or error.retriable()
+        ):
+            failure = FatalError(f"the source cannot be read: {name}: {text}")
+        if failure is not None:
+            self._failure = self._failure or failure
+        elif name in _TOLD and time.monotonic() >= self._told_s + TOLD_EVERY_S:
+            self._told_s = time.monotonic()
+            log.warning("the source is not read for a moment, tried again cause=%s", text)
         else:
-            log.debug("the source does not answer cause=%s", error.str())
-            return
-        if self._failure is None:
-            self._failure = failure
+            log.debug("the source does not answer cause=%s", text)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._incremental:

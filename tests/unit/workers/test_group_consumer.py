@@ -15,7 +15,7 @@ from mm2py.config.class_names import (
     MIRROR_HEARTBEAT_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
-from mm2py.errors import AuthenticationError
+from mm2py.errors import AuthenticationError, Mm2pyError
 from mm2py.mirror.producer_ids import MirrorProducer, decode_producer
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import StoredPosition
@@ -184,6 +184,34 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
             consumer.messages(0.0)
     else:
         assert [it.offset() for it in consumer.messages(0.0)] == [5]
+
+
+HANDSHAKE: Final = "sasl_ssl://h:9093/1: SASL PLAIN mechanism handshake failed: "
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "ends"),
+    [
+        (KafkaError._MAX_POLL_EXCEEDED, "exceeded by 316ms", False),
+        (KafkaError.UNKNOWN, "Fetch from broker 1 failed: Unknown broker error", False),
+        (KafkaError.KAFKA_STORAGE_ERROR, "Disk error", False),
+        (KafkaError._AUTHENTICATION, HANDSHAKE + "Local: Broker transport failure: ...", False),
+        (KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: no route", False),
+        (KafkaError._AUTHENTICATION, HANDSHAKE + "Broker: Unsupported SASL mechanism", True),
+        (KafkaError._AUTHENTICATION, "SASL authentication error: Invalid username", True),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "not allowed", True),
+        (KafkaError.INVALID_MSG, "corrupt", True),
+    ],
+)
+def test_what_passes_as_in_java_does_not_end_a_consumer(
+    scripted: ConfluentConsumer, code: int, text: str, ends: bool
+) -> None:
+    Scripted.script += [[Read(PLACE, 0, code, text), read(5)]]
+    if ends:
+        with pytest.raises(Mm2pyError, match=text.rsplit(": ", maxsplit=1)[-1]):
+            scripted.messages(0.0)
+    else:
+        assert [it.offset() for it in scripted.messages(0.0)] == [5]
 
 
 def test_a_topic_that_may_not_be_read_is_named_until_it_is_read_and_others_go_on(
