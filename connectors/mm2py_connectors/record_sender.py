@@ -156,12 +156,25 @@ Refused = Callable[[Sent, str], None]
 def mirrored(message: Message) -> OutgoingRecord:
     """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
     kind, at_ms = message.timestamp()
+    try:
+        headers = message.headers()
+    except SystemError:
+        raise no_text(message) from None
     return OutgoingRecord(
         message.topic() or "",
         message.key(),
         message.value(),
-        cast("Headers", message.headers() or ()),
+        cast("Headers", headers or ()),
         None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+    )
+
+
+def no_text(message: Message) -> FatalError:
+    """Return what is wrong with a record whose headers the library has failed to return."""
+    return FatalError(
+        f"{message.topic()}-{message.partition()} offset {message.offset()}: the key of a header is no UTF-8, which"
+        " confluent-kafka cannot read",
+        remedy="copy with MirrorSource, which passes bytes on, or set the group's offset past the record",
     )
 
 
@@ -256,7 +269,10 @@ class RecordSender:
             topic = source.topic() or ""
             value = source.value()
             key = source.key()
-            headers = source.headers()
+            try:
+                headers = source.headers()
+            except SystemError:
+                raise no_text(source) from None
             failed = partial(self._not_forwarded, source, next(self._numbers))
             try:
                 # Without ``_handing``, which takes a tenth of the time: from this look until the record is with the library no

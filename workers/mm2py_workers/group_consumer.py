@@ -32,7 +32,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import TopicPartition as Partition
-from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
+from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos, no_text
 
 log = logging.getLogger(__name__)
 
@@ -399,7 +399,10 @@ def _record(message: Message) -> SinkRecord:
     # Written for what it costs per record: each call of the library's is one of C.
     topic, partition = message.topic() or "", message.partition() or 0
     kind, at_ms = message.timestamp()
-    headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+    try:
+        headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+    except SystemError:
+        raise no_text(message) from None
     return SinkRecord(
         topic,
         partition,

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
-from mm2py.errors import ConfigError, RetriableError
+from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py_connectors import record_sender
 from mm2py_connectors.record_sender import RecordSender, Sent, check_kerberos
 
@@ -348,6 +348,20 @@ def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another
     sender.flush(never)
     assert cluster.written == [b"1:1"]
     assert refused == []
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_sync: bool
+) -> None:
+    def fails(_it: Read) -> None:
+        raise SystemError
+
+    monkeypatch.setattr(Read, "headers", fails)
+    sender = RecordSender({}, accept, is_sync=is_sync)
+    with pytest.raises(FatalError, match="t-1 offset 7: the key of a header is no UTF-8"):
+        sender.forward(cast("Message", Read(7)), never)
+    assert cluster.written == []
 
 
 # -- Kerberos: refused in one line where librdkafka was built without it ---------------------------

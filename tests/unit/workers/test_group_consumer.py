@@ -15,7 +15,7 @@ from mm2py.config.class_names import (
     MIRROR_HEARTBEAT_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
-from mm2py.errors import AuthenticationError, Mm2pyError
+from mm2py.errors import AuthenticationError, FatalError, Mm2pyError
 from mm2py.mirror.producer_ids import MirrorProducer, decode_producer
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import StoredPosition
@@ -184,6 +184,18 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
             consumer.messages(0.0)
     else:
         assert [it.offset() for it in consumer.messages(0.0)] == [5]
+
+
+def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
+    scripted: ConfluentConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_it: Read) -> None:
+        raise SystemError
+
+    monkeypatch.setattr(Read, "headers", fails)
+    Scripted.script += [[read(7)]]
+    with pytest.raises(FatalError, match="orders-0 offset 7: the key of a header is no UTF-8"):
+        scripted.poll(0.0)
 
 
 HANDSHAKE: Final = "sasl_ssl://h:9093/1: SASL PLAIN mechanism handshake failed: "
