@@ -23,7 +23,7 @@ from confluent_kafka import (
 
 from mm2py.api.records import SinkRecord
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.cluster import SILENT_S, Cluster
 from mm2py.config.librdkafka import Value
 from mm2py.errors import AuthenticationError, FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 LIST_S: Final = 10.0
-ASK_S: Final = 2.0
-"""How long an answer that is only shown is waited for."""
+ASK_S: Final = SILENT_S + 1.5
+"""How long the thread waits for an answer: longer than until another broker is asked in place of a silent one."""
 TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
 """How long a broker may take to say where logs end, within ``ASK_S``."""

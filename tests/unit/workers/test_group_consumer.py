@@ -34,6 +34,7 @@ from tests.unit.workers.consumer_fakes import NoSource, Read
 
 PLACE: Final = Partition("orders", 0)
 LIST_OFFSETS: Final = 2
+METADATA: Final = 3
 
 
 class Moving:
@@ -339,6 +340,19 @@ def spec(connector: str, **config: str) -> TaskSpec:
         connector_config=props,
         config={**props, "task.source.cluster.id": "id-of-a"},
     )
+
+
+async def test_a_broker_that_is_silent_is_replaced_by_another_while_the_thread_waits() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(cluster=shared, topics={"orders": 1}) as one,
+        FakeBroker(node_id=2, cluster=shared),
+        connected_to(one) as cluster,
+    ):
+        answers = SourceAnswers(cluster)
+        known = await asyncio.to_thread(answers.topic_ids, ("orders",))
+        one.hold(METADATA)
+        assert await asyncio.to_thread(answers.topic_ids, ("orders",)) == known
 
 
 async def test_a_broker_that_does_not_answer_keeps_no_end_of_another_back(
