@@ -57,8 +57,8 @@ _NOBODY_REFUSED: Final = re.compile(
 )
 """Of ``_REFUSED``, what no broker has said: it went away in the middle of a login, or the endpoint of tokens gave none."""
 _PASSING: Final = frozenset(
-    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_WAIT_COORD")
-)
+    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_WAIT_COORD")
+)  # fmt: skip
 _PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
 _TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))

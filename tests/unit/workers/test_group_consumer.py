@@ -199,6 +199,7 @@ def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
         scripted.poll(0.0)
 
 
+INCONSISTENT_TOPIC_ID: Final = 103
 HANDSHAKE: Final = "sasl_ssl://h:9093/1: SASL PLAIN mechanism handshake failed: "
 
 
@@ -208,6 +209,8 @@ HANDSHAKE: Final = "sasl_ssl://h:9093/1: SASL PLAIN mechanism handshake failed: 
         (KafkaError._MAX_POLL_EXCEEDED, "exceeded by 316ms", False),
         (KafkaError.UNKNOWN, "Fetch from broker 1 failed: Unknown broker error", False),
         (KafkaError.KAFKA_STORAGE_ERROR, "Disk error", False),
+        (KafkaError._UNKNOWN_PARTITION, "desired partition is no longer available", False),
+        (INCONSISTENT_TOPIC_ID, "The log's topic ID did not match", False),
         (KafkaError._AUTHENTICATION, HANDSHAKE + "Local: Broker transport failure: ...", False),
         (KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: no route", False),
         (KafkaError._AUTHENTICATION, HANDSHAKE + "Broker: Unsupported SASL mechanism", True),
