@@ -185,7 +185,17 @@ _PRODUCER: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     ),
     "retries": (("retries",), _NOT_NEGATIVE),
 }
+_COMMON_DEFAULTS: Final[Mapping[str, Value]] = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "socket.connection.setup.timeout.ms": 10_000,
+    "socket.keepalive.enable": True,
+    # Java's request.timeout.ms: so long a broker that stands still keeps what was asked of it from the next leader.
+    "socket.timeout.ms": 30_000,
+    "topic.metadata.refresh.interval.ms": 300_000,
+}
 _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
+    **_COMMON_DEFAULTS,
     "auto.offset.reset": "latest",
     "check.crcs": True,
     "fetch.max.bytes": 52_428_800,
@@ -193,7 +203,6 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     "max.poll.interval.ms": 300_000,
     "partition.assignment.strategy": "range",
     "session.timeout.ms": 45_000,
-    "topic.metadata.refresh.interval.ms": 300_000,
     "enable.auto.offset.store": False,
     "allow.auto.create.topics": False,
     # Java's has no limit but that of the protocol: a batch above it would be asked for without end.
@@ -204,15 +213,16 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     "fetch.queue.backoff.ms": 10,
 }
 _PRODUCER_DEFAULTS: Final[Mapping[str, Value]] = {
+    **_COMMON_DEFAULTS,
     "acks": -1,
     # Java's 16 KiB are of each partition, and a request has one batch of many; librdkafka's requests have one.
     "batch.size": 131_072,
     "linger.ms": 5,
+    "max.in.flight.requests.per.connection": 5,
     "message.max.bytes": 1_048_576,
     "partitioner": "murmur2_random",
     "queue.buffering.max.kbytes": 32_768,
     "request.timeout.ms": 30_000,
-    "topic.metadata.refresh.interval.ms": 300_000,
 }
 """``murmur2_random`` is Java's default partitioner; that of librdkafka deals keys and empty keys otherwise."""
 
@@ -258,7 +268,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     values[buffer] = max(int(values[buffer]), needed)
     possible = (
         values["acks"] == -1
-        and int(values.get("max.in.flight.requests.per.connection", 5)) <= 5
+        and int(values["max.in.flight.requests.per.connection"]) <= 5
         and values.get("retries") != 0
     )
     if values.get("enable.idempotence") and not possible:
@@ -292,8 +302,7 @@ def _settings(
     if props.get(_CLIENT_ID):
         values[_CLIENT_ID] = props[_CLIENT_ID]
     # As Java's: a longest pause is never shorter than the first.
-    if _BACKOFF in values:
-        values[_LONGEST_BACKOFF] = max(int(values[_BACKOFF]), int(values.get(_LONGEST_BACKOFF, 0)))
+    values[_LONGEST_BACKOFF] = max(int(values[_BACKOFF]), int(values[_LONGEST_BACKOFF]))
     return Settings(values, connection, tuple(remarks))
 
 

@@ -50,6 +50,10 @@ _MOVED: Final = frozenset(
      "_ASSIGNMENT_LOST")
 )  # fmt: skip
 """The group has changed: others read these partitions from what was committed before."""
+_OF_PARTITIONS: Final = frozenset(
+    (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TOPIC_AUTHORIZATION_FAILED)
+)
+"""Answers of a commit that are of single partitions; where all have one, librdkafka takes it for the whole."""
 _REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
 _DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
 _NOBODY_REFUSED: Final = re.compile(
@@ -262,6 +266,8 @@ class ConfluentConsumer(GroupConsumer):
             if failed.name() in _MOVED:
                 text = f"the group has changed, others commit: {failed.str()}"
                 return dict.fromkeys(positions, text)
+            if failed.code() in _OF_PARTITIONS:
+                return dict.fromkeys(positions, failed.str())
             raise RetriableError(f"{failed.name()}: {failed.str()}") from error
         return {
             Partition(answer.topic, answer.partition): answer.error.str()

@@ -251,6 +251,10 @@ def test_silent_properties_of_librdkafka_have_javas_defaults() -> None:
     assert (producer["acks"], producer["enable.idempotence"]) == (-1, True)
     assert (producer["batch.size"], producer["message.max.bytes"]) == (131_072, 1_048_576)
     assert producer["queue.buffering.max.kbytes"] == 32_768
+    assert producer["max.in.flight.requests.per.connection"] == 5
+    for values in (consumer, producer):
+        assert (values["socket.timeout.ms"], values["socket.keepalive.enable"]) == (30_000, True)
+        assert (values["reconnect.backoff.ms"], values["reconnect.backoff.max.ms"]) == (50, 1_000)
 
 
 def test_the_buffer_holds_the_largest_record_that_is_not_refused() -> None:

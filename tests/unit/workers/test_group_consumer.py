@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Final
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
@@ -197,6 +197,17 @@ def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
     Scripted.script += [[read(7)]]
     with pytest.raises(FatalError, match="orders-0 offset 7: the key of a header is no UTF-8"):
         scripted.poll(0.0)
+
+
+@pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, 3])
+def test_a_commit_that_all_partitions_refuse_is_no_commit_to_repeat(
+    scripted: ConfluentConsumer, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuses(_it: Scripted, **_given: object) -> None:
+        raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr(Scripted, "commit", refuses, raising=False)
+    assert scripted.commit({PLACE: 3}, {}).keys() == {PLACE}
 
 
 INCONSISTENT_TOPIC_ID: Final = 103
