@@ -24,7 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -93,6 +93,7 @@ broker that has lost the state of an idempotent producer takes the records from 
 _BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
 """Says nothing of the record itself: another one has stopped the producer, or a partition was given up."""
 _NO_REFUSAL: Final = _TRANSIENT | _BEHIND
+_UNKNOWN: Final = frozenset(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"))
 
 _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant
 
@@ -469,7 +470,16 @@ class RecordSender:
                         len(self._failures), waits[0].error.str(),
                     )  # fmt: skip
                 self._pause(idle)
+                self._look_up(waits)
             self._send_batches(idle)
+
+    def _look_up(self, waits: Sequence[_Failure]) -> None:
+        """Ask for topics and partitions that were not there: by itself the library would after ``metadata.max.age.ms``."""
+        topics = {it.sent.record.topic for it in waits if it.error.name() in _UNKNOWN}
+        if topics:
+            only = topics.pop() if len(topics) == 1 else None
+            with suppress(KafkaException):  # asked again after the next pause
+                self._producer.list_topics(only, RETRY_S)
 
     def _fit_batches(self) -> None:
         """Build smaller batches from now on where a topic did not take one: each that is refused costs a request per record."""

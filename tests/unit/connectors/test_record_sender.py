@@ -33,6 +33,7 @@ class Cluster:
         self.failures = [TOO_LARGE] * 1_000
         """Causes of them, the last ones count."""
         self.room = self.per_poll = 1_000
+        self.asked: list[str | None] = []
         self.alone: list[bytes] = []
         """What was handed over to go alone."""
         self.before_produce: dict[bytes, Callable[[], None]] = {}
@@ -100,6 +101,9 @@ class FakeProducer:
         assert not blocking
         self.purged += [on_delivery for _, on_delivery in self.waiting]
         self.waiting.clear()
+
+    def list_topics(self, topic: str | None, _timeout_s: float) -> None:
+        self.cluster.asked.append(topic)
 
     def __len__(self) -> int:
         if self.cluster.at_len is not None:
@@ -335,6 +339,17 @@ def test_a_wait_that_ends_early_is_continued_and_nothing_is_written_twice(
             sender.flush(ends_early)
             break
     assert cluster.written == values
+
+
+def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next_try(
+    cluster: Cluster,
+) -> None:
+    sender = RecordSender({}, accept)
+    cluster.failures, cluster.fails = [KafkaError(KafkaError._UNKNOWN_PARTITION)], 1
+    sender.send(sent(KEPT, 1), never)
+    sender.flush(never)
+    assert cluster.asked == ["t"]
+    assert cluster.written == [b"1:1"]
 
 
 def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another(
