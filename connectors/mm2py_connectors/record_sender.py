@@ -3,7 +3,8 @@
 Flow: ``hold`` -> ``send`` of what was polled -> librdkafka -> ``flush`` before a commit. MirrorSink, its dead letter queue and
 MirrorMaker 1 write with it; only their own processes may load this module. What failed is sent again here:
 librdkafka fails a whole batch where one record of it is too large for the topic, so the records of a failed batch go again, each
-alone, and only the one that fails alone is refused.
+alone, and only the one that fails alone is refused. What only lay behind it, or waited for a topic, goes again in batches: alone,
+a record costs a round trip.
 
 Invariants, tests of the same names:
 
@@ -22,8 +23,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -76,13 +77,23 @@ _TRANSIENT: Final = frozenset(
         "_TRANSPORT",
         "_UNKNOWN_PARTITION",
         "_UNKNOWN_TOPIC",
+        "INVALID_PRODUCER_EPOCH",
+        "INVALID_PRODUCER_ID_MAPPING",
         "LEADER_NOT_AVAILABLE",
         "NOT_ENOUGH_REPLICAS",
         "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        "UNKNOWN_PRODUCER_ID",
         "UNKNOWN_TOPIC_OR_PART",
     )
 )
-"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms``: without a limit. What was purged is ours."""
+"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms``: without a limit. What was purged is ours. A
+broker that has lost the state of an idempotent producer takes the records from a new one."""
+
+_BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
+"""Says nothing of the record itself: another one has stopped the producer, or a partition was given up."""
+_NO_REFUSAL: Final = _TRANSIENT | _BEHIND
+_UNKNOWN: Final = frozenset(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"))
 
 _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant
 
@@ -146,12 +157,25 @@ Refused = Callable[[Sent, str], None]
 def mirrored(message: Message) -> OutgoingRecord:
     """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
     kind, at_ms = message.timestamp()
+    try:
+        headers = message.headers()
+    except SystemError:
+        raise no_text(message) from None
     return OutgoingRecord(
         message.topic() or "",
         message.key(),
         message.value(),
-        cast("Headers", message.headers() or ()),
+        cast("Headers", headers or ()),
         None if kind == TIMESTAMP_NOT_AVAILABLE else at_ms,
+    )
+
+
+def no_text(message: Message) -> FatalError:
+    """Return what is wrong with a record whose headers the library has failed to return."""
+    return FatalError(
+        f"{message.topic()}-{message.partition()} offset {message.offset()}: the key of a header is no UTF-8, which"
+        " confluent-kafka cannot read",
+        remedy="copy with MirrorSource, which passes bytes on, or set the group's offset past the record",
     )
 
 
@@ -161,6 +185,8 @@ class _Failure:
     number: int
     """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
     error: KafkaError
+    is_alone: bool
+    """It failed in a request of its own."""
 
 
 @final
@@ -190,8 +216,9 @@ class RecordSender:
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
         self._alone: Producer | None = None
-        """Of a recovery that is under way: what failed goes through it."""
+        """Of a recovery that is under way, also between two calls: what was refused goes through it, each record alone."""
         self._stopped: Producer | None = None
+        self._stop_cause: KafkaError | None = None
         self._leaving: deque[tuple[str, int]] = deque()
         """Source partitions that were given up, and whose records are not taken out yet."""
         self._given_up: set[tuple[str, int]] = set()
@@ -226,8 +253,7 @@ class RecordSender:
             FatalError: see ``flush``.
         """
         self._check()
-        if self._failures:
-            self._recover(idle)
+        self._recover(idle)
         self._produce(self._producer, sent, next(self._numbers), idle)
         if self._is_sync:
             self.flush(idle)
@@ -238,13 +264,16 @@ class RecordSender:
         Raises:
             FatalError: see ``flush``.
         """
-        plain = self._refusal is None and not self._failures and not self._is_sync
-        if plain and not self._given_up:
+        plain = self._refusal is None and not self._failures and self._alone is None
+        if plain and not self._is_sync and not self._given_up:
             kind, at_ms = source.timestamp()
             topic = source.topic() or ""
             value = source.value()
             key = source.key()
-            headers = source.headers()
+            try:
+                headers = source.headers()
+            except SystemError:
+                raise no_text(source) from None
             failed = partial(self._not_forwarded, source, next(self._numbers))
             try:
                 # Without ``_handing``, which takes a tenth of the time: from this look until the record is with the library no
@@ -270,8 +299,7 @@ class RecordSender:
         """Handle what has failed since the last call; raises as ``flush``."""
         self._check()
         self._poll(self._producer, 0)
-        if self._failures:
-            self._recover(idle)
+        self._recover(idle)
 
     def flush(self, idle: Idle) -> None:
         """Wait until everything that was sent is acknowledged or refused.
@@ -281,8 +309,9 @@ class RecordSender:
         """
         self._check()
         self._wait(self._producer, idle)
-        while self._failures:
+        while self._recovers:
             self._recover(idle)
+            self._wait(self._producer, idle)
 
     def take(self, partitions: Collection[tuple[str, int]], reader: object) -> None:
         """Note who reads these source partitions from now on, where several readers share the sender; any thread may call it."""
@@ -311,9 +340,15 @@ class RecordSender:
 
     def close(self) -> None:
         """End it; what is not acknowledged is dropped by librdkafka, and read again by the next start."""
-        self._producer.purge()
+        for producer in (self._producer, self._alone):
+            if producer is not None:
+                producer.purge()
 
     # ---- inside
+
+    @property
+    def _recovers(self) -> bool:
+        return bool(self._failures) or self._alone is not None
 
     def _check(self) -> None:
         if self._refusal is not None:
@@ -348,6 +383,7 @@ class RecordSender:
         topic, key, value, headers, timestamp_ms, partition = sent.record
         # It takes lists alone, and nothing in place of an empty one.
         listed = cast("list[tuple[str, str | bytes | None]]", list(headers)) if headers else None
+        failed = self._failed_alone if producer is self._alone else self._failed
         while not self._given_up or sent.place[:2] not in self._given_up:
             try:
                 with self._handing:
@@ -357,7 +393,7 @@ class RecordSender:
                             topic,
                             value,
                             key,
-                            on_delivery=partial(self._failed, sent, number),
+                            on_delivery=partial(failed, sent, number),
                             timestamp=timestamp_ms or 0,
                             headers=listed,
                             partition=-1 if partition is None else partition,
@@ -367,7 +403,7 @@ class RecordSender:
                 if not self._poll(producer, FULL_S):
                     idle()
             except KafkaException as error:
-                self._failed(sent, number, _cause(error))
+                failed(sent, number, _cause(error))
                 return
             self._take_out()
             if producer not in (self._producer, self._alone):
@@ -377,8 +413,16 @@ class RecordSender:
     def _failed(
         self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
     ) -> None:
+        self._note(sent, number, error, is_alone=False)
+
+    def _failed_alone(
+        self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
+    ) -> None:
+        self._note(sent, number, error, is_alone=True)
+
+    def _note(self, sent: Sent, number: int, error: KafkaError | None, *, is_alone: bool) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
-            self._failures.append(_Failure(sent, number, error))
+            self._failures.append(_Failure(sent, number, error, is_alone))
 
     def _not_forwarded(
         self, source: Message, number: int, error: KafkaError | None, message: Message
@@ -404,27 +448,38 @@ class RecordSender:
         try:
             return producer.poll(timeout_s)
         except KafkaException as error:
-            if not _cause(error).fatal():
+            cause = _cause(error)
+            if not cause.fatal():
                 raise
-            self._stopped = producer
+            self._stopped, self._stop_cause = producer, cause
             return 1
 
     def _recover(self, idle: Idle) -> None:
-        """Send again what failed, each record alone, in the order of the source."""
-        self._wait(self._producer, idle)
-        self._fit_batches()
+        """Send again what failed, in the order of the source. Where ``idle`` raises, the next call continues."""
         said_s = -SAID_EVERY_S
-        while self._failures:
+        while self._recovers:
+            self._wait(self._producer, idle)
+            self._fit_batches()
             self._send_alone(idle)
-            if self._failures:
+            waits = [it for it in self._failures if it.error.name() not in _BEHIND]
+            if waits:
                 if time.monotonic() - said_s > SAID_EVERY_S:
                     said_s = time.monotonic()
                     log.warning(
                         "the target does not take records yet, tried again records=%d cause=%s",
-                        len(self._failures), self._failures[0].error.str(),
+                        len(self._failures), waits[0].error.str(),
                     )  # fmt: skip
                 self._pause(idle)
-        self._producer, self._alone = self._gapless(), None
+                self._look_up(waits)
+            self._send_batches(idle)
+
+    def _look_up(self, waits: Sequence[_Failure]) -> None:
+        """Ask for topics and partitions that were not there: by itself the library would after ``metadata.max.age.ms``."""
+        topics = {it.sent.record.topic for it in waits if it.error.name() in _UNKNOWN}
+        if topics:
+            only = topics.pop() if len(topics) == 1 else None
+            with suppress(KafkaException):  # asked again after the next pause
+                self._producer.list_topics(only, RETRY_S)
 
     def _fit_batches(self) -> None:
         """Build smaller batches from now on where a topic did not take one: each that is refused costs a request per record."""
@@ -441,33 +496,71 @@ class RecordSender:
             )
 
     def _send_alone(self, idle: Idle) -> None:
+        """Send what may be refused, each record alone, with what lies before it in its source partition; refuse what fails again."""
+        again = self._to_send_alone()
+        if self._alone is None:
+            if not again:
+                return
+            self._alone = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
         alone = self._alone
-        if alone is None:
-            alone = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
-            self._alone = alone
-        failures, self._failures = sorted(self._failures, key=_number), []
+        self._hand_over(alone, again, idle)
+        self._wait(alone, idle)
+        self._judge()
+        self._producer, self._alone = self._gapless(), None
+
+    def _to_send_alone(self) -> list[_Failure]:
+        last: dict[tuple[str, int], int] = {}
+        for failure in self._failures:
+            if failure.error.name() not in _NO_REFUSAL:
+                place = failure.sent.place[:2]
+                last[place] = max(last.get(place, -1), failure.number)
+        # A producer that stops with no record to blame would stop again: which one is found this way.
+        is_unclear = (
+            self._alone is None
+            and self._stopped is self._producer
+            and all(it.error.name() in _BEHIND for it in self._failures)
+        )
+        return [
+            it
+            for it in self._failures
+            if not it.is_alone and (is_unclear or it.number <= last.get(it.sent.place[:2], -1))
+        ]
+
+    def _send_batches(self, idle: Idle) -> None:
+        if self._stopped is self._producer:
+            self._producer = self._gapless()
+        self._hand_over(self._producer, self._failures, idle)
+
+    def _hand_over(self, producer: Producer, failures: Sequence[_Failure], idle: Idle) -> None:
+        """Hand over in the order of the source. What is left where ``idle`` raises, or partitions were given up, has still failed."""
+        ordered = sorted(failures, key=_number)
+        numbers = {it.number for it in ordered}
+        self._failures = [it for it in self._failures if it.number not in numbers]
+        handed = 0
         try:
-            for failure in failures:
-                if alone is self._alone:
-                    self._produce(alone, failure.sent, failure.number, idle)
+            for failure in ordered:
+                if producer not in (self._producer, self._alone):
+                    break
+                self._produce(producer, failure.sent, failure.number, idle)
+                handed += 1
+        finally:
+            self._failures += self._staying(ordered[handed:])
+
+    def _judge(self) -> None:
+        """Refuse what failed alone, but for a cause that passes."""
+        refused: set[int] = set()
+        cause = self._stop_cause if self._stopped is self._alone else None
+        try:
+            for failure in sorted(filter(_is_alone, self._failures), key=_number):
+                if cause is not None and failure.error.name() in _BEHIND:
+                    failure.error = cause
+                if failure.error.name() in _TRANSIENT:
+                    failure.is_alone = False
                 else:
-                    self._failed(failure.sent, failure.number, _PURGED)
-            self._wait(alone, idle)
-        except BaseException:
-            # Which of them have arrived is not known. What is left in this producer goes with it.
-            self._failures, self._alone = self._staying(failures), None
-            raise
-        failures, self._failures = self._failures, []
-        for number, failure in enumerate(failures):
-            if failure.error.name() in _TRANSIENT:
-                self._failures.append(failure)
-                continue
-            try:
-                self._refuse(failure)
-            except BaseException:
-                # Whatever failed there, it is not refused, and those after it are neither.
-                self._failures += failures[number:]
-                raise
+                    self._refuse(failure)
+                    refused.add(failure.number)
+        finally:
+            self._failures = [it for it in self._failures if it.number not in refused]
 
     def _pause(self, idle: Idle) -> None:
         until = time.monotonic() + RETRY_S
@@ -498,6 +591,10 @@ def _ignored(_error: KafkaError) -> None:
 
 def _number(failure: _Failure) -> int:
     return failure.number
+
+
+def _is_alone(failure: _Failure) -> bool:
+    return failure.is_alone
 
 
 def _cause(error: KafkaException) -> KafkaError:

@@ -25,6 +25,8 @@ PRINCIPAL: Final = "sasl.kerberos.principal"
 """Names of librdkafka's own."""
 
 _CLIENT_ID: Final = "client.id"
+_BACKOFF: Final = "reconnect.backoff.ms"
+_LONGEST_BACKOFF: Final = "reconnect.backoff.max.ms"
 _LONGEST_MS: Final = 2**31 - 1
 _LONGEST_SOCKET_MS: Final = 300_000
 _LONGEST_KINIT_MS: Final = 86_400_000
@@ -100,6 +102,12 @@ def _one_of(known: Mapping[str, T], name: str, text: str) -> T:
     return known[given]
 
 
+def _lookup(_name: str, text: str) -> str:
+    known = text.strip().lower()
+    # Of clients before 3.0, for one address of a name.
+    return "use_all_dns_ips" if known == "default" else known
+
+
 def _assignors(name: str, text: str) -> str:
     names: list[str] = []
     for item in filter(None, map(str.strip, text.split(","))):
@@ -111,7 +119,9 @@ def _assignors(name: str, text: str) -> str:
             )
         if short not in names:
             names.append(short)
-    return ",".join(names) or "range"
+    # Both kinds are for a group that is moved from one to the other, member by member: as in Java, it is eager meanwhile.
+    eager = [it for it in names if it != "cooperative-sticky"]
+    return ",".join(eager or names) or "range"
 
 
 _NOT_NEGATIVE: Final = _between(0, _LONGEST_MS)
@@ -119,7 +129,7 @@ _LEVEL: Final = _between(-1, 12)
 
 _COMMON: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     "client.rack": (("client.rack",), _text),
-    "client.dns.lookup": (("client.dns.lookup",), _lower),
+    "client.dns.lookup": (("client.dns.lookup",), _lookup),
     "connections.max.idle.ms": (("connections.max.idle.ms",), _NOT_NEGATIVE),
     "metadata.max.age.ms": (("topic.metadata.refresh.interval.ms",), _between(10, 3_600_000)),
     "receive.buffer.bytes": (("socket.receive.buffer.bytes",), _between(0, 100_000_000)),
@@ -175,7 +185,17 @@ _PRODUCER: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     ),
     "retries": (("retries",), _NOT_NEGATIVE),
 }
+_COMMON_DEFAULTS: Final[Mapping[str, Value]] = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "socket.connection.setup.timeout.ms": 10_000,
+    "socket.keepalive.enable": True,
+    # Java's request.timeout.ms: so long a broker that stands still keeps what was asked of it from the next leader.
+    "socket.timeout.ms": 30_000,
+    "topic.metadata.refresh.interval.ms": 300_000,
+}
 _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
+    **_COMMON_DEFAULTS,
     "auto.offset.reset": "latest",
     "check.crcs": True,
     "fetch.max.bytes": 52_428_800,
@@ -183,7 +203,6 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     "max.poll.interval.ms": 300_000,
     "partition.assignment.strategy": "range",
     "session.timeout.ms": 45_000,
-    "topic.metadata.refresh.interval.ms": 300_000,
     "enable.auto.offset.store": False,
     "allow.auto.create.topics": False,
     # Java's has no limit but that of the protocol: a batch above it would be asked for without end.
@@ -194,15 +213,16 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     "fetch.queue.backoff.ms": 10,
 }
 _PRODUCER_DEFAULTS: Final[Mapping[str, Value]] = {
+    **_COMMON_DEFAULTS,
     "acks": -1,
     # Java's 16 KiB are of each partition, and a request has one batch of many; librdkafka's requests have one.
     "batch.size": 131_072,
     "linger.ms": 5,
+    "max.in.flight.requests.per.connection": 5,
     "message.max.bytes": 1_048_576,
     "partitioner": "murmur2_random",
     "queue.buffering.max.kbytes": 32_768,
     "request.timeout.ms": 30_000,
-    "topic.metadata.refresh.interval.ms": 300_000,
 }
 """``murmur2_random`` is Java's default partitioner; that of librdkafka deals keys and empty keys otherwise."""
 
@@ -219,7 +239,19 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     Raises:
         ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
     """
-    return _settings(props, _CONSUMER, _CONSUMER_DEFAULTS, scope)
+    settings = _settings(props, _CONSUMER, _CONSUMER_DEFAULTS, scope)
+    values, remarks = dict(settings.values), list(settings.remarks)
+    session, longest = (
+        _CONSUMER["session.timeout.ms"][0][0],
+        _CONSUMER["max.poll.interval.ms"][0][0],
+    )
+    values[longest] = max(int(values[longest]), int(values[session]))
+    assignors = props.get("partition.assignment.strategy", "")
+    if ".StickyAssignor" in assignors:
+        remarks.append(
+            f"{scope}: StickyAssignor is taken as RangeAssignor: Java's members of the group need that too"
+        )
+    return Settings(values, settings.connection, tuple(remarks))
 
 
 def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
@@ -236,7 +268,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     values[buffer] = max(int(values[buffer]), needed)
     possible = (
         values["acks"] == -1
-        and int(values.get("max.in.flight.requests.per.connection", 5)) <= 5
+        and int(values["max.in.flight.requests.per.connection"]) <= 5
         and values.get("retries") != 0
     )
     if values.get("enable.idempotence") and not possible:
@@ -269,6 +301,8 @@ def _settings(
             remarks.append(f"{scope}: {name} has no effect here")
     if props.get(_CLIENT_ID):
         values[_CLIENT_ID] = props[_CLIENT_ID]
+    # As Java's: a longest pause is never shorter than the first.
+    values[_LONGEST_BACKOFF] = max(int(values[_BACKOFF]), int(values[_LONGEST_BACKOFF]))
     return Settings(values, connection, tuple(remarks))
 
 

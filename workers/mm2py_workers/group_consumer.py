@@ -6,7 +6,10 @@ Callbacks of the group go to the listener from inside them and ``close``.
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from math import inf
 from typing import Final, Protocol, TypeVar, final
 
 from confluent_kafka import (
@@ -20,7 +23,7 @@ from confluent_kafka import (
 
 from mm2py.api.records import SinkRecord
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.cluster import SILENT_S, Cluster
 from mm2py.config.librdkafka import Value
 from mm2py.errors import AuthenticationError, FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
@@ -29,15 +32,16 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import TopicPartition as Partition
-from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
+from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos, no_text
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 LIST_S: Final = 10.0
-ASK_S: Final = 2.0
-"""How long an answer that is only shown is waited for."""
+ASK_S: Final = SILENT_S + 1.5
+"""How long the thread waits for an answer: longer than until another broker is asked in place of a silent one."""
+TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
 """How long a broker may take to say where logs end, within ``ASK_S``."""
 
@@ -46,13 +50,24 @@ _MOVED: Final = frozenset(
      "_ASSIGNMENT_LOST")
 )  # fmt: skip
 """The group has changed: others read these partitions from what was committed before."""
+_OF_PARTITIONS: Final = frozenset(
+    (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TOPIC_AUTHORIZATION_FAILED)
+)
+"""Answers of a commit that are of single partitions; where all have one, librdkafka takes it for the whole."""
 _REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
 _DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
+_NOBODY_REFUSED: Final = re.compile(
+    "SASL .* handshake failed: Local: |Failed to acquire SASL OAUTHBEARER token"
+)
+"""Of ``_REFUSED``, what no broker has said: it went away in the middle of a login, or the endpoint of tokens gave none."""
 _PASSING: Final = frozenset(
-    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC",
-     "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "LEADER_NOT_AVAILABLE")
+    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_WAIT_COORD")
 )  # fmt: skip
+_PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
+_TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))
+"""So it does these, and somebody should know: a broker does not say why (as of a tiered read that fails), or the group has gone on
+without this member, which joins it again."""
 _EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZATION_FAILED})
 """A topic that may not be described has no id, and is known by its name alone."""
 
@@ -162,6 +177,7 @@ class ConfluentConsumer(GroupConsumer):
         self._batch, self._listener, self._source = batch, listener, source
         self._read_committed = values.get("isolation.level") == "read_committed"
         self._failure: Mm2pyError | None = None
+        self._told_s = -inf
         self._left: set[Partition] = set()
         """Partitions that went while the records after the first one were asked for."""
         self._reached: dict[Partition, int] = {}
@@ -250,6 +266,8 @@ class ConfluentConsumer(GroupConsumer):
             if failed.name() in _MOVED:
                 text = f"the group has changed, others commit: {failed.str()}"
                 return dict.fromkeys(positions, text)
+            if failed.code() in _OF_PARTITIONS:
+                return dict.fromkeys(positions, failed.str())
             raise RetriableError(f"{failed.name()}: {failed.str()}") from error
         return {
             Partition(answer.topic, answer.partition): answer.error.str()
@@ -342,21 +360,23 @@ class ConfluentConsumer(GroupConsumer):
 
     def _noted(self, error: KafkaError) -> None:
         """Keep an error that ends the consumer; librdkafka continues by itself after the others."""
-        if error.name() in _REFUSED:
-            if self._waits_for_ticket:
-                # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
-                log.warning("the source refuses the login, tried again")
-                return
-            failure: Mm2pyError = AuthenticationError(
-                f"the source refused the login: {error.str()}"
-            )
-        elif error.fatal() or not (error.name() in _PASSING or error.retriable()):
-            failure = FatalError(f"the source cannot be read: {error.name()}: {error.str()}")
+        name, text = error.name(), error.str()
+        failure: Mm2pyError | None = None
+        if name in _REFUSED:
+            # kinit is run again, and a ticket may come.
+            if not (self._waits_for_ticket or _NOBODY_REFUSED.search(text)):
+                failure = AuthenticationError(f"the source refused the login: {text}")
+        elif error.fatal() or not (
+            name in _PASSING | _TOLD or error.code() in _PASSING_CODES or error.retriable()
+        ):
+            failure = FatalError(f"the source cannot be read: {name}: {text}")
+        if failure is not None:
+            self._failure = self._failure or failure
+        elif name in _TOLD and time.monotonic() >= self._told_s + TOLD_EVERY_S:
+            self._told_s = time.monotonic()
+            log.warning("the source is not read for a moment, tried again cause=%s", text)
         else:
-            log.debug("the source does not answer cause=%s", error.str())
-            return
-        if self._failure is None:
-            self._failure = failure
+            log.debug("the source does not answer cause=%s", text)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._incremental:
@@ -385,7 +405,10 @@ def _record(message: Message) -> SinkRecord:
     # Written for what it costs per record: each call of the library's is one of C.
     topic, partition = message.topic() or "", message.partition() or 0
     kind, at_ms = message.timestamp()
-    headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+    try:
+        headers: Sequence[tuple[str, object]] = message.headers() or ()  # type: ignore[assignment] # its stub has str for the bytes
+    except SystemError:
+        raise no_text(message) from None
     return SinkRecord(
         topic,
         partition,

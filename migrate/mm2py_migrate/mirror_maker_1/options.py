@@ -21,6 +21,8 @@ _RESETS: Final = {"smallest": "earliest", "largest": "latest"}
 _ZOOKEEPER: Final = re.compile(r"(zk|zookeeper)\..*")
 _ZOOKEEPER_ADDRESS: Final = ("zookeeper.connect", "zk.connect")
 _LONGEST_MS: Final = "2147483647"
+_SCALA: Final = "kafka."
+"""Package of classes of the clients that are gone."""
 
 _RENAMED: Final[Mapping[str, str]] = {
     "auto.commit.enable": "enable.auto.commit",
@@ -167,6 +169,11 @@ def _read(path: str) -> ClientFile:
     written: dict[str, str] = {}
     remarks: list[str] = []
     for name, text in providers.resolve(given).items():
+        if name == "partitioner.class" and not text.strip().startswith(_SCALA):
+            warnings.append(
+                f"{path}: {name}={text.strip()} is not loaded: the key chooses the partition"
+            )
+            continue
         if _ZOOKEEPER.fullmatch(name) or name.lower() in _WITHOUT_EFFECT:
             remarks.append(f"{path}: {name} has no effect any more")
             continue

@@ -226,7 +226,8 @@ class SinkPlaces:
                 len(self.unsure),
                 cause,
             )
-            self._check_at = now + RETRY_S
+            # Counted from now on: each question holds the thread up.
+            self._check_at = self._clock.monotonic() + (RETRY_S if self.unsure else CHECK_S)
             return ()
         self._failures, self.cause = 0, ""
         moved: list[TopicPartition] = []

@@ -251,6 +251,10 @@ def test_silent_properties_of_librdkafka_have_javas_defaults() -> None:
     assert (producer["acks"], producer["enable.idempotence"]) == (-1, True)
     assert (producer["batch.size"], producer["message.max.bytes"]) == (131_072, 1_048_576)
     assert producer["queue.buffering.max.kbytes"] == 32_768
+    assert producer["max.in.flight.requests.per.connection"] == 5
+    for values in (consumer, producer):
+        assert (values["socket.timeout.ms"], values["socket.keepalive.enable"]) == (30_000, True)
+        assert (values["reconnect.backoff.ms"], values["reconnect.backoff.max.ms"]) == (50, 1_000)
 
 
 def test_the_buffer_holds_the_largest_record_that_is_not_refused() -> None:
@@ -266,6 +270,18 @@ def test_the_buffer_holds_the_largest_record_that_is_not_refused() -> None:
         (CONSUMER, "receive.buffer.bytes", "-1", "socket.receive.buffer.bytes", 0),
         (CONSUMER, "auto.offset.reset", "none", "auto.offset.reset", "error"),
         (CONSUMER, ASSIGNOR, f"{JAVA}RoundRobinAssignor", ASSIGNOR, "roundrobin"),
+        (CONSUMER, ASSIGNOR, f"{JAVA}CooperativeStickyAssignor", ASSIGNOR, "cooperative-sticky"),
+        (
+            CONSUMER,
+            ASSIGNOR,
+            f"{JAVA}CooperativeStickyAssignor,{JAVA}RangeAssignor",
+            ASSIGNOR,
+            "range",
+        ),
+        (CONSUMER, "max.poll.interval.ms", "30000", "max.poll.interval.ms", 45_000),
+        (CONSUMER, "session.timeout.ms", "600000", "max.poll.interval.ms", 600_000),
+        (CONSUMER, "client.dns.lookup", "default", "client.dns.lookup", "use_all_dns_ips"),
+        (CONSUMER, "reconnect.backoff.ms", "20000", "reconnect.backoff.max.ms", 20_000),
         (CONSUMER, "check.crcs", "false", "check.crcs", False),
         (CONSUMER, "request.timeout.ms", "400000", "socket.timeout.ms", 300_000),
         (PRODUCER, "max.request.size", "2000000", "message.max.bytes", 2_000_000),
@@ -320,6 +336,8 @@ def test_a_wrong_value_is_refused_with_its_name(given: dict[str, str], said: str
 def test_a_property_without_counterpart_is_said_once() -> None:
     found = CONSUMER({**GROUPED, "interceptor.classes": "x", "key.deserializer": "y"}, scope="c")
     assert found.remarks == ("c: interceptor.classes has no effect here",)
+    (remark,) = CONSUMER({**GROUPED, ASSIGNOR: f"{JAVA}StickyAssignor"}, scope="c").remarks
+    assert remark.startswith("c: StickyAssignor is taken as RangeAssignor")
 
 
 def test_a_keytab_is_used_by_kinit_and_a_ticket_cache_as_it_is() -> None:

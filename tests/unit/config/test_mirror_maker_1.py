@@ -96,6 +96,17 @@ def test_what_may_lose_or_reorder_is_told_and_kept(tmp_path: Path, line: str, sa
     assert [it for it in found.warnings if said in it]
 
 
+def test_a_partitioner_of_java_is_told_and_one_of_scala_has_no_effect_any_more(
+    tmp_path: Path,
+) -> None:
+    file = "bootstrap.servers=h:1\npartitioner.class="
+    warned = producer_file(written(tmp_path, file + "com.example.ByCustomer\n")).warnings
+    assert warned[0].endswith("ByCustomer is not loaded: the key chooses the partition")
+    assert not producer_file(
+        written(tmp_path, file + "kafka.producer.DefaultPartitioner\n")
+    ).warnings
+
+
 @pytest.mark.parametrize("line", ["acks=-1", "request.required.acks=-1"])
 def test_minus_one_is_all(tmp_path: Path, line: str) -> None:
     assert producer_file(written(tmp_path, f"bootstrap.servers=h:1\n{line}\n")).warnings == ()

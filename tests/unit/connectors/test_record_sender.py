@@ -1,20 +1,22 @@
 """What a sender does with records of partitions that are given up, at moments that no cluster can be made to choose; and logins by Kerberos."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
-from mm2py.errors import ConfigError
+from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py_connectors import record_sender
 from mm2py_connectors.record_sender import RecordSender, Sent, check_kerberos
 
 GONE, KEPT = ("t", 0), ("t", 1)
 TOO_LARGE: Final = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)
+FORGOTTEN: Final = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
 LARGE: Final = b"large"
 
 OnDelivery = Callable[[KafkaError | None, object], None]
@@ -28,22 +30,27 @@ class Cluster:
         self.answers = True
         self.fails = 0
         """So many records fail once, as where their batch fails."""
-        self.room = 1_000
+        self.failures = [TOO_LARGE] * 1_000
+        """Causes of them, the last ones count."""
+        self.room = self.per_poll = 1_000
+        self.asked: list[str | None] = []
+        self.alone: list[bytes] = []
+        """What was handed over to go alone."""
         self.before_produce: dict[bytes, Callable[[], None]] = {}
         self.at_len: Callable[[], None] | None = None
         self.is_quick = False
         """A record is written as soon as it is handed over."""
 
-    def producer(self, _values: object) -> "FakeProducer":
-        self.latest = FakeProducer(self)
+    def producer(self, values: Mapping[str, object]) -> "FakeProducer":
+        self.latest = FakeProducer(self, is_alone=values.get("batch.num.messages") == 1)
         return self.latest
 
 
 class FakeProducer:
     """A ``confluent_kafka.Producer`` that writes what it has when it is polled."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, *, is_alone: bool) -> None:
+        self.cluster, self.is_alone = cluster, is_alone
         self.waiting: list[tuple[bytes, OnDelivery]] = []
         self.purged: list[OnDelivery] = []
 
@@ -66,6 +73,8 @@ class FakeProducer:
             raise BufferError
         if value == LARGE:
             raise KafkaException(TOO_LARGE)
+        if self.is_alone:
+            self.cluster.alone.append(value)
         if self.cluster.is_quick:
             self.cluster.written.append(value)
             return
@@ -75,11 +84,13 @@ class FakeProducer:
         purged, self.purged = self.purged, []
         for on_delivery in purged:
             on_delivery(PURGED, None)
-        while self.cluster.answers and self.waiting:
+        for _ in range(self.cluster.per_poll):
+            if not (self.cluster.answers and self.waiting):
+                break
             value, on_delivery = self.waiting[0]
             if self.cluster.fails:
+                on_delivery(self.cluster.failures[-self.cluster.fails], None)
                 self.cluster.fails -= 1
-                on_delivery(TOO_LARGE, None)
             else:
                 self.cluster.written.append(value)
             del self.waiting[0]
@@ -90,6 +101,9 @@ class FakeProducer:
         assert not blocking
         self.purged += [on_delivery for _, on_delivery in self.waiting]
         self.waiting.clear()
+
+    def list_topics(self, topic: str | None, _timeout_s: float) -> None:
+        self.cluster.asked.append(topic)
 
     def __len__(self) -> int:
         if self.cluster.at_len is not None:
@@ -290,6 +304,79 @@ def test_records_behind_a_refusal_that_failed_are_sent_again(cluster: Cluster) -
         sender.flush(never)
     sender.flush(never)
     assert refused == [1, 1, 2]
+
+
+def test_only_what_may_be_refused_is_sent_alone(cluster: Cluster) -> None:
+    sender = RecordSender({}, accept)
+    for offset in (1, 2, 3):
+        sender.send(sent(KEPT, offset), never)
+    sender.send(sent(GONE, 1), never)
+    # A record of the second batch is too large: the library stops, and purges what lies behind.
+    cluster.failures, cluster.fails = [PURGED, TOO_LARGE, PURGED, PURGED], 4
+    sender.flush(never)
+    assert cluster.alone == [b"1:1", b"1:2"]
+    assert cluster.written == [b"1:1", b"1:2", b"1:3", b"0:1"]
+
+
+@pytest.mark.parametrize("cause", [TOO_LARGE, PURGED], ids=["refused", "purged"])
+def test_a_wait_that_ends_early_is_continued_and_nothing_is_written_twice(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, cause: KafkaError
+) -> None:
+    monkeypatch.setattr(record_sender, "FLUSH_S", 0.0)
+    sender = RecordSender({}, accept)
+    values = [b"1:%d" % offset for offset in range(100)]
+    for offset in range(100):
+        sender.send(sent(KEPT, offset), never)
+    cluster.failures, cluster.fails = [cause] * 100, 100
+    cluster.latest.poll(0)
+    cluster.per_poll = 1
+
+    def ends_early() -> None:
+        raise RetriableError("the group must see that the task lives")
+
+    for _ in range(1_000):
+        with suppress(RetriableError):
+            sender.flush(ends_early)
+            break
+    assert cluster.written == values
+
+
+def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next_try(
+    cluster: Cluster,
+) -> None:
+    sender = RecordSender({}, accept)
+    cluster.failures, cluster.fails = [KafkaError(KafkaError._UNKNOWN_PARTITION)], 1
+    sender.send(sent(KEPT, 1), never)
+    sender.flush(never)
+    assert cluster.asked == ["t"]
+    assert cluster.written == [b"1:1"]
+
+
+def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another(
+    cluster: Cluster,
+) -> None:
+    refused: list[Sent] = []
+    sender = RecordSender({}, lambda it, _text: refused.append(it))
+    # The first producer, and the one that sends alone.
+    cluster.failures, cluster.fails = [TOO_LARGE, FORGOTTEN], 2
+    sender.send(sent(KEPT, 1), never)
+    sender.flush(never)
+    assert cluster.written == [b"1:1"]
+    assert refused == []
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_sync: bool
+) -> None:
+    def fails(_it: Read) -> None:
+        raise SystemError
+
+    monkeypatch.setattr(Read, "headers", fails)
+    sender = RecordSender({}, accept, is_sync=is_sync)
+    with pytest.raises(FatalError, match="t-1 offset 7: the key of a header is no UTF-8"):
+        sender.forward(cast("Message", Read(7)), never)
+    assert cluster.written == []
 
 
 # -- Kerberos: refused in one line where librdkafka was built without it ---------------------------

@@ -10,13 +10,15 @@ from mm2py_workers.group_consumer import AskSource
 
 
 class Read:
-    """A message, as the library's; ``error`` is a code of ``KafkaError``."""
+    """A message, as the library's; ``error`` is a code of ``KafkaError``, ``text`` what it says."""
 
-    def __init__(self, place: TopicPartition, offset: int, error: int | None = None) -> None:
-        self.place, self._offset, self._error = place, offset, error
+    def __init__(
+        self, place: TopicPartition, offset: int, error: int | None = None, text: str = ""
+    ) -> None:
+        self.place, self._offset, self._error, self._text = place, offset, error, text
 
     def error(self) -> KafkaError | None:
-        return None if self._error is None else KafkaError(self._error)
+        return None if self._error is None else KafkaError(self._error, self._text or None)
 
     def topic(self) -> str:
         return self.place.topic

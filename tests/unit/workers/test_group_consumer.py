@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Final
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
@@ -15,7 +15,7 @@ from mm2py.config.class_names import (
     MIRROR_HEARTBEAT_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
-from mm2py.errors import AuthenticationError
+from mm2py.errors import AuthenticationError, FatalError, Mm2pyError
 from mm2py.mirror.producer_ids import MirrorProducer, decode_producer
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import StoredPosition
@@ -34,6 +34,7 @@ from tests.unit.workers.consumer_fakes import NoSource, Read
 
 PLACE: Final = Partition("orders", 0)
 LIST_OFFSETS: Final = 2
+METADATA: Final = 3
 
 
 class Moving:
@@ -186,6 +187,60 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
         assert [it.offset() for it in consumer.messages(0.0)] == [5]
 
 
+def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
+    scripted: ConfluentConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_it: Read) -> None:
+        raise SystemError
+
+    monkeypatch.setattr(Read, "headers", fails)
+    Scripted.script += [[read(7)]]
+    with pytest.raises(FatalError, match="orders-0 offset 7: the key of a header is no UTF-8"):
+        scripted.poll(0.0)
+
+
+@pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, 3])
+def test_a_commit_that_all_partitions_refuse_is_no_commit_to_repeat(
+    scripted: ConfluentConsumer, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuses(_it: Scripted, **_given: object) -> None:
+        raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr(Scripted, "commit", refuses, raising=False)
+    assert scripted.commit({PLACE: 3}, {}).keys() == {PLACE}
+
+
+INCONSISTENT_TOPIC_ID: Final = 103
+HANDSHAKE: Final = "sasl_ssl://h:9093/1: SASL PLAIN mechanism handshake failed: "
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "ends"),
+    [
+        (KafkaError._MAX_POLL_EXCEEDED, "exceeded by 316ms", False),
+        (KafkaError.UNKNOWN, "Fetch from broker 1 failed: Unknown broker error", False),
+        (KafkaError.KAFKA_STORAGE_ERROR, "Disk error", False),
+        (KafkaError._UNKNOWN_PARTITION, "desired partition is no longer available", False),
+        (INCONSISTENT_TOPIC_ID, "The log's topic ID did not match", False),
+        (KafkaError._AUTHENTICATION, HANDSHAKE + "Local: Broker transport failure: ...", False),
+        (KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: no route", False),
+        (KafkaError._AUTHENTICATION, HANDSHAKE + "Broker: Unsupported SASL mechanism", True),
+        (KafkaError._AUTHENTICATION, "SASL authentication error: Invalid username", True),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "not allowed", True),
+        (KafkaError.INVALID_MSG, "corrupt", True),
+    ],
+)
+def test_what_passes_as_in_java_does_not_end_a_consumer(
+    scripted: ConfluentConsumer, code: int, text: str, ends: bool
+) -> None:
+    Scripted.script += [[Read(PLACE, 0, code, text), read(5)]]
+    if ends:
+        with pytest.raises(Mm2pyError, match=text.rsplit(": ", maxsplit=1)[-1]):
+            scripted.messages(0.0)
+    else:
+        assert [it.offset() for it in scripted.messages(0.0)] == [5]
+
+
 def test_a_topic_that_may_not_be_read_is_named_until_it_is_read_and_others_go_on(
     scripted: ConfluentConsumer,
 ) -> None:
@@ -299,6 +354,19 @@ def spec(connector: str, **config: str) -> TaskSpec:
         connector_config=props,
         config={**props, "task.source.cluster.id": "id-of-a"},
     )
+
+
+async def test_a_broker_that_is_silent_is_replaced_by_another_while_the_thread_waits() -> None:
+    shared = FakeCluster()
+    async with (
+        FakeBroker(cluster=shared, topics={"orders": 1}) as one,
+        FakeBroker(node_id=2, cluster=shared),
+        connected_to(one) as cluster,
+    ):
+        answers = SourceAnswers(cluster)
+        known = await asyncio.to_thread(answers.topic_ids, ("orders",))
+        one.hold(METADATA)
+        assert await asyncio.to_thread(answers.topic_ids, ("orders",)) == known
 
 
 async def test_a_broker_that_does_not_answer_keeps_no_end_of_another_back(
