@@ -32,13 +32,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
-from mm2py.client.send.owner import Announce
+from mm2py.client.send.mirror_ids import Announce
 from mm2py.clock import Clock
 from mm2py.errors import (
     ConfigError,
@@ -61,6 +61,9 @@ from mm2py.protocol.messages import (
 )
 from mm2py.protocol.topics import ProducerIdResult
 from mm2py.types import TopicPartition
+
+if TYPE_CHECKING:
+    from mm2py.client.send.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -126,26 +129,10 @@ class Phase(Enum):
     BROKEN = auto()
 
 
-class LaneSender(Protocol):
-    """The methods of a lane's Sender that are needed here."""
-
-    def ready(self, lane: SenderLane) -> None:
-        """Let the lane try to send."""
-        ...
-
-    def withdraw(self, lane: SenderLane) -> None:
-        """Let what was definitely refused wait for another transaction."""
-        ...
-
-    def stalled(self, lane: SenderLane, error: Exception) -> None:
-        """Report that the lane cannot join a transaction now and is retried."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     lane: SenderLane
-    sender: LaneSender
+    sender: "Sender"
 
 
 @final
@@ -241,7 +228,7 @@ class Transactions:
 
     # ---- what Senders ask
 
-    def admits(self, lane: SenderLane, sender: LaneSender, *, last: bool) -> bool:
+    def admits(self, lane: SenderLane, sender: "Sender", *, last: bool) -> bool:
         """Whether a lane may send its queue now; otherwise it is made ready later.
 
         ``last``: its records are sent only between ``settle`` and ``commit`` (3).

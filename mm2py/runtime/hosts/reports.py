@@ -9,12 +9,12 @@ import logging
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from mm2py.api.context import EventSink, LossEvent
-from mm2py.client.connect.broker_errors import BrokerError
+from mm2py.client.connect.broker_errors import BrokerError, errors_of
 from mm2py.clock import Clock, set_within
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
@@ -46,24 +46,44 @@ ANSWER_WITHIN_S: Final = 10.0
 """The worker itself waits up to 5 s for its ledger to be read."""
 
 
-class HostReports(Protocol):
-    """What a host calls at its worker, on channel 0."""
+@final
+class HostReports:
+    """What a host calls at its worker, on channel 0.
+
+    Args:
+        version: of this program; the host's must be the same.
+    """
+
+    def __init__(self, version: str, clock: Clock) -> None:
+        self._version, self._clock = version, clock
+        self.greeted: Final = asyncio.Event()
+        """Set when the host runs, or has ended."""
+
+    def serve(self, channel: Channel) -> None:
+        """Let the host call the methods below."""
+        channel.serve(self.started, self.lives, self.broker_errors, self.log_line)
 
     def started(self, version: str, pid: int) -> None:
-        """The host runs; ``version`` must be the worker's."""
-        ...
+        """Note that the host runs.
+
+        Raises:
+            ProtocolError: it is of another version.
+        """
+        if version != self._version:
+            raise ProtocolError(f"it is of version {version}, this process of {self._version}")
+        log.info("task host started pid=%d", pid)
+        self.greeted.set()
 
     def lives(self) -> None:
-        """A sign of life."""
-        ...
+        """Sign of life: nothing else was sent for a while."""
 
     def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
-        """What the host's clients counted since it last said so."""
-        ...
+        """Add what the host's clients counted since its last report."""
+        errors_of(self._clock).add_all(errors)
 
     def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        """One line, masked, with the scope it was written in; ``trace`` is empty without an error."""
-        ...
+        """Write one line, masked, with the scope it was written in; ``trace`` is empty without an error."""
+        write_line(level, logger, scope, text, trace)
 
 
 @final
