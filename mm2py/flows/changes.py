@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, final
 
+from mm2py.config.class_names import COPY_NAMES, SINK_NAME, SOURCE_NAME
 from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.flows.edits import (
     ENABLED,
-    SINK,
     Patches,
     created,
     deleted,
@@ -63,9 +63,6 @@ from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_edit
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition
-
-SOURCE: Final = "MirrorSourceConnector"
-"""Copies, where ``SINK`` does not; as the file derives their names."""
 
 FLOW: Final = ""
 """In place of a connector's name: properties of the flow, which go to the connectors that read them."""
@@ -633,7 +630,7 @@ class FlowChanges:
         by_connector = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
         for key, text in patches.get(FLOW, {}).items():
             readers = [name for name in self._readers(flow, key) if name in now.configs]
-            for name in readers or [SOURCE if SOURCE in now.configs else SINK]:
+            for name in readers or [SOURCE_NAME if SOURCE_NAME in now.configs else SINK_NAME]:
                 by_connector.setdefault(name, {}).setdefault(key, text)
         return by_connector
 
@@ -768,4 +765,4 @@ def _task_restart(
 
 def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
     """Return the config of the connector that copies records, one that copies nothing where there is none."""
-    return next((configs[name] for name in (SOURCE, SINK) if name in configs), _NO_COPY)
+    return next((configs[name] for name in COPY_NAMES if name in configs), _NO_COPY)

@@ -14,6 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.errors import (
     ConnectionFailedError,
@@ -39,7 +40,6 @@ from mm2py_jobs.failover.driver import FailoverStore, SourceAwayError
 from mm2py_jobs.log.mirror_producers import mirror_producers
 from mm2py_jobs.open_flow import admin_cluster, flow_in_force, flow_of_file, reads_committed
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, store_producer
 
 CONNECT_S: Final = 8.0
@@ -80,7 +80,7 @@ class FailoverClusters:
     def __init__(self, plan: FlowPlan, back: FlowPlan, clock: Clock) -> None:
         self.plan, self.back, self.clock = plan, back, clock
         self.name: FlowName = plan.name
-        self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+        self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE_NAME])
         self.checkpoints: Mapping[str, str] | None = flow_of_file(plan).checkpoints
         """Config of the checkpoint connector, None where the flow has none."""
         self._connected = False
@@ -277,7 +277,7 @@ class FailoverClusters:
 
     async def target_looping(self) -> frozenset[int]:
         """Return the producer ids on the target whose batches the flow back drops; the source is connected."""
-        config = self.back.resolve(self.back.connectors[SOURCE])
+        config = self.back.resolve(self.back.connectors[SOURCE_NAME])
         return await looping_ids(self.target, self._source, config, self.clock)
 
     # ---- stores

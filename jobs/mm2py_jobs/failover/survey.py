@@ -12,6 +12,7 @@ from typing import Final, TypeVar, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.admin import Admin
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.view_models import GroupView
@@ -44,7 +45,6 @@ from mm2py_jobs.failover.plan import (
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
 from mm2py_jobs.log.range_reader import log_ends
 from mm2py_jobs.open_flow import flow_in_force
-from mm2py_workers.flow_target import SOURCE
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ def not_copying(name: FlowName, now: FlowNow) -> list[str]:
     if not now.copies or now.is_broken:
         state = now.state if now.enabled else "not there"
         if now.source_rests:
-            state = f"{state}, its {SOURCE} is paused or stopped"
+            state = f"{state}, its {SOURCE_NAME} is paused or stopped"
         texts.append(f"flow {name} is {state}: {STAYS}")
     if now.paused:
         texts.append(f"{some_of(now.paused, _SHOWN)} of flow {name} is paused: {STAYS}")
