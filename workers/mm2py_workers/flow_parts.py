@@ -233,7 +233,7 @@ class FlowParts:
                 meter=reports.meter,
                 clock=self.clock,
                 sender=links.sender,
-                producer=links.settings,
+                producer=links.producer,
                 offset_flush_interval_ms=worker.offset_flush_interval_ms,
                 offset_flush_timeout_ms=worker.offset_flush_timeout_ms,
                 graceful_timeout_ms=worker.task_shutdown_graceful_timeout_ms,

@@ -15,7 +15,7 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     AdminSession,
     ReaderEvents,
-    ReaderLimits,
+    ReaderTuning,
     ReaderSession,
     WriterSession,
 )
@@ -216,7 +216,7 @@ class Region:
         self.sessions: list[FakeSession] = []
         self.client_ids: list[str] = []
         self.readers: list[FakeReader] = []
-        self.limits: list[ReaderLimits] = []
+        self.tuning: list[ReaderTuning] = []
         self.writers: list[FakeWriter] = []
         self.refuse_connect = 0
         self.cluster_id = ""
@@ -232,11 +232,11 @@ class Region:
         alias: str,
         clock: Clock,
         events: ReaderEvents,
-        limits: ReaderLimits,
+        tuning: ReaderTuning,
     ) -> ReaderSession:
         reader = FakeReader(events)
         self.readers.append(reader)
-        self.limits.append(limits)
+        self.tuning.append(tuning)
         return ReaderSession(self._session(props), reader)
 
     def open_writer(self, props: Mapping[str, str], alias: str, clock: Clock) -> WriterSession:
