@@ -329,7 +329,7 @@ def derive_plan(
 
     def resolve(raw: ConnectorConfig) -> dict[str, str]:
         resolved = _resolved(config, raw)
-        if _copies(resolved) and comes_back() and _is_auto(resolved):
+        if _copies(resolved) and _is_auto(resolved) and comes_back():
             resolved[LOOP_SUPPRESSION] = Suppression.ON.value
         return resolved
 

@@ -190,6 +190,9 @@ class ProduceNode:
                 }
                 if nodes and self._node_id not in nodes:
                     connection.reset("it is silent, and other brokers lead what it was sent")
+            # What a muted connection carries is answered late by right (KIP-219).
+            if self.throttled_s:
+                await self._clock.sleep(SILENT_S)
         finally:
             self._searching = False
 

@@ -15,8 +15,8 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     AdminSession,
     ReaderEvents,
-    ReaderTuning,
     ReaderSession,
+    ReaderTuning,
     WriterSession,
 )
 from tests.kit.fakes.reader import FakeReader
