@@ -382,7 +382,7 @@ async def test_an_event_is_written_once_and_counted(bench: Bench) -> None:
         ("retention", "orders-0", 10, 19),
         ("may-be-doubled", "orders-0", 30, 39),
     ]
-    snapshot = bench.meter.snapshot()
+    snapshot = bench.meter.node_snapshot("me")
     assert snapshot.events == {"retention": 1, "may-be-doubled": 1}
     assert (snapshot.records_lost, snapshot.records_may_be_doubled) == (10, 10)
 
@@ -401,7 +401,7 @@ async def test_a_restart_writes_only_what_is_new() -> None:
         ("retention", "orders-0", 20, 29),
         ("retention", "bills-1", 10, 29),
     ]
-    assert bench.meter.snapshot().records_lost == 30
+    assert bench.meter.node_snapshot("me").records_lost == 30
 
 
 async def test_events_of_another_flow_are_not_ours() -> None:
@@ -468,7 +468,7 @@ async def test_what_retention_takes_while_nothing_can_be_written_is_one_range(
     ranges = log.ranges()
     assert ("retention", "orders-0", 0, 199) in ranges
     assert len(ranges) == 21, "what was copied between is not in it"
-    assert bench.meter.snapshot().records_lost == 400
+    assert bench.meter.node_snapshot("me").records_lost == 400
 
 
 async def test_what_was_not_written_at_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -502,7 +502,7 @@ async def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None
         assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
     assert len(bench.log.records) == 3
     assert bench.log.ranges() == []
-    assert bench.meter.snapshot().events == {}
+    assert bench.meter.node_snapshot("me").events == {}
     async with running(bench.log) as bench:
         assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
         bench.store.note_incarnation(BILLS, NEW)
