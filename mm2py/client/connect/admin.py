@@ -72,7 +72,6 @@ class TopicDescription:
     name: str
     topic_id: bytes
     partitions: tuple[int, ...]
-    replication_factor: int
     internal: bool
     error: ServerError | None = None
 
@@ -281,12 +280,6 @@ class Admin:
                 messages.create_partitions(totals), code_of=_first_retriable
             )
         )
-
-    async def delete_topics(self, names: Sequence[str]) -> dict[str, ServerError | None]:
-        """Delete topics; returns None or the error per name."""
-        if not names:
-            return {}
-        return _by_name(await self.cluster.call_controller(messages.delete_topics(names)))
 
     # ---- configs ----
 
@@ -658,12 +651,10 @@ class Admin:
 
 
 def _description(topic: TopicMetadata) -> TopicDescription:
-    factor = max((len(partition.replicas) for partition in topic.partitions), default=0)
     return TopicDescription(
         topic.name,
         topic.topic_id,
         tuple(sorted(partition.partition for partition in topic.partitions)),
-        factor,
         topic.is_internal,
         _error(topic.error_code, "", topic.name),
     )

@@ -84,7 +84,7 @@ class FakeAdmin:
         if self.broken is not None:
             raise self.broken
         return {
-            name: TopicDescription(name, b"\0" * 16, tuple(range(count)), 1, internal=False)
+            name: TopicDescription(name, b"\0" * 16, tuple(range(count)), internal=False)
             for name, count in self.topics.items()
         }
 

@@ -788,7 +788,7 @@ async def test_a_group_skips_no_record_of_a_partition_that_the_flow_back_has_not
     maps._back = NothingBack()
     maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
     maps._ids = defaultdict(
-        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), 1, internal=False)}}
+        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), internal=False)}}
     )
     maps._own = await own_records(clusters, await maps._not_copied_back())
     assert await maps.place(ORDERS, 100, None) == place

@@ -216,7 +216,7 @@ async def test_a_range_of_two_topics_of_the_same_name_is_not_done(
     class Source:
         async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
             there = {} if now is None else dict.fromkeys(names, now)
-            return {it: TopicDescription(it, id_, (0,), 1, internal=False) for it, id_ in there.items()}  # fmt: skip
+            return {it: TopicDescription(it, id_, (0,), internal=False) for it, id_ in there.items()}  # fmt: skip
 
     checked = check_topic(cast("Admin", Source()), "t", b"1" * 16, "t-again")
     if not refused:
