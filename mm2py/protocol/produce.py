@@ -28,8 +28,6 @@ from mm2py.protocol.wire import (
 )
 
 PRODUCE_KEY: Final = 0
-PRODUCE_VERSIONS: Final = (3, 13)
-"""v13 names topics by id (KIP-516); v12 is the last by name."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ProduceEntry: TypeAlias = tuple[str, bytes, int, bytearray | memoryview]

@@ -262,18 +262,6 @@ class FlowOverridesStore:
         """Return who changed what, newest first."""
         return self._state.history()
 
-    async def hold(self, partition: TopicPartition, *, paused: bool, actor: str) -> None:
-        """Pause or resume one source partition, or with number -1 a whole topic.
-
-        To resume a topic resumes its partitions too. ``RequestTimedOutError``: the outcome is unknown.
-        """
-        await self.edit(
-            "pause" if paused else "resume",
-            _named(partition),
-            held_edit(partition, paused=paused),
-            actor=actor,
-        )
-
     # ---- changes as records
 
     def _configs(self, picture: FlowPicture) -> Configs:
@@ -411,7 +399,3 @@ def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:
         return replace(now, held=frozenset(kept))
 
     return edit
-
-
-def _named(partition: TopicPartition) -> str:
-    return partition.topic if partition.partition < 0 else str(partition)

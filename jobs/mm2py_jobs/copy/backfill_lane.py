@@ -164,7 +164,7 @@ class _TaskCopy:
 
     def __init__(self, spec: BackfillLane, permit: Permit, clock: Clock) -> None:
         flow = spec.flow
-        self._spec, self._permit = spec, permit
+        self._spec = spec
         self.is_limited = spec.rate > 0
         given = parse_config(WorkerConfig, spec.worker)
         parts = FlowParts.of(

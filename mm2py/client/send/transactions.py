@@ -186,11 +186,6 @@ class Transactions:
         self._closed = False
 
     @property
-    def phase(self) -> Phase:
-        """Phase of the current transaction."""
-        return self._phase
-
-    @property
     def broken(self) -> bool:
         """Whether nothing may be sent any more (4)."""
         return self._phase is Phase.BROKEN

@@ -15,7 +15,6 @@ from mm2py.protocol.fetch import (
     encode_fetch,
 )
 from mm2py.protocol.produce import (
-    PRODUCE_VERSIONS,
     ProducedPartition,
     RecordError,
     acknowledgements,
@@ -151,7 +150,7 @@ def test_tags_without_meaning_for_us_change_nothing() -> None:
     assert [part.diverging for part in found] == [None] * 4
 
 
-PRODUCE = range(PRODUCE_VERSIONS[0], PRODUCE_VERSIONS[1] + 1)
+PRODUCE = range(3, 14)
 ProduceTopic = prod.ProduceResponse.TopicProduceResponse
 ProducePart = ProduceTopic.PartitionProduceResponse
 

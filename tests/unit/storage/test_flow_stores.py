@@ -17,13 +17,14 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
+from mm2py.flows.views import held_name
 from mm2py.mirror.backfills import Job, JobState, LeaseState, Notice, Wanted, Wish, encode_backfill
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
-from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
+from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore, held_edit
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry, Handler
@@ -126,9 +127,10 @@ async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_part
         whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
         other = TopicPartition("else", 0)
         for partition in (whole, one, other):
-            await store.hold(partition, paused=True, actor="anna")
+            edit = held_edit(partition, paused=True)
+            await store.edit("pause", held_name(partition), edit, actor="anna")
         assert store.held() == {whole, one, other}
-        await store.hold(whole, paused=False, actor="anna")
+        await store.edit("resume", "orders", held_edit(whole, paused=False), actor="anna")
         assert store.held() == {other}
         assert [line.target for line in store.history()] == [
             "orders", "else-0", "orders-3", "orders",
