@@ -11,12 +11,11 @@ from functools import cache
 from struct import Struct
 from typing import Final, TypeAlias
 
-from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.protocol.wire import (
     INT32,
     compact_string,
     read_compact_string,
-    read_node_endpoints,
     read_string,
     read_tags,
     read_unsigned,
@@ -78,7 +77,6 @@ class ProduceResponse:
 
     throttle_ms: int
     partitions: list[ProducedPartition]
-    node_endpoints: tuple[BrokerNode, ...] = ()
 
 
 def encode_produce(
@@ -221,8 +219,8 @@ def _flexible(version: int, body: memoryview) -> ProduceResponse:
                 position = _flexible_tail(body, position, produced)
         position = skip_tags(body, position)
     throttle = INT32.unpack_from(body, position)[0]
-    tags, _ = read_tags(body, position + 4)
-    return ProduceResponse(throttle, answered, read_node_endpoints(tags[0]) if 0 in tags else ())
+    skip_tags(body, position + 4)
+    return ProduceResponse(throttle, answered)
 
 
 def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition) -> int:
