@@ -28,7 +28,6 @@ from mm2py.protocol.produce import (
     encode_produce,
 )
 from mm2py.protocol.record_batch import BufferLease
-from mm2py.protocol.topics import NO_TOPIC_ID
 
 if TYPE_CHECKING:
     from mm2py.client.send.sender import Sender
@@ -289,12 +288,8 @@ class ProduceNode:
                 self._version,
                 correlation_id,
                 self._cluster.settings.client_id,
-                [
-                    (topic, NO_TOPIC_ID, partition, sent.batch.data)
-                    for (topic, partition), (_, sent) in entries.items()
-                ],
+                {key: sent.batch.data for key, (_, sent) in entries.items()},
                 transactional_id=self._transactional_id,
-                acks=-1,
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )
             connection.send(parts, correlation_id, on_response, on_lost)
