@@ -223,7 +223,9 @@ class FlowChanges:
         """
 
         async def plan(node: FlowNode) -> Change:
-            given = self._allowed(request.flow, node.overrides, node.overrides.picture(), patches)
+            given = self._allowed(
+                request.flow, node.overrides, node.overrides.state.picture(), patches
+            )
             target = next(iter(given)) if len(given) == 1 else str(request.flow)
             edit = patched(given, self._parts.fleet.file(request.flow))
             return Change(action="change", target=target, edit=edit)
@@ -242,7 +244,7 @@ class FlowChanges:
             resolve = node.herder.resolved
             _need_copied(request.flow, resolve(config), topic)
             patch = without_topic(request.flow, config, topic, resolve)
-            now, file = node.overrides.picture(), self._parts.fleet.file(request.flow)
+            now, file = node.overrides.state.picture(), self._parts.fleet.file(request.flow)
             change = patched(self._of_all(request.flow, now, config, patch), file)
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))
@@ -259,14 +261,14 @@ class FlowChanges:
 
         async def plan(node: FlowNode) -> Change:
             store = node.overrides
-            then = store.picture_at(revision)
+            then = store.state.at(revision)
             if then is None:
-                kept = store.history()
+                kept = store.state.history()
                 raise NotFoundError(
                     f"Flow {request.flow} has no revision {revision} to go back to; known are 0 (the"
-                    f" file) and {kept[-1].revision.number if kept else 0} to {store.revision}"
+                    f" file) and {kept[-1].revision.number if kept else 0} to {store.state.revision}"
                 )
-            if not store.would_be_present(then):
+            if not store.state.is_present(then.presence):
                 raise BadRequestError(
                     f"Flow {request.flow} did not exist at revision {revision}; delete it instead"
                 )
@@ -453,7 +455,7 @@ class FlowChanges:
             )
             if planned:
                 await self._in_force(request, node, before)
-        held = change.edit(store.picture()).held if change.action == "resume" else ()
+        held = change.edit(store.state.picture()).held if change.action == "resume" else ()
         paused = tuple(sorted(map(held_name, held))) if change.steps is not None else ()
         result = self._result(request, change, revision, planned)
         return result.model_copy(update={"still_paused": paused})
@@ -479,12 +481,12 @@ class FlowChanges:
     ) -> tuple[StoredChange, ...]:
         """Return what an edit would change; refuse what it makes of the flow."""
         planned = store.preview(_expecting(request, store, change.edit))
-        after = change.edit(store.picture())
+        after = change.edit(store.state.picture())
         before = store.effective()
-        for name, config in after.configs.items() if store.would_be_present(after) else ():
+        for name, config in after.configs.items() if store.state.is_present(after.presence) else ():
             if config != before.get(name):
                 errors = await self._errors(config)
-                former = before.get(name) or store.file_config(name)
+                former = before.get(name) or store.state.file.get(name)
                 if errors and former:
                     # What was wrong before is no fault of this change.
                     with contextlib.suppress(HerderError):
@@ -522,14 +524,14 @@ class FlowChanges:
             return  # it starts again with the change, and its leader acts on it then
         await herder.apply_holds()
         for name in herder.connectors():
-            if name not in store.effective() and (name in before or not store.present):
+            if name not in store.effective() and (name in before or not store.state.present):
                 with contextlib.suppress(NotFoundError):
                     await herder.delete(name, actor=request.actor)
         # The leader's write is queued in the herder: health is answered after it.
         try:
             await herder.health()
         except HerderError:
-            if store.present:
+            if store.state.present:
                 raise
             return  # deleted: its herder has ended meanwhile
 
@@ -550,16 +552,16 @@ class FlowChanges:
     def _led(self, flow: FlowName) -> FlowNode:
         """Return a flow that this worker leads; ``ForwardError`` elsewhere."""
         node = self._parts.fleet.nodes.get(flow)
-        if node is None or not node.overrides.present:
+        if node is None or not node.overrides.state.present:
             raise NotFoundError(f"No flow {flow}")
         _need_leader(node)
         return node
 
     def _creation(self, flow: FlowName, store: FlowOverridesStore, patches: Patches) -> Change:
-        if store.present and enabled(_copying(store.effective())):
+        if store.state.present and enabled(_copying(store.effective())):
             raise AlreadyExistsError(f"Flow {flow} exists already")
         file = self._parts.fleet.file(flow)
-        now = store.picture()
+        now = store.state.picture()
         edit = created(file, self._allowed(flow, store, created(file, {})(now), patches))
         if not enabled(_copying(edit(now).configs)):
             raise BadRequestError(f"enabled: flow {flow} could not be created without it")
@@ -607,7 +609,7 @@ class FlowChanges:
             refusal = self._parts.remote_refusal(flow, name, given)
             if refusal is not None:
                 raise BadRequestError(refusal)
-            known = {*before, *(store.file_config(name) or {})}
+            known = {*before, *(store.state.file.get(name) or {})}
             problems = [
                 f"{key} of connector {name} {problem}"
                 for key, text in given.items()
@@ -666,7 +668,7 @@ class FlowChanges:
 
     def _source(self, flow: FlowName, node: FlowNode) -> tuple[str, Mapping[str, str]]:
         source = read_flow(node.herder).source
-        config = None if source is None else node.overrides.picture().configs.get(source.name)
+        config = None if source is None else node.overrides.state.picture().configs.get(source.name)
         if source is None or config is None:
             raise NotFoundError(f"Flow {flow} has no connector that copies topics")
         return source.name, config
@@ -705,9 +707,9 @@ def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
     """Return an edit that is refused where another revision is in force than the request expects."""
 
     def checked(now: FlowPicture) -> FlowPicture:
-        if request.revision not in (None, store.revision):
+        if request.revision not in (None, store.state.revision):
             raise PreconditionFailedError(
-                f"Flow {request.flow} is at revision {store.revision}, not {request.revision}: read"
+                f"Flow {request.flow} is at revision {store.state.revision}, not {request.revision}: read"
                 " it again, it was changed meanwhile"
             )
         return edit(now)
@@ -719,9 +721,9 @@ def _choosing(
     store: FlowOverridesStore, change: Change
 ) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
     """Return the config of the connector that copies before and after a change, None where the same topics are chosen."""
-    then = change.edit(store.picture())
+    then = change.edit(store.state.picture())
     before = _copying(store.effective())
-    after = _copying(then.configs) if store.would_be_present(then) else _NO_COPY
+    after = _copying(then.configs) if store.state.is_present(then.presence) else _NO_COPY
     keys = (it for it in {*before, *after} if it == "enabled" or it.startswith("topic"))
     return (before, after) if any(before.get(it) != after.get(it) for it in keys) else None
 

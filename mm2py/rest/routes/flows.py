@@ -227,7 +227,9 @@ class _Reads:
         """List every property in force, the file's value, and who changed it; or what was after a revision."""
         name = named_flow(self._service, request, flow)
         if revision is None:
-            response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
+            response.headers["ETag"] = revision_tag(
+                self._service.flows()[name].overrides.state.revision
+            )
         return self._service.config(name, revision)
 
     async def ledger(self, request: Request, flow: FlowPath, top: EventRows = 1_000) -> LedgerView:

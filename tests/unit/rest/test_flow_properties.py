@@ -88,7 +88,7 @@ async def test_flows_and_connects_dialect_change_a_flow_one_after_the_other(rig:
         waiting = asyncio.create_task(patch)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert rig.stores[AB].revision == 0
+        assert rig.stores[AB].state.revision == 0
     assert (await waiting).revision == 1
 
 

@@ -81,7 +81,7 @@ async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> No
         again = on(topic, newer)
         await again.start()
         assert again.effective()[SOURCE] == {"topics": "orders.*", "rate": "5"}
-        assert again.overrides(SOURCE)["topics"].revision.by == "anna"
+        assert again.state.overrides(SOURCE)["topics"].revision.by == "anna"
         await again.stop()
 
 
@@ -109,7 +109,7 @@ async def test_what_lets_a_pair_copy_that_the_file_has_for_heartbeats_only_is_a_
     await store.stop()
     again = on(topic, file, by_file=False)
     await again.start()
-    assert (again.presence, again.present) == (presence, presence is Presence.ADDED)
+    assert (again.state.presence, again.state.present) == (presence, presence is Presence.ADDED)
     await again.stop()
 
 
@@ -132,7 +132,7 @@ async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_part
         assert store.held() == {whole, one, other}
         await store.edit("resume", "orders", held_edit(whole, paused=False), actor="anna")
         assert store.held() == {other}
-        assert [line.target for line in store.history()] == [
+        assert [line.target for line in store.state.history()] == [
             "orders", "else-0", "orders-3", "orders",
         ]  # fmt: skip
 
@@ -156,12 +156,12 @@ async def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> N
     async with started() as (store, topic):
         for _ in range(HISTORY_KEPT + 3):
             await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
-        assert len(store.history()) == HISTORY_KEPT
+        assert len(store.state.history()) == HISTORY_KEPT
         again = on(topic)
         await again.start()
-        assert again.history() == store.history()
+        assert again.state.history() == store.state.history()
         await again.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
-        assert again.history()[0].revision.number == HISTORY_KEPT + 4
+        assert again.state.history()[0].revision.number == HISTORY_KEPT + 4
         await again.stop()
 
 
