@@ -10,7 +10,7 @@ import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError, RequestTimedOutError
-from mm2py.flows.changes import FlowChanges, Request
+from mm2py.flows.changes import ChangeRequest, FlowChanges
 from mm2py.flows.edits import patched
 from mm2py.flows.flow_offsets import stored_changes
 from mm2py.mirror.flow_overrides import (
@@ -324,7 +324,7 @@ def test_a_flow_that_a_change_enables_is_one_that_people_added(rig: Rig) -> None
 
 async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:
     changes = FlowChanges(rig.flow_parts)
-    asked = Request(AB, "anna", dry_run=False)
+    asked = ChangeRequest(AB, "anna", dry_run=False)
     done = await asyncio.gather(
         changes.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
         return_exceptions=True,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mm2py.config.class_names import SINK_NAME
-from mm2py.flows.changes import FlowChanges, Request
+from mm2py.flows.changes import ChangeRequest, FlowChanges
 from mm2py.flows.edits import created
 from mm2py.mirror.flow_state import FlowPicture
 from tests.unit.rest.flow_fakes import AB, BA, CHECKPOINTS, IDENTITY, NAME, Rig, changes
@@ -83,7 +83,7 @@ def test_a_change_that_the_config_topic_does_not_have_yet_is_one_in_connects_dia
 async def test_flows_and_connects_dialect_change_a_flow_one_after_the_other(rig: Rig) -> None:
     parts = rig.flow_parts
     async with parts.changing.setdefault(AB, asyncio.Lock()):  # as a PUT of Connect's
-        asked = Request(AB, "ann", dry_run=False)
+        asked = ChangeRequest(AB, "ann", dry_run=False)
         patch = FlowChanges(parts).patch(asked, {NAME: {"topics": "second"}})
         waiting = asyncio.create_task(patch)
         for _ in range(20):
