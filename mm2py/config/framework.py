@@ -360,6 +360,15 @@ class TaskFrameworkConfig(LossPolicies, SourceFrameworkConfig):
     """What the worker reads of the config of a source task."""
 
 
+class TaskConfig(ConfigModel):
+    """What Connect puts into the config of every task."""
+
+    task_class: Annotated[
+        str | None,
+        Option(_CLASS, "Class of the task; Java's name, so that a Java worker can take over."),
+    ] = None
+
+
 class ConverterConfig(ConfigModel):
     """What every configurable converter has (Java's ``ConverterConfig``)."""
 
