@@ -217,7 +217,6 @@ class Admin:
     async def create_topics(
         self,
         topics: Sequence[NewTopic],
-        timeout_ms: int = 30_000,
         *,
         validate_only: bool = False,
     ) -> dict[str, ServerError | None]:
@@ -231,7 +230,7 @@ class Admin:
         if not topics:
             return {**refused}
         created = await self.cluster.call_controller(
-            messages.create_topics(topics, timeout_ms=timeout_ms, validate_only=validate_only),
+            messages.create_topics(topics, validate_only=validate_only),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
         return {**refused} | {
@@ -246,7 +245,7 @@ class Admin:
         Raises:
             ServerError: it could not be created.
         """
-        call = messages.create_topics([topic], timeout_ms=30_000, validate_only=True)
+        call = messages.create_topics([topic], validate_only=True)
         (answer,) = await self.cluster.call_controller(
             call, code_of=lambda answers: _retriable_code(it.error_code for it in answers)
         )

@@ -6,7 +6,6 @@ Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> 
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, final
@@ -81,9 +80,9 @@ class HostReports:
         """Add what the host's clients counted since its last report."""
         errors_of(self._clock).add_all(errors)
 
-    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        """Write one line, masked, with the scope it was written in; ``trace`` is empty without an error."""
-        write_line(level, logger, scope, text, trace)
+    def log_line(self, level: str, logger: str, scope: str, text: str) -> None:
+        """Write one line, masked, with the scope it was written in."""
+        write_line(level, logger, scope, text)
 
 
 @final
@@ -367,10 +366,6 @@ class MeterRelay:
 # ---- log lines
 
 
-class _HostTraceError(Mm2pyError):
-    """The stack of an error in a task host."""
-
-
 @final
 class PipeLogHandler(logging.Handler):
     """Sends every log line of the host to the worker.
@@ -378,14 +373,12 @@ class PipeLogHandler(logging.Handler):
     Args:
         channel: channel 0, where the worker serves ``HostReports``.
         mask: what must never appear.
-        debug: send stack traces too.
     """
 
-    def __init__(self, channel: Channel, mask: SecretMask, *, debug: bool = False) -> None:
+    def __init__(self, channel: Channel, mask: SecretMask) -> None:
         super().__init__()
         self._channel = channel
         self._mask = mask
-        self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line; never raises into the code that logs, which may be a plug-in's."""
@@ -393,13 +386,10 @@ class PipeLogHandler(logging.Handler):
             text = record.getMessage()
         except Exception as failure:  # noqa: BLE001 - its arguments are a plug-in's
             text = f"{record.msg!r} cannot be formatted: {type(failure).__name__}: {failure}"
-        trace = ""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
             text = f"{text}: {kind}{one_line(error)}"
-            if self._debug:
-                trace = "".join(traceback.format_exception(error))
         if self._channel.pipe.clogged:
             return  # a frozen worker must not make its hosts grow: the line is dropped
         self._channel.post(
@@ -408,7 +398,6 @@ class PipeLogHandler(logging.Handler):
             logger=record.name,
             scope=self._clean(current_scope()),
             text=self._clean(text),
-            trace=self._clean(trace),
         )
 
     def _clean(self, text: str) -> str:
@@ -416,13 +405,12 @@ class PipeLogHandler(logging.Handler):
         return self._mask.apply(text).encode("utf-8", "backslashreplace").decode()
 
 
-def write_line(level: str, logger: str, scope: str, text: str, trace: str) -> None:
+def write_line(level: str, logger: str, scope: str, text: str) -> None:
     """Log a host's line here, under its own scope; the worker's handlers mask it once more."""
     number = logging.getLevelNamesMapping().get(level, logging.INFO)
     target = logging.getLogger(logger)
     if not target.isEnabledFor(number):
         return
     inner = scope.strip().removeprefix("[").removesuffix("]")
-    stack = _HostTraceError(trace) if trace else None
     with log_scope(*([inner] if inner else [])):
-        target.log(number, "%s", text, exc_info=stack)
+        target.log(number, "%s", text)
