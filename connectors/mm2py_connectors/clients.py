@@ -65,9 +65,7 @@ class MirrorAdmin(Protocol):
         """Return all topics but the broker's own."""
         ...
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], timeout_ms: int = ...
-    ) -> dict[str, ServerError | None]:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, ServerError | None]:
         """Create topics; None or the refusal per name."""
         ...
 

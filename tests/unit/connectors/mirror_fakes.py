@@ -88,9 +88,7 @@ class FakeAdmin:
             for name, count in self.topics.items()
         }
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
-    ) -> dict[str, ServerError | None]:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, ServerError | None]:
         answers: dict[str, ServerError | None] = {}
         for topic in topics:
             answers[topic.name] = self.refuse.get(topic.name)
