@@ -97,7 +97,7 @@ def verify(  # noqa: PLR0913 - one argument per option
         from mm2py_jobs.verify.verify_command import VerifyOrder, run_verify
 
         order = VerifyOrder(
-            path=file,
+            file=file,
             flow=flow,
             topics=topics,
             tier=tier,
@@ -265,7 +265,7 @@ def rerun(*, only_plans: bool) -> Callable[..., None]:
 
             return run_rerun(
                 RerunOrder(
-                    path=file,
+                    file=file,
                     flow=flow,
                     topic=topic,
                     into=into,

@@ -32,6 +32,7 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_jobs.copy.backfill import BackfillDriver
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.copy_again import cut_pages
 from mm2py_jobs.copy.known_maps import known_maps
@@ -84,6 +85,11 @@ class BackfillSession:
             clock=clock,
         )
         self._tables = self.flow.target.permitted_tables(self.claim.permit)
+
+    @property
+    def driver(self) -> BackfillDriver:
+        """The driver of this flow's backfills."""
+        return BackfillDriver(self.claim, self.store, self, name=str(self.name), clock=self._clock)
 
     async def __aenter__(self) -> "BackfillSession":
         """Connect to the target; raises as ``OpenFlow``."""

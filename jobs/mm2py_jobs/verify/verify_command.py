@@ -53,7 +53,7 @@ FROM_MAP: Final = "map"
 class VerifyOrder:
     """The arguments of ``mm2py verify``."""
 
-    path: Path
+    file: Path
     flow: str | None
     topics: str | None
     tier: int
@@ -120,7 +120,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
     order.check()
-    sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=_REASON)
+    sides = flow_sides(order.file, str(order.flow), order.topics, as_they_are=_REASON)
     printer = Printer(output)
     with told(sides, ProgressKind.VERIFY, order.topics, printer) as telling:
         verify = partial(
@@ -160,13 +160,10 @@ def _repaired(
     printer: Printer,
 ) -> dict[str, object]:
     """Repair what can be, compare that again, and return the report of both."""
-    from mm2py_jobs.verify.repair_run import RepairOrder, repair, repaired_report
+    from mm2py_jobs.verify.repair_run import repair, repaired_report
 
     say(verdict(report, rows_of(report, "differences")))
-    repair_order = RepairOrder(
-        order.path, str(order.flow), order.place, order.deletes, order.rate_limit
-    )
-    repairs = repair(repair_order, report, printer)
+    repairs = repair(order, report, printer)
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
     ]

@@ -66,7 +66,7 @@ def test_a_restore_of_other_topics_is_another_one() -> None:
         RestoreOrder(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(""), topics=topics)
         for topics in ("a", "b", "")
     )
-    assert len({it.request("/d/A-B").archive for it in (one, other, every)}) == 3
+    assert len({it.job("/d/A-B").archive for it in (one, other, every)}) == 3
 
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
@@ -120,7 +120,7 @@ def order(
     begins: str = "",
 ) -> VerifyOrder:  # fmt: skip
     return VerifyOrder(
-        path=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
+        file=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
         begins=begins,
     )  # fmt: skip
 
