@@ -15,7 +15,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import Job, JobState, Lease
-from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import suppression_of
 from mm2py.types import FlowName, TopicPartition
@@ -169,17 +169,8 @@ class _Names:
     def __init__(self, flow: FlowName, connector: Mapping[str, str]) -> None:
         self._flow = flow
         self._policy = policy_from_config(connector)
-        self._selection = TopicSelection(
-            self._policy,
-            topic_filter_from_config(connector),
-            source_alias=flow.source,
-            target_alias=flow.target,
-            replicate_heartbeats=False,
-        )
-
-    def copy_of(self, topic: str) -> str:
-        """Return the name of a topic's copy."""
-        return self._policy.remote_topic(self._flow.source, topic)
+        self._selection = TopicSelection.of(flow, connector)
+        self.copy_of: Final = self._selection.copy_of
 
     def checked(self, topic: str, name: str) -> str:
         """Return a new name of a topic, if it is not that of another topic's copy."""

@@ -20,9 +20,7 @@ from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import (
     TopicSelection,
     config_property_filter_from_config,
-    topic_filter_from_config,
 )
-from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import level_name
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
@@ -120,17 +118,12 @@ class BackfillSession:
         )
         source = await flow.admin("source")
         options = parse_config(MirrorSourceConfig, connector)
-        policy = policy_from_config(connector)
-        selection = TopicSelection(
-            policy,
-            topic_filter_from_config(connector),
-            source_alias=self.name.source,
-            target_alias=self.name.target,
-            replicate_heartbeats=options.heartbeats_replication_enabled,
+        selection = TopicSelection.of(
+            self.name, connector, replicate_heartbeats=options.heartbeats_replication_enabled
         )
         listed = await source.list_topics()
         copies = {
-            topic: policy.remote_topic(self.name.source, topic)
+            topic: selection.copy_of(topic)
             for topic in sorted(listed)
             if selection.replicate(topic)
         }

@@ -22,7 +22,7 @@ from mm2py.errors import (
     RetriableServerError,
 )
 from mm2py.mirror.failovers import failover_driver_id, failover_topic
-from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
     ProducerOrigins,
@@ -112,7 +112,7 @@ class FailoverClusters:
         options = parse_config(MirrorSourceConfig, self.config)
         self.policy = policy_from_config(self.config)
         self.keeps_names = not self.policy.detects_cycles
-        self.selection = self.selection_of(self.name, self.config)
+        self.selection = TopicSelection.of(self.name, self.config)
         self.read_committed = reads_committed(self.plan, self.config)
         self.replication_factor = options.replication_factor
 
@@ -120,16 +120,6 @@ class FailoverClusters:
     def of_groups(self) -> Mapping[str, str]:
         """Config by which groups are chosen and synced: changes over REST reach the checkpoint connector alone."""
         return self.config if self.checkpoints is None else self.checkpoints
-
-    def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
-        """Return which topics a flow with this source connector copies."""
-        return TopicSelection(
-            policy_from_config(config),  # it holds the flow's aliases
-            topic_filter_from_config(config),
-            source_alias=name.source,
-            target_alias=name.target,
-            replicate_heartbeats=False,
-        )
 
     def counts(self, topic: str) -> bool:
         """Whether a failover waits for a topic: not for heartbeats, which are written continuously and harm no consumer."""

@@ -17,7 +17,7 @@ from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVer
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.view_models import GroupView
 from mm2py.mirror.failovers import FailoverKind, OpenTransaction, Tail, quarantine_topic
-from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.mirror.filters import TopicSelection, config_property_filter_from_config
 from mm2py.mirror.flow_state import enabled
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
@@ -195,7 +195,7 @@ async def _check_flow_back(
     if config is None or not enabled(config):
         return
     name, back = clusters.name, clusters.back.name
-    selection = clusters.selection_of(back, config)
+    selection = TopicSelection.of(back, config)
     names = await clusters.topics(lambda _: True)
     here = [it for it in names if clusters.selection.replicate(it)]
     for flow, left in (

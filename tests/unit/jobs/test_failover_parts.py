@@ -701,9 +701,6 @@ class SameNames:
         self.selection = self.policy = self.back = self
         self.failover, self._read_back = left, read_back
 
-    def selection_of(self, *_: object) -> "SameNames":
-        return self
-
     async def known_back(self) -> Known:
         return Known({ORDERS: self._read_back}, {})
 
