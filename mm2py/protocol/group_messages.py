@@ -135,11 +135,7 @@ def join_group(
             answer.protocol_name or "",
             answer.leader,
             answer.member_id,
-            tuple(
-                JoinedMember(m.member_id, m.group_instance_id, bytes(m.metadata))
-                for m in answer.members
-            ),
-            answer.skip_assignment,
+            tuple(JoinedMember(m.member_id, bytes(m.metadata)) for m in answer.members),
         )
 
     return schema_call(request, consumer_schema.JoinGroupResponse, convert, (1, 9))
@@ -175,7 +171,7 @@ def sync_group(
         )
 
     def convert(answer: consumer_schema.SyncGroupResponse) -> SyncResult:
-        return SyncResult(answer.error_code, answer.protocol_name or "", bytes(answer.assignment))
+        return SyncResult(answer.error_code, bytes(answer.assignment))
 
     return schema_call(request, consumer_schema.SyncGroupResponse, convert, (0, 5))
 
@@ -243,7 +239,6 @@ def describe_groups(
                 tuple(
                     GroupMember(
                         member.member_id,
-                        member.group_instance_id,
                         member.client_id,
                         member.client_host,
                         bytes(member.member_metadata),

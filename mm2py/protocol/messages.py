@@ -24,16 +24,15 @@ from mm2py.protocol.topics import (
     ApiVersionsResult,
     BrokerNode,
     CreatedTopic,
-    DeletedRecords,
     EpochEnd,
     EpochQuery,
-    FinalizedFeature,
     ListedOffset,
     MetadataResult,
     NamedError,
     NewTopic,
     OffsetQuery,
     PartitionMetadata,
+    PartitionOutcome,
     ProducerIdResult,
     TopicMetadata,
 )
@@ -55,10 +54,7 @@ def api_versions() -> Call[ApiVersionsResult]:
         return ApiVersionsResult(
             answer.error_code,
             {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys},
-            tuple(
-                FinalizedFeature(f.name, f.min_version_level, f.max_version_level)
-                for f in answer.finalized_features or ()
-            ),
+            {f.name: f.max_version_level for f in answer.finalized_features or ()},
             answer.throttle_time_ms,
         )
 
@@ -116,8 +112,6 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
                     part.partition_index,
                     part.leader_id,
                     part.leader_epoch,
-                    tuple(part.replica_nodes),
-                    tuple(part.isr_nodes),
                     part.error_code,
                 )
                 for part in topic.partitions
@@ -305,7 +299,7 @@ def create_partitions(totals: Mapping[str, int]) -> Call[tuple[NamedError, ...]]
     return schema_call(request, admin_schema.CreatePartitionsResponse, convert, (0, 3))
 
 
-def delete_records(before: Mapping[TopicPartition, int]) -> Call[tuple[DeletedRecords, ...]]:
+def delete_records(before: Mapping[TopicPartition, int]) -> Call[tuple[PartitionOutcome, ...]]:
     """Delete records below an offset per partition; -1 means up to the high watermark."""
     topics = by_topic((required(tp.topic, "topic"), (tp, low)) for tp, low in before.items())
 
@@ -325,9 +319,9 @@ def delete_records(before: Mapping[TopicPartition, int]) -> Call[tuple[DeletedRe
             timeout_ms=_TIMEOUT_MS,
         )
 
-    def convert(answer: admin_schema.DeleteRecordsResponse) -> tuple[DeletedRecords, ...]:
+    def convert(answer: admin_schema.DeleteRecordsResponse) -> tuple[PartitionOutcome, ...]:
         return tuple(
-            DeletedRecords(topic.name, part.partition_index, part.low_watermark, part.error_code)
+            PartitionOutcome(topic.name, part.partition_index, part.error_code)
             for topic in answer.topics
             for part in topic.partitions
         )

@@ -207,7 +207,7 @@ class BrokerConnection:
         if answer.error_code:
             raise server_error(answer.error_code, f"ApiVersions to {self.address}")
         self.versions = answer.versions
-        self.features = {feature.name: feature.max_level for feature in answer.finalized_features}
+        self.features = answer.features
 
     def feature_level(self, name: str) -> int:
         """Return the finalized level of a feature, 0 for none."""

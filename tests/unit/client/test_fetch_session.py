@@ -234,7 +234,7 @@ def test_an_id_that_another_one_has_followed_never_comes_back(unknown_between: b
 
     def answered(topic_id: bytes, code: int = 0) -> None:
         """A broker answers Metadata, and the cursor looks for its leader."""
-        partition = PartitionMetadata(0, 1, 0, (1,), (1,), 0)
+        partition = PartitionMetadata(0, 1, 0, 0)
         topic = TopicMetadata(TP.topic, topic_id, False, (partition,), code)
         cache.update(MetadataResult((), "c", 1, (topic,), 0, 0), 0.0)
         leader = cache.leader(TP)

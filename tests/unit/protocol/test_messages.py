@@ -58,15 +58,14 @@ from mm2py.protocol.topics import (
     NO_TOPIC_ID,
     BrokerNode,
     CreatedTopic,
-    DeletedRecords,
     EpochEnd,
     EpochQuery,
-    FinalizedFeature,
     ListedOffset,
     NamedError,
     NewTopic,
     OffsetQuery,
     PartitionMetadata,
+    PartitionOutcome,
     ProducerIdResult,
     TopicMetadata,
 )
@@ -109,8 +108,8 @@ def test_api_versions_tells_ranges_and_finalized_features(version: int) -> None:
     )
     found = answered(m.api_versions(), answer, version)
     assert (found.error_code, found.versions) == (0, {3: (0, 13)})
-    expected = (FinalizedFeature("transaction.version", 1, 2),) if version >= 3 else ()
-    assert found.finalized_features == expected
+    expected = {"transaction.version": 2} if version >= 3 else {}
+    assert found.features == expected
 
 
 def test_api_versions_of_an_old_broker_is_read_in_its_first_layout() -> None:
@@ -147,7 +146,7 @@ def test_metadata_is_read(version: int) -> None:
     assert found.cluster_id == ("c" if version >= 2 else None)
     epoch, topic_id = (5 if version >= 7 else -1), (ID if version >= 10 else NO_TOPIC_ID)
     assert found.topics == (
-        TopicMetadata("t", topic_id, True, (PartitionMetadata(2, 1, epoch, (1, 2), (1,), 9),), 0),
+        TopicMetadata("t", topic_id, True, (PartitionMetadata(2, 1, epoch, 9),), 0),
         TopicMetadata("gone", NO_TOPIC_ID, False, (), 3),
     )
     assert (found.controller_id, found.error_code) == (1, 0)
@@ -242,7 +241,7 @@ def test_delete_records_is_sent_and_read(version: int) -> None:
     kind = adm.DeleteRecordsResponse.DeleteRecordsTopicResult
     part = kind.DeleteRecordsPartitionResult(partition_index=1, low_watermark=50, error_code=0)
     answer = adm.DeleteRecordsResponse(topics=[kind(name="t", partitions=[part])])
-    assert answered(call, answer, version) == (DeletedRecords("t", 1, 50, 0),)
+    assert answered(call, answer, version) == (PartitionOutcome("t", 1, 0),)
 
 
 @in_every_version(range(6))
