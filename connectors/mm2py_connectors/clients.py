@@ -15,7 +15,7 @@ from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.share_positions import SHARE_GROUPS
 from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties

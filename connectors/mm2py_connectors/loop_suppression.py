@@ -12,7 +12,7 @@ from typing import Final, final
 
 from mm2py.api.context import TaskContext
 from mm2py.client.fetch.log_reader import RecordHandler
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.errors import FatalError, FatalServerError, Mm2pyError
 from mm2py.mirror.producer_ids import (
     PRODUCERS_TOPIC,

@@ -94,7 +94,8 @@ def verify(  # noqa: PLR0913 - one argument per option
 
     def run() -> int:
         from mm2py_jobs.spark.session import SparkPlace
-        from mm2py_jobs.verify.verify_command import VerifyOrder, run_verify
+        from mm2py_jobs.verify.verify_command import run_verify
+        from mm2py_jobs.verify.verify_order import VerifyOrder
 
         order = VerifyOrder(
             file=file,

@@ -11,7 +11,7 @@ from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.send.mirror_ids import MirrorIds
+from mm2py.client.send.owner import MirrorIds
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock

@@ -6,7 +6,7 @@ one report: what was found, what was done, what is true now.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from mm2py.mirror.backfills import CopyAgain, Lease
 from mm2py.storage.job_claim import unfinished
@@ -20,14 +20,12 @@ from mm2py_jobs.copy.plan import PartitionPlan
 from mm2py_jobs.copy.survey import BeginsAgain
 from mm2py_jobs.open_flow import flow_plan
 from mm2py_jobs.verify.repair_advice import Repair
+from mm2py_jobs.verify.verify_order import VerifyOrder
 from mm2py_workers.answers import Row, rows_of
-
-if TYPE_CHECKING:
-    from mm2py_jobs.verify.verify_command import VerifyOrder
 
 
 def repair(
-    order: "VerifyOrder", report: Mapping[str, object], printer: Printer
+    order: VerifyOrder, report: Mapping[str, object], printer: Printer
 ) -> list[dict[str, object]]:
     """Repair what can be repaired; return what was done about each partition that is not equal.
 
@@ -62,7 +60,7 @@ def _lines(report: Mapping[str, object]) -> Sequence[str]:
     return cast("Sequence[str]", report["not_compared"])
 
 
-def order_actions(order: "VerifyOrder") -> Sequence[Repair]:
+def order_actions(order: VerifyOrder) -> Sequence[Repair]:
     """Return what may be done."""
     return (Repair.APPEND, Repair.RENEW) if order.deletes else (Repair.APPEND,)
 
@@ -94,7 +92,7 @@ def repaired_report(
 
 
 async def _copy(
-    order: "VerifyOrder",
+    order: VerifyOrder,
     again: Mapping[TopicPartition, BeginsAgain],
     printer: Printer,
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, list[tuple[int, int]]]]:

@@ -7,19 +7,17 @@ could be compared.
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, cast
 
-from mm2py.errors import UsageError
 from mm2py.mirror.backfills import ProgressKind
 from mm2py.types import TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.progress import told
-from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.verify import planned, verify_flow
+from mm2py_jobs.verify.verify_order import FROM_MAP, VerifyOrder
 from mm2py_workers.answers import Row, count_of, rows_of
 
 _REASON: Final = "copies are not equal to what they are copies of"
@@ -43,43 +41,6 @@ _DIFFERENCES: Final = (
     Column.count("TARGET OFFSET", "target_offset"),
     Column.text("FIELDS", "fields"),
 )
-
-
-FROM_MAP: Final = "map"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOrder:
-    """The arguments of ``mm2py verify``."""
-
-    file: Path
-    flow: str | None
-    topics: str | None
-    tier: int
-    place: SparkPlace
-    repairs: bool = False
-    deletes: bool = False
-    rate_limit: int = 0
-    begins: str = ""
-    """``map``: what lies below the beginning of the offset map is left out."""
-
-    def check(self) -> None:
-        """Refuse what does not belong together.
-
-        Raises:
-            UsageError: two options contradict each other.
-        """
-        if not self.flow:
-            raise UsageError("--flow is missing", remedy="write --flow 'A->B'")
-        if self.begins not in ("", FROM_MAP):
-            raise UsageError(f"--from {self.begins}", remedy=f"write --from {FROM_MAP}")
-        if self.deletes and not self.repairs:
-            raise UsageError("--delete-copies is about --repair", remedy="add --repair")
-        if self.repairs and not self.tier:
-            raise UsageError(
-                "--repair needs records that were compared", remedy="use --tier 1 or more"
-            )
 
 
 _PLANNED: Final = (

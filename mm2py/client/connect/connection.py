@@ -391,7 +391,7 @@ class BrokerConnection:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self.abort(reason)
 
-    # ---- for the wire ----
+    # ---- wire.Peer ----
 
     def began(self, first_bytes: bytes) -> None:
         """Close if the broker answers a plain request in TLS: those bytes are not a frame."""
@@ -400,7 +400,6 @@ class BrokerConnection:
             self.abort("answered by TLS")
 
     def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
-        """Take one ``wire.Frame``; what this raises aborts the connection."""
         request = self._in_flight.pop(correlation_id, None)
         if request is None:
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
@@ -419,7 +418,6 @@ class BrokerConnection:
             raise failure from error
 
     def connection_lost(self, cause: Exception | None) -> None:
-        """Handle the end of the wire (None: closed by the broker or us); called once, in a separate loop iteration."""
         if self._lost.done():
             return
         self._cause = cause

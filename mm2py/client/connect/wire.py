@@ -1,6 +1,6 @@
 """One socket, plain or TLS, read and written as it becomes ready.
 
-Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``BrokerConnection.received`` per frame. Plain parts are sent as an
+Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``Peer.received`` per frame. Plain parts are sent as an
 iovec, uncopied; large responses arrive in pooled buffers. Under TLS OpenSSL reads and writes the socket itself, a record
 at a time, from and to the caller's buffers: asyncio's TLS goes through two memory BIOs and copies each byte several times.
 """
@@ -13,14 +13,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol.buffers import BufferPool, PooledBuffer
 from mm2py.protocol.record_batch import BufferLease
-
-if TYPE_CHECKING:
-    from mm2py.client.connect.connection import BrokerConnection
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +52,26 @@ _READ_BYTES: Final = 1024 * 1024
 """Limit of what is read under TLS per wake-up, so that other sockets get their turn."""
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Peer(Protocol):
+    """The owner of a wire."""
+
+    def began(self, first_bytes: bytes) -> None:
+        """Inspect the first bytes of the stream (at most two) before they are taken for a frame."""
+        ...
+
+    def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        """Take one frame, as ``Frame``."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Close the wire, because ``received`` raised or a frame is impossible."""
+        ...
+
+    def connection_lost(self, cause: Exception | None) -> None:
+        """Handle the end of the wire (None: closed by the broker or ``close``); called once, in a separate loop iteration."""
+        ...
 
 
 @final
@@ -172,7 +189,7 @@ async def start_tls(
 class Wire:
     """Reads and writes one socket until it is closed, by either side."""
 
-    def __init__(self, sock: socket.socket, peer: "BrokerConnection", pool: BufferPool) -> None:
+    def __init__(self, sock: socket.socket, peer: Peer, pool: BufferPool) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock: socket.socket = sock
         self._peer = peer

@@ -19,7 +19,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.cursor import Cursor, Lookup, Verdict
 from mm2py.client.fetch.losses import FetchLosses
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
@@ -345,7 +345,7 @@ class Fetcher:
             self._routes.leave(cursor)
         self._discard(self._cursors)
 
-    # -- for the parts: what may be asked -----------------------------------------------------------
+    # -- FetchOwner: what may be asked --------------------------------------------------------------
 
     def room_bytes(self) -> int:
         """Return the memory that is neither read nor asked for, or less where the caller of ``fetch`` has less room."""
@@ -355,7 +355,6 @@ class Fetcher:
         return min(self._room, self._buffer_bytes - held)
 
     def wake(self) -> None:
-        """Check for room again, after a response that was smaller than its limit."""
         self._routes.wake()
 
     def most_bytes(self) -> int:
@@ -364,16 +363,14 @@ class Fetcher:
         return self._buffer_bytes // 2 // max(1, busy)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run a background task that ends with the Fetcher."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    # -- for the parts: answers ---------------------------------------------------------------------
+    # -- FetchOwner: answers ------------------------------------------------------------------------
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
-        """Handle the response for one partition; each batch kept of it takes a reference of ``lease``."""
         self._answered.add(cursor.tp)
         if cursor.paused and not self._can_park(part):
             return  # it is fetched again later
@@ -406,11 +403,9 @@ class Fetcher:
             self._follow(cursor, verdict, part)
 
     def caught_up(self, cursor: Cursor) -> None:
-        """Read a partition in the session of its broker again, instead of in stripes."""
         self._routes.touch(cursor)
 
     def lost(self, cursors: Collection[Cursor], error: Exception) -> None:
-        """Look up leaders again, after a pause: the broker is unreachable, or refused a lookup of these partitions."""
         for cursor in cursors:
             self.stalled(cursor.tp, error)
             cursor.refused()
@@ -423,7 +418,6 @@ class Fetcher:
         self._on_failed(tp, error)
 
     def stalled(self, tp: TopicPartition, error: Exception | None) -> None:
-        """Report a partition that cannot be read now and is retried; None: it is read again."""
         if error is None and self._open is not None:
             error = self._open.cause(self._cursors.get(tp))  # of several one may last
         self._on_stalled(tp, error)

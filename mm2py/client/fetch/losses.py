@@ -5,22 +5,20 @@ Flow: a cursor and the answer to its ``Lookup`` (ends of the log, end of an epoc
 here: they are dropped batches inside the log (protocol/batch_stage.py).
 """
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from mm2py.api.context import SourceGap
 from mm2py.client.fetch.cursor import Cursor, Lookup
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.topics import NO_TOPIC_ID
-
-if TYPE_CHECKING:
-    from mm2py.client.fetch.fetcher import Fetcher
 
 
 @final
 class FetchLosses:
     """Determines what was lost and moves the cursor after it."""
 
-    def __init__(self, auto_offset_reset: str, *, owner: "Fetcher") -> None:
+    def __init__(self, auto_offset_reset: str, *, owner: FetchOwner) -> None:
         self._auto_offset_reset = auto_offset_reset
         self._owner = owner
 

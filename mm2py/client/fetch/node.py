@@ -1,7 +1,7 @@
 """The Fetcher's view of one source broker: a connection with one long-poll Fetch at a time, and stripes besides.
 
 Flow: cursors of this broker -> lookups of those that need one, all with one request -> ``FetchSession`` ->
-Fetch -> response -> ``Fetcher.fetched`` for each partition. The next Fetch is sent only while receive buffers are
+Fetch -> response -> ``FetchOwner.fetched`` for each partition. The next Fetch is sent only while receive buffers are
 within the budget, and neither the broker's quota nor our own byte rate forbids it.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import QuotaWatch
@@ -18,6 +18,7 @@ from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
 from mm2py.client.fetch.session import FetchSession, Plan, shares
 from mm2py.client.fetch.stripes import PlainLease, Stripes
@@ -34,9 +35,6 @@ from mm2py.protocol.fetch import (
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
-
-if TYPE_CHECKING:
-    from mm2py.client.fetch.fetcher import Fetcher
 
 TOPIC_ID_VERSION: Final = 13
 DIVERGING_VERSION: Final = 12
@@ -83,7 +81,7 @@ class FetchNode:
         settings: ConsumerSettings,
         *,
         clock: Clock,
-        owner: "Fetcher",
+        owner: FetchOwner,
         losses: FetchLosses,
         rate: ByteRate | None = None,
         linger_ms: int = 0,

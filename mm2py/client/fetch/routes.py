@@ -1,13 +1,13 @@
 """Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
 
 Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
-follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and ``Fetcher.stalled``.
+follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and ``FetchOwner.stalled``.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
@@ -15,15 +15,13 @@ from mm2py.client.connect.metadata_cache import Leader
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.node import FetchNode
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.pacing import ByteRate, quota_holds
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.topics import is_another_topic
-
-if TYPE_CHECKING:
-    from mm2py.client.fetch.fetcher import Fetcher
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,7 @@ class FetchRoutes:
         settings: ConsumerSettings,
         *,
         clock: Clock,
-        owner: "Fetcher",
+        owner: FetchOwner,
         losses: FetchLosses,
         rate: ByteRate | None,
         linger_ms: int,

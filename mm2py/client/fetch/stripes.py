@@ -2,7 +2,7 @@
 
 A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries per round trip,
 whatever the request allows. Flow: ``add`` -> ranges of offsets requested ahead, spread over the connections -> responses
-wait for earlier ones -> ``Fetcher.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
+wait for earlier ones -> ``FetchOwner.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
 
 Stripe borders are estimates from the bytes per offset read last. They need not be borders of batches: a broker
 answers from the batch that contains the offset, and ``Cursor.take`` drops the offsets below its position. A response that
@@ -11,12 +11,13 @@ its start offset, so nothing is skipped. Errors count only for a request at the 
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.cursor import Cursor
+from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
 from mm2py.client.pacing import QUOTAS_EVERY_S, ByteRate, Throttle
 from mm2py.clock import Clock
@@ -32,9 +33,6 @@ from mm2py.protocol.fetch import (
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
-
-if TYPE_CHECKING:
-    from mm2py.client.fetch.fetcher import Fetcher
 
 _MARGIN_BYTES: Final = 8 * 1024
 """Left for an answer's framing: receive buffers are powers of two, one byte more costs double."""
@@ -170,7 +168,7 @@ class Stripes:
         settings: ConsumerSettings,
         *,
         clock: Clock,
-        owner: "Fetcher",
+        owner: FetchOwner,
         throttle: Throttle,
         rate: ByteRate | None,
     ) -> None:

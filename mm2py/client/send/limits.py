@@ -7,10 +7,11 @@ whether a blind resend is safe. Where it may not be read: unknown size, Kafka's 
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.send.lane import LaneState, SenderLane
+from mm2py.client.send.owner import LaneOwner
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
@@ -19,9 +20,6 @@ from mm2py.protocol.configs import ConfigResource, ConfigResourceType, Described
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.splice import split
 from mm2py.types import TopicPartition
-
-if TYPE_CHECKING:
-    from mm2py.client.send.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +183,7 @@ class LaneLimits:
         lanes: Mapping[TopicPartition, SenderLane],
         limits: TargetLimits,
         *,
-        owner: "Sender",
+        owner: LaneOwner,
         cuts: bool,
         most_bytes: int,
     ) -> None:

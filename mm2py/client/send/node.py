@@ -1,6 +1,6 @@
 """The Sender's view of one connection to a target broker: the lanes that can send, the requests in flight.
 
-Flow: ready lanes -> one Produce request with one batch per partition -> response -> ``Sender.answered`` per batch.
+Flow: ready lanes -> one Produce request with one batch per partition -> response -> ``LaneOwner.answered`` per batch.
 When the connection is lost, every batch in flight is reported as lost, oldest request first.
 """
 
@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import QuotaWatch
@@ -16,6 +16,7 @@ from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.pacing import QUOTAS_EVERY_S, Throttle
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -28,9 +29,6 @@ from mm2py.protocol.produce import (
     encode_produce,
 )
 from mm2py.protocol.record_batch import BufferLease
-
-if TYPE_CHECKING:
-    from mm2py.client.send.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +92,7 @@ class ProduceNode:
         *,
         purpose: str,
         clock: Clock,
-        owner: "Sender",
+        owner: LaneOwner,
         merges: bool,
         most_bytes: int,
         transactions: Transactions | None = None,

@@ -1,27 +1,25 @@
 """Opens new lanes of a Sender: looks up leaders, log ends and topic limits, for many lanes at a time.
 
 Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> after what predecessors wrote (resume.py) ->
-``SenderLane.opened`` -> ``Sender.ready``. A target that does not answer is retried without end, with back-off;
-``Sender.stalled`` reports it.
+``SenderLane.opened`` -> ``LaneOwner.ready``. A target that does not answer is retried without end, with back-off;
+``LaneOwner.stalled`` reports it.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.resume import Beginning, LaneResume
 from mm2py.client.send.tail import Identical, LaneTail, not_identical
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.types import LATEST
-
-if TYPE_CHECKING:
-    from mm2py.client.send.sender import Sender
 
 
 @final
@@ -34,7 +32,7 @@ class LaneOpening:
         limits: LaneLimits,
         *,
         clock: Clock,
-        owner: "Sender",
+        owner: LaneOwner,
         resume: LaneResume | None,
     ) -> None:
         self._cluster = cluster

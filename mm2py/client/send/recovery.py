@@ -1,17 +1,18 @@
 """Recovers lanes after an error or a lost connection: a pause, the leader, a read of the log, another form of the batch.
 
 Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> reads the target's log (here) or changes the batch (repair.py) ->
-the lane's next state -> ``Sender``. lane.py decides which of them is needed.
+the lane's next state -> ``LaneOwner``. lane.py decides which of them is needed.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.repair import refusal, repaired
 from mm2py.clock import Clock
 from mm2py.errors import (
@@ -26,9 +27,6 @@ from mm2py.protocol import messages
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes, RecordBatch
 from mm2py.protocol.topics import EpochQuery, OffsetQuery
 from mm2py.types import EARLIEST, TopicPartition
-
-if TYPE_CHECKING:
-    from mm2py.client.send.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class LaneRecovery:
     """Recovers the lanes of one Sender."""
 
     def __init__(
-        self, cluster: Cluster, limits: LaneLimits, *, clock: Clock, owner: "Sender"
+        self, cluster: Cluster, limits: LaneLimits, *, clock: Clock, owner: LaneOwner
     ) -> None:
         self._cluster = cluster
         self._limits = limits

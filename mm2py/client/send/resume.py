@@ -20,13 +20,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin, ListedOffset
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.fetch.partition_fetch import PartitionReads
 from mm2py.client.send.lane import LaneState, SenderLane, Writer
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.tail import CopiedSoFar, Identical, LaneTail, LogEnd, writer_of
 from mm2py.clock import Clock
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedVersionError
@@ -36,9 +37,6 @@ from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
 from mm2py.types import TopicPartition
-
-if TYPE_CHECKING:
-    from mm2py.client.send.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ class LaneResume:
     """Finds the beginnings of the lanes of one Sender."""
 
     def __init__(
-        self, cluster: Cluster, copied: CopiedSoFar, *, clock: Clock, owner: "Sender"
+        self, cluster: Cluster, copied: CopiedSoFar, *, clock: Clock, owner: LaneOwner
     ) -> None:
         self._cluster, self._copied = cluster, copied
         self._clock, self._owner = clock, owner

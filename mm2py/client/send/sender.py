@@ -18,9 +18,9 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import MAX_EPOCH, LaneState, SenderLane, Sent
 from mm2py.client.send.limits import LaneLimits, TargetLimits, fitting
-from mm2py.client.send.mirror_ids import MirrorIds
 from mm2py.client.send.node import ProduceNode
 from mm2py.client.send.opening import LaneOpening
+from mm2py.client.send.owner import MirrorIds
 from mm2py.client.send.recovery import PATIENT_RETRIES, LaneRecovery
 from mm2py.client.send.repair import refusal
 from mm2py.client.send.resume import LaneResume
@@ -185,7 +185,6 @@ class Sender:
         return answer.producer_id, answer.producer_epoch
 
     async def announce(self, producer_id: int) -> None:
-        """Announce an id that is about to be used; raises as ``new_producer``."""
         if self._mirror_ids is not None and producer_id not in self._announced:
             await self._mirror_ids.announce(producer_id)
             self._announced.add(producer_id)
@@ -345,10 +344,9 @@ class Sender:
         if self._owns_cluster:
             await self._cluster.close()
 
-    # -- for the parts: sending ---------------------------------------------------------------------
+    # -- LaneOwner: sending -------------------------------------------------------------------------
 
     def ready(self, lane: SenderLane) -> None:
-        """Send what the lane has to its leader."""
         if not lane.admitted and not self._is_admitted(lane):
             return
         key = lane.leader, lane.channel
@@ -377,7 +375,6 @@ class Sender:
         text: str = "",
         bad_record: int = -1,
     ) -> None:
-        """Settle a batch with its response: error code (0 none), base offset, the broker's message and the named record."""
         if lane.state is LaneState.FAILED:
             _release(sent.batch)  # the lane failed while this was in flight
             return
@@ -401,7 +398,6 @@ class Sender:
             self._broken(lane, error)
 
     def lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
-        """Settle a batch without a usable response, in most cases because the connection was lost."""
         if lane.state is LaneState.FAILED:
             _release(sent.batch)
             return
@@ -409,7 +405,6 @@ class Sender:
         self.follow(lane)
 
     def delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
-        """Report batches that are in the target's log, oldest first, and release their buffers."""
         on_delivered, target = self._on_delivered, lane.target
         for sent in delivered:
             batch = sent.batch
@@ -429,7 +424,6 @@ class Sender:
     def recognised(
         self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
     ) -> None:
-        """Report the records of the first waiting batch that are in the target's log already; keep ``rest``."""
         source, before = lane.queue[0][0], lane.queued_bytes
         batch = lane.recognised(rest)
         self.buffered_bytes += lane.queued_bytes - before
@@ -441,7 +435,6 @@ class Sender:
             self._idle.set()
 
     def allowed(self) -> bool:
-        """Whether anything may be sent now."""
         transactions = self.transactions
         if transactions is not None and transactions.broken:
             return False
@@ -459,7 +452,6 @@ class Sender:
         self._idle.set()
 
     def follow(self, lane: SenderLane) -> None:
-        """Act on the lane's new state."""
         state = lane.state
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send() or (lane.queue and not lane.admitted):
@@ -506,20 +498,17 @@ class Sender:
         return self.transactions.admits(lane, self, last=self._sends_last)
 
     def resized(self, by_bytes: int) -> None:
-        """Account for a change of the queue's size by cutting."""
         self.buffered_bytes += by_bytes
 
     def withdraw(self, lane: SenderLane) -> None:
-        """Let what was definitely refused wait for another transaction."""
         # What is transient is waited for, as are positions: their records must not be committed without them.
         is_lasting = lane.retries > PATIENT_RETRIES
         if is_lasting and not self._sends_last and lane.error[0] != codes.CONCURRENT_TRANSACTIONS:
             self.resized(lane.withdraw())
 
-    # -- for the parts: reports ---------------------------------------------------------------------
+    # -- LaneOwner: reports -------------------------------------------------------------------------
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
-        """Report that a lane cannot make progress now and is retried."""
         if self.transactions is not None:
             self.transactions.progressed()  # a commit may leave it out now
         if lane.target not in self._stalled and not self._closed:
@@ -532,18 +521,15 @@ class Sender:
             self._on_stalled(lane.target, None)
 
     def throttled(self) -> None:
-        """Report for how long brokers take nothing because of a quota: it is long, has changed or is over."""
         left: dict[int, float] = {}
         for node in self._nodes.values():
             left[node.node_id] = max(left.get(node.node_id, 0.0), node.throttled_s)
         self._on_throttled(left)
 
     def doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
-        """Report source offsets that are sent again although they may be in the log (rule 7)."""
         self._on_doubt(source, first, last, error)
 
     def failed(self, lane: SenderLane, error: Exception) -> None:
-        """End a lane."""
         self._drop(lane)
         source = lane.source
         if isinstance(error, PartitionError):  # with transforms several share the target partition
@@ -553,7 +539,6 @@ class Sender:
     async def name_writer(
         self, target: TopicPartition, producer_id: int, first: int, last: int
     ) -> None:
-        """Report another writer of target offsets, unless it is a mirror."""
         if await self._is_mirror(producer_id):
             self._foreign[target] = self._clock.monotonic() + FOREIGN_LOOK_S
             return
@@ -623,7 +608,6 @@ class Sender:
             self._idle.set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run a background task that ends with the Sender."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -32,13 +32,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import Final, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
-from mm2py.client.send.mirror_ids import Announce
+from mm2py.client.send.owner import Announce, LaneOwner
 from mm2py.clock import Clock
 from mm2py.errors import (
     ConfigError,
@@ -61,9 +61,6 @@ from mm2py.protocol.messages import (
 )
 from mm2py.protocol.topics import ProducerIdResult
 from mm2py.types import TopicPartition
-
-if TYPE_CHECKING:
-    from mm2py.client.send.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +129,7 @@ class Phase(Enum):
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     lane: SenderLane
-    sender: "Sender"
+    sender: LaneOwner
 
 
 @final
@@ -223,7 +220,7 @@ class Transactions:
 
     # ---- what Senders ask
 
-    def admits(self, lane: SenderLane, sender: "Sender", *, last: bool) -> bool:
+    def admits(self, lane: SenderLane, sender: LaneOwner, *, last: bool) -> bool:
         """Whether a lane may send its queue now; otherwise it is made ready later.
 
         ``last``: its records are sent only between ``settle`` and ``commit`` (3).

@@ -23,7 +23,7 @@ from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
-from mm2py.client.send.mirror_ids import Announce
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar

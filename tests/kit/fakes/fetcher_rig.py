@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_options import CONNECTIONS
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings

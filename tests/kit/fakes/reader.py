@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from mm2py.api.context import SourceGap
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 

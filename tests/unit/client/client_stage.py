@@ -7,7 +7,7 @@ from math import inf
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
-from mm2py.client.send.mirror_ids import Announce, MirrorIds
+from mm2py.client.send.owner import Announce, MirrorIds
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import SYSTEM_CLOCK, Clock

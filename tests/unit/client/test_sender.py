@@ -12,9 +12,9 @@ import pytest
 from mm2py.client.connect.admin import Admin
 from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.recovery import batches_of_producer
 from mm2py.client.send.resume import LaneResume
-from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import LaneTail
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import PartitionError, RetriableError
@@ -581,7 +581,7 @@ async def test_a_tail_that_is_gone_is_no_doubt_where_all_of_it_was_aborted(
         broker.append(FIRST, signed(b"0", b"1", b"2"))
         broker.partition(FIRST).delete_before(3)
         lane.offer(SOURCE, [to_send([b"0", b"1", b"2"])])
-        resume = LaneResume(cluster, maps, clock=SYSTEM_CLOCK, owner=cast("Sender", owner))
+        resume = LaneResume(cluster, maps, clock=SYSTEM_CLOCK, owner=cast("LaneOwner", owner))
         await cluster.metadata([FIRST.topic])
         ends = await Admin(cluster).list_offsets({FIRST: LATEST})
         tail = (await resume.look(broker.node_id, [lane], ends))[lane]

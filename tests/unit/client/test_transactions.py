@@ -9,8 +9,8 @@ from math import inf
 import pytest
 
 from mm2py.client.permit import UNLIMITED, Permit
-from mm2py.client.send.mirror_ids import Announce
 from mm2py.client.send.node import CALM_ANSWERS
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.transactions import Transactions, check_transactions, fence_producers

@@ -30,7 +30,8 @@ from mm2py_jobs.log.log_batches import log_batch, records_in
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_run import lost_of, repaired_report
-from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code, verdict
+from mm2py_jobs.verify.verify_command import exit_code, verdict
+from mm2py_jobs.verify.verify_order import VerifyOrder
 from tests.kit.fakes.batches import sealed
 from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import CONFIG
