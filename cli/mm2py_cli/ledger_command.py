@@ -39,7 +39,6 @@ def show_ledger(
     *,
     topic: str | None = None,
     as_json: bool = False,
-    console: Console | None = None,
 ) -> int:
     """Print the ledgers of a file's flows, or of one; return the exit code.
 
@@ -51,7 +50,7 @@ def show_ledger(
     if topic is not None:
         for ledger in ledgers:
             ledger.records = [r for r in ledger.records if r.event.partition.topic == topic]
-    out = console or Console(highlight=False)
+    out = Console(highlight=False)
     if not out.is_terminal:
         out.width = max(out.width, _WIDTH_WHEN_PIPED)
     if as_json:

@@ -65,9 +65,7 @@ class MirrorAdmin(Protocol):
         """Return all topics but the broker's own."""
         ...
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], timeout_ms: int = ...
-    ) -> dict[str, ServerError | None]:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, ServerError | None]:
         """Create topics; None or the refusal per name."""
         ...
 
@@ -428,7 +426,7 @@ AdminFactory = Callable[[Mapping[str, str], str, Clock], AdminSession]
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderLimits:
+class ReaderTuning:
     """What a reader may hold, and how long records wait for others (``buffer.memory`` and ``linger.ms`` of its task's producer).
 
     ``bytes_per_s`` of 0 is no limit.
@@ -439,7 +437,7 @@ class ReaderLimits:
     linger_ms: int = 0
 
 
-ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents, ReaderLimits], ReaderSession]
+ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents, ReaderTuning], ReaderSession]
 
 WriterFactory = Callable[[Mapping[str, str], str, Clock], WriterSession]
 
@@ -526,7 +524,7 @@ def open_reader(
     alias: str,
     clock: Clock,
     events: ReaderEvents,
-    limits: ReaderLimits,
+    tuning: ReaderTuning,
 ) -> ReaderSession:
     """Build a reader; ``ConfigError`` when its properties are wrong."""
     settings = consumer_settings(props)
@@ -535,9 +533,9 @@ def open_reader(
         cluster,
         settings,
         clock=clock,
-        buffer_bytes=limits.buffer_bytes,
-        bytes_per_s=limits.bytes_per_s,
-        linger_ms=limits.linger_ms,
+        buffer_bytes=tuning.buffer_bytes,
+        bytes_per_s=tuning.bytes_per_s,
+        linger_ms=tuning.linger_ms,
         on_gap=events.on_gap,
         on_failed=events.on_failed,
         on_stalled=events.on_stalled,

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from mm2py.config.class_names import (
+    CHECKPOINT_NAME,
+    HEARTBEAT_NAME,
     MIRROR_CHECKPOINT_CONNECTOR,
     MIRROR_HEARTBEAT_CONNECTOR,
     MIRROR_SINK_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
+    SINK_NAME,
+    SOURCE_NAME,
 )
 from mm2py.config.definitions import ConnectorDefinition, Problem
 from mm2py.config.findings import Severity
@@ -96,7 +100,7 @@ def topic_findings(props: Mapping[str, str]) -> Findings:
 
 CONNECTORS: Final = (
     ConnectorDefinition(
-        "MirrorSourceConnector",
+        SOURCE_NAME,
         MIRROR_SOURCE_CONNECTOR,
         MirrorSourceConfig,
         extra_names=("use.defaults.from",),
@@ -104,18 +108,16 @@ CONNECTORS: Final = (
         findings=topic_findings,
     ),
     ConnectorDefinition(
-        "MirrorSinkConnector",
+        SINK_NAME,
         MIRROR_SINK_CONNECTOR,
         MirrorSinkConfig,
         extra_names=("use.defaults.from",),
         copies="sink",
         findings=topic_findings,
     ),
+    ConnectorDefinition(HEARTBEAT_NAME, MIRROR_HEARTBEAT_CONNECTOR, MirrorHeartbeatConfig),
     ConnectorDefinition(
-        "MirrorHeartbeatConnector", MIRROR_HEARTBEAT_CONNECTOR, MirrorHeartbeatConfig
-    ),
-    ConnectorDefinition(
-        "MirrorCheckpointConnector",
+        CHECKPOINT_NAME,
         MIRROR_CHECKPOINT_CONNECTOR,
         MirrorCheckpointConfig,
         findings=group_findings,

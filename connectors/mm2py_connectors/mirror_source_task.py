@@ -55,8 +55,8 @@ from mm2py_connectors.clients import (
     LogFactory,
     ReaderEvents,
     ReaderFactory,
-    ReaderLimits,
     ReaderSession,
+    ReaderTuning,
     SourceReader,
     WriterFactory,
     WriterSession,
@@ -178,11 +178,11 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.leave_out(left_out)
         props = self._client_props("source", "consumer", "replication-consumer")
         context = self._context
-        limits = ReaderLimits(context.buffer_bytes, self._bytes_per_s, context.linger_ms)
+        tuning = ReaderTuning(context.buffer_bytes, self._bytes_per_s, context.linger_ms)
         alias = self._config.source_cluster_alias
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
-        opened = self._readers(props, alias, self._context.clock, events, limits)
+        opened = self._readers(props, alias, self._context.clock, events, tuning)
         try:
             await opened.session.connect()
             self._to_begin.clear()

@@ -10,7 +10,7 @@ from typing import Protocol, final
 
 from rich.console import RenderableType
 
-from examples.demo.table import FlowTable
+from examples.demo.table import FlowSums, FlowTable
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.lint import load_checked
 from mm2py.observability.logging import SecretMask
@@ -113,14 +113,14 @@ class InProcess:
 
     def runs(self) -> bool:
         """Whether every flow runs."""
-        snapshots = self._metrics.snapshots()
-        return bool(snapshots) and all(seen.state == "RUNNING" for seen in snapshots)
+        meters = self._metrics.meters()
+        return bool(meters) and all(meter.state == "RUNNING" for meter in meters)
 
     def settled(self, written: Mapping[str, int]) -> bool:
         """Whether every flow runs, has copied what its source got, and reports no lag."""
         return self.runs() and all(
             not seen.lag_records and seen.records >= written[seen.flow.source]
-            for seen in self._metrics.snapshots()
+            for seen in map(FlowSums.of, self._metrics.meters())
         )
 
     async def stop(self) -> Sequence[str]:

@@ -7,13 +7,13 @@ Rates are over the last few seconds.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Self, final
 
 from rich.table import Table
 from rich.text import Text
 
 from mm2py.clock import Clock
-from mm2py.observability.metrics import FlowSnapshot, Metrics
+from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.types import FlowName
 
 WINDOW_S: Final = 3.0
@@ -22,10 +22,41 @@ _STYLES: Final = {"RUNNING": "green", "FAILED": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
-class FlowRow:
-    """One line: a snapshot with its rates."""
+class FlowSums:
+    """Sums of one flow at one moment; ``records`` and ``size_bytes`` since the process started."""
 
-    snapshot: FlowSnapshot
+    flow: FlowName
+    state: str
+    records: int
+    size_bytes: int
+    lag_records: int
+    lag_ms: int
+    failed: Sequence[str]
+    records_lost: int
+    records_may_be_doubled: int
+
+    @classmethod
+    def of(cls, meter: FlowMeter) -> Self:
+        """Add up what a meter has."""
+        seen, sums = meter.node_snapshot(""), meter.sample()
+        return cls(
+            flow=seen.flow,
+            state=seen.state,
+            records=sums.records,
+            size_bytes=sums.size_bytes,
+            lag_records=sum(max(0, it.lag_records) for it in seen.partitions),
+            lag_ms=max((it.lag_ms for it in seen.partitions), default=0),
+            failed=[f"{it.source}: {it.cause}" for it in seen.partitions if it.state == "FAILED"],
+            records_lost=seen.records_lost,
+            records_may_be_doubled=seen.records_may_be_doubled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """One line: sums with their rates."""
+
+    snapshot: FlowSums
     records_per_s: float
     bytes_per_s: float
     problems: Sequence[str] = ()
@@ -69,11 +100,12 @@ class FlowTable:
         self._metrics = metrics
         self._problems = problems
         self._clock = clock
-        self._history: deque[tuple[float, tuple[FlowSnapshot, ...]]] = deque()
+        self._history: deque[tuple[float, list[FlowSums]]] = deque()
 
     def update(self) -> list[FlowRow]:
         """Take the numbers of now."""
-        now, snapshots = self._clock.monotonic(), self._metrics.snapshots()
+        now = self._clock.monotonic()
+        snapshots = [FlowSums.of(meter) for meter in self._metrics.meters()]
         self._history.append((now, snapshots))
         while len(self._history) > 2 and now - self._history[0][0] > WINDOW_S:
             self._history.popleft()

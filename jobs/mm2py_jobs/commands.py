@@ -94,10 +94,11 @@ def verify(  # noqa: PLR0913 - one argument per option
 
     def run() -> int:
         from mm2py_jobs.spark.session import SparkPlace
-        from mm2py_jobs.verify.verify_command import VerifyOrder, run_verify
+        from mm2py_jobs.verify.verify_command import run_verify
+        from mm2py_jobs.verify.verify_order import VerifyOrder
 
         order = VerifyOrder(
-            path=file,
+            file=file,
             flow=flow,
             topics=topics,
             tier=tier,
@@ -265,7 +266,7 @@ def rerun(*, only_plans: bool) -> Callable[..., None]:
 
             return run_rerun(
                 RerunOrder(
-                    path=file,
+                    file=file,
                     flow=flow,
                     topic=topic,
                     into=into,

@@ -10,8 +10,7 @@ from typing import Self, final
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import consumer_settings
 from mm2py.errors import ConfigError
-from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
-from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.types import FlowName
 
@@ -37,14 +36,7 @@ class FlowSides:
         self.read_committed = settings.isolation_level == "read_committed"
         self.keeps_offsets = connector.get("offsets.identical", "").strip().lower() == "require"
         """Whether a copy must have the offset of its record."""
-        self._policy = policy_from_config(connector)
-        self.selection = TopicSelection(
-            self._policy,
-            topic_filter_from_config(connector),
-            source_alias=flow.source,
-            target_alias=flow.target,
-            replicate_heartbeats=False,
-        )
+        self.selection = TopicSelection.of(flow, connector)
 
     @classmethod
     def of_topics(
@@ -63,7 +55,7 @@ class FlowSides:
 
     def copy_of(self, topic: str) -> str:
         """Return the name of a source topic's copy on the target."""
-        return self._policy.remote_topic(self.flow.source, topic)
+        return self.selection.copy_of(topic)
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str]) -> list[str]:
         """Return topics that are meant and that the source does not list, also of ``copied`` ones."""

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, NamedTuple, Self, final
+from typing import NamedTuple, Self, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -36,15 +37,13 @@ from mm2py_cli.output import say
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE, FlowTarget
+from mm2py_workers.flow_target import FlowTarget
 from mm2py_workers.internal_stores import (
     FlowTables,
     HostedOffsets,
     offset_topic,
 )
 from mm2py_workers.wiring import derive_plan
-
-CHECKPOINTS: Final = "MirrorCheckpointConnector"
 
 
 def reads_committed(plan: FlowPlan, connector: Mapping[str, str]) -> bool:
@@ -75,7 +74,7 @@ def flow_plan(path: Path, flow: str) -> FlowPlan:
     """
     plan = plan_of_file(path, flow)
     name = plan.name
-    if SOURCE not in plan.connectors:
+    if SOURCE_NAME not in plan.connectors:
         raise ConfigError(
             f"flow {name} is copied by MirrorSinkConnector, which keeps neither positions nor an offset map of its own",
             remedy="this command needs copy.connector=source",
@@ -104,7 +103,8 @@ def _now(
     plan: FlowPlan, configs: Mapping[str, Mapping[str, str]], held: frozenset[TopicPartition]
 ) -> FlowNow:
     source, checkpoints = (
-        plan.resolve(configs[it]) if it in configs else None for it in (SOURCE, CHECKPOINTS)
+        plan.resolve(configs[it]) if it in configs else None
+        for it in (SOURCE_NAME, CHECKPOINT_NAME)
     )
     return FlowNow(source, checkpoints, held)
 
@@ -165,7 +165,7 @@ async def store_positions(
         await offsets.set(
             {
                 source_offset_key(
-                    SOURCE, mirror_source_partition(plan.name.source, partition)
+                    SOURCE_NAME, mirror_source_partition(plan.name.source, partition)
                 ): None if position < 0 else source_offset_value(source_offset(position - 1))
                 for partition, position in positions.items()
             }
@@ -299,4 +299,4 @@ async def _connector_in_force(plan: FlowPlan) -> Mapping[str, str]:
 
 
 def _of_file(plan: FlowPlan) -> Mapping[str, str]:
-    return plan.resolve(plan.connectors[SOURCE])
+    return plan.resolve(plan.connectors[SOURCE_NAME])

@@ -16,6 +16,7 @@ from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.findings import first_error
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -39,7 +40,6 @@ from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_strimzi import OperatorFlow
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.wiring import derive_plan
 
@@ -194,13 +194,13 @@ async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartit
     )
     values: dict[bytes, bytes | None] = {}
     for tp, offset in sorted(committed.items()):
-        key = source_offset_key(SOURCE, mirror_source_partition(plan.name.source, tp))
+        key = source_offset_key(SOURCE_NAME, mirror_source_partition(plan.name.source, tp))
         # A source offset is the last record that was copied, a committed offset the next one to read.
         values[key] = source_offset_value(source_offset(offset - 1))
     try:
         await tables.prepare(topic.name)
         await store.start()
-        stored = await store.entries(SOURCE)
+        stored = await store.entries(SOURCE_NAME)
         if not _by_content(stored).items() <= _by_content(values).items():
             raise ConfigError(
                 f"{topic.name} has other positions of {plan.name} already",

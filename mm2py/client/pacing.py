@@ -116,26 +116,21 @@ class Throttle:
 class ByteRate:
     """A token bucket: bytes are spent after they were read, so a large response is paid for by a pause."""
 
-    __slots__ = ("_burst", "_clock", "_rate", "_tokens", "_updated")
+    __slots__ = ("_burst", "_clock", "_tokens", "_updated", "bytes_per_s")
 
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
         if bytes_per_s <= 0:
             raise ValueError("a byte rate must be above zero")
         self._clock = clock
-        self._rate = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._burst = max(1.0, bytes_per_s * _BURST_S)
         self._tokens = self._burst
         self._updated = clock.monotonic()
 
-    @property
-    def bytes_per_s(self) -> float:
-        """The rate of now."""
-        return self._rate
-
     def change(self, bytes_per_s: float) -> None:
         """Read at another rate from now on; what was read is paid for, what was saved up at most once."""
         self._refill()
-        self._rate, self._burst = bytes_per_s, max(1.0, bytes_per_s * _BURST_S)
+        self.bytes_per_s, self._burst = bytes_per_s, max(1.0, bytes_per_s * _BURST_S)
         self._tokens = min(self._tokens, self._burst)
 
     def spend(self, size_bytes: int) -> None:
@@ -155,11 +150,11 @@ class ByteRate:
         """
         if self.room_bytes() > 0:
             return 0.0
-        return min(_LOOK_AGAIN_S, (self._burst / 2 - self._tokens) / self._rate)
+        return min(_LOOK_AGAIN_S, (self._burst / 2 - self._tokens) / self.bytes_per_s)
 
     def _refill(self) -> None:
         now = self._clock.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self.bytes_per_s)
         self._updated = now
 
 

@@ -12,13 +12,20 @@ _MIRROR: Final = "org.apache.kafka.connect.mirror."
 KAFKA_RELEASE: Final = "4.3.1"
 """The Kafka whose plug-ins the built-in ones stand for; shown as their version."""
 
-MIRROR_SOURCE_CONNECTOR: Final = _MIRROR + "MirrorSourceConnector"
-MIRROR_SINK_CONNECTOR: Final = _MIRROR + "MirrorSinkConnector"
+SOURCE_NAME: Final = "MirrorSourceConnector"
+SINK_NAME: Final = "MirrorSinkConnector"
+CHECKPOINT_NAME: Final = "MirrorCheckpointConnector"
+HEARTBEAT_NAME: Final = "MirrorHeartbeatConnector"
+"""Names of the connectors that a file derives for a flow."""
+COPY_NAMES: Final = (SOURCE_NAME, SINK_NAME)
+
+MIRROR_SOURCE_CONNECTOR: Final = _MIRROR + SOURCE_NAME
+MIRROR_SINK_CONNECTOR: Final = _MIRROR + SINK_NAME
 """Named by KIP-382; Apache's release has no such class."""
 COPY_CONNECTORS: Final = (MIRROR_SOURCE_CONNECTOR, MIRROR_SINK_CONNECTOR)
 """A flow's records are copied by one of them."""
-MIRROR_CHECKPOINT_CONNECTOR: Final = _MIRROR + "MirrorCheckpointConnector"
-MIRROR_HEARTBEAT_CONNECTOR: Final = _MIRROR + "MirrorHeartbeatConnector"
+MIRROR_CHECKPOINT_CONNECTOR: Final = _MIRROR + CHECKPOINT_NAME
+MIRROR_HEARTBEAT_CONNECTOR: Final = _MIRROR + HEARTBEAT_NAME
 DEFAULT_REPLICATION_POLICY: Final = _MIRROR + "DefaultReplicationPolicy"
 IDENTITY_REPLICATION_POLICY: Final = _MIRROR + "IdentityReplicationPolicy"
 DEFAULT_TOPIC_FILTER: Final = _MIRROR + "DefaultTopicFilter"

@@ -24,7 +24,6 @@ from mm2py.config.derivation import (
     Effective,
     Layout,
     Value,
-    cluster_props,
     connector_config,
     flows_of,
     texts,
@@ -241,10 +240,6 @@ class MirrorMakerConfig:
         rank = {alias: number for number, alias in enumerate(self.clusters)}
         return tuple(sorted(flows, key=lambda it: (rank[it.source], rank[it.target])))
 
-    def cluster_props(self, alias: str) -> dict[str, str]:
-        """Return the properties of one cluster, unresolved."""
-        return texts(cluster_props(self.layout, alias))
-
     def worker_config(self, flow: FlowName) -> dict[str, str]:
         """Return the worker config of a flow, placeholders resolved."""
         return texts(self._worker(flow))
@@ -273,12 +268,6 @@ class MirrorMakerConfig:
         return FlowConfigs(
             flow, self.flow_enabled(flow), self._worker(flow), self._connectors(flow)
         )
-
-    def place(self, value: Value | None) -> str:
-        """Return ``file:line`` of a value, or the rule that made it."""
-        if value is None:
-            return self.path
-        return self.file.where(value.line) if value.line else f"{self.path} ({value.rule})"
 
     def _worker(self, flow: FlowName) -> Effective:
         return worker_config(self.layout, flow, self.providers.resolve_text)

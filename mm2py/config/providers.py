@@ -61,10 +61,6 @@ class Providers:
         return cls(declared)
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._declared)
-
-    @property
     def secrets(self) -> frozenset[str]:
         """Every text that was put in for a placeholder so far."""
         return frozenset(self._secrets)

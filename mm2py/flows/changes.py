@@ -1,6 +1,6 @@
 """Every change of a flow over ``/flows``: creation, properties, pauses, states, restarts, rollback, deletion.
 
-Flow: request -> ``Change`` (an edit of what is in force, and what the herder has to do) -> ``_apply``: every
+Flow: request -> ``FlowChange`` (an edit of what is in force, and what the herder has to do) -> ``_apply``: every
 check -> one revision in ``mm2py-flows`` (leader only: ``ForwardError`` elsewhere) -> in force in the config
 topic. A refused change and a dry run have written nothing.
 """
@@ -20,19 +20,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, final
 
+from mm2py.config.class_names import COPY_NAMES
 from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.flows.edits import (
-    ENABLED,
-    SINK,
     Patches,
     created,
     deleted,
     nothing_held,
     patched,
-    switched,
     without_topic,
 )
 from mm2py.flows.graph import FlowNode, chosen, copies, source_configs
+from mm2py.flows.patch_rules import PatchRules
 from mm2py.flows.service import FlowParts
 from mm2py.flows.states import (
     FlowWork,
@@ -42,11 +41,9 @@ from mm2py.flows.states import (
     unfinished_job,
 )
 from mm2py.flows.view_models import ChangeResult, TopicsChange
-from mm2py.flows.views import change_view, held_name, shown_value
-from mm2py.mirror.flow_overrides import Change as StoredChange
-from mm2py.mirror.flow_overrides import flows_topic, state_key
+from mm2py.flows.views import change_view, held_name
+from mm2py.mirror.flow_overrides import Change, flows_topic, state_key
 from mm2py.mirror.flow_state import FlowPicture, enabled
-from mm2py.observability.logging import HIDDEN
 from mm2py.runtime.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -59,16 +56,9 @@ from mm2py.runtime.errors import (
 )
 from mm2py.runtime.herder.api import WorkState
 from mm2py.runtime.herder.herder import Herder
-from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_edit
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition
-
-SOURCE: Final = "MirrorSourceConnector"
-"""Copies, where ``SINK`` does not; as the file derives their names."""
-
-FLOW: Final = ""
-"""In place of a connector's name: properties of the flow, which go to the connectors that read them."""
 
 APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
@@ -83,7 +73,6 @@ MOST_NAMES: Final = 100
 """Names of topics that begin or end to be copied at most, each."""
 
 _NO_COPY: Final = {"enabled": "false"}
-_POLICY: Final = "replication.policy."
 _WANTED: Final = {
     "pause": TargetState.PAUSED,
     "resume": TargetState.STARTED,
@@ -95,7 +84,7 @@ Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChangeRequest:
     """Which flow changes, on whose behalf; ``revision`` is the one that must be in force (If-Match)."""
 
     flow: FlowName
@@ -112,12 +101,12 @@ def _unchanged(now: FlowPicture) -> FlowPicture:
 class Step:
     """What the herder has to do, and the states that it changes: shown, and kept in the history once it is done."""
 
-    states: Sequence[StoredChange]
+    states: Sequence[Change]
     run: Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FlowChange:
     """One change: its words in the history, and the edit; ``steps`` (None: not about states) are done before it."""
 
     action: str
@@ -126,11 +115,11 @@ class Change:
     steps: Sequence[Step] | None = None
 
     @property
-    def states(self) -> Sequence[StoredChange]:
+    def states(self) -> Sequence[Change]:
         return [state for step in self.steps or () for state in step.states]
 
 
-Plan = Callable[[FlowNode], Awaitable[Change]]
+MakeChange = Callable[[FlowNode], Awaitable[FlowChange]]
 """Makes the change of a flow as it is when its turn has come."""
 
 
@@ -139,7 +128,7 @@ class FlowChanges:
     """Changes the flows of this process; one at a time."""
 
     def __init__(self, parts: FlowParts) -> None:
-        self._parts = parts
+        self._parts, self._rules = parts, PatchRules(parts)
         # Two changes that are safe each may close a circle together: the second sees the first.
         self._changing = asyncio.Lock()
 
@@ -168,7 +157,7 @@ class FlowChanges:
         return flow
 
     async def create(
-        self, request: Request, patches: Patches, opened: Callable[[Herder], None]
+        self, request: ChangeRequest, patches: Patches, opened: Callable[[Herder], None]
     ) -> ChangeResult:
         """Make a flow, or let one copy that sends only heartbeats; ``opened`` gets its herder.
 
@@ -197,7 +186,7 @@ class FlowChanges:
             change = replace(self._creation(flow, node.overrides, patches), steps=steps)
             return await self._apply(request, node, change)
 
-    async def delete(self, request: Request) -> ChangeResult:
+    async def delete(self, request: ChangeRequest) -> ChangeResult:
         """Delete a flow; its connectors go, positions stay.
 
         Raises:
@@ -205,19 +194,19 @@ class FlowChanges:
         """
         edit = deleted(self._parts.fleet.file(request.flow))
 
-        async def plan(node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> FlowChange:
             job = unfinished_job(node.herder)
             if job is not None:
                 raise ConflictError(
                     f"{job.kind.value.lower()} {job.id} is {job.state.value}: cancel a backfill first, end a stream with SIGTERM"
                 )
-            return Change(action="delete", target=str(request.flow), edit=edit)
+            return FlowChange(action="delete", target=str(request.flow), edit=edit)
 
         return await self._turn(request, plan)
 
     # ---- what flows copy
 
-    async def patch(self, request: Request, patches: Patches) -> ChangeResult:
+    async def patch(self, request: ChangeRequest, patches: Patches) -> ChangeResult:
         """Change properties of connectors; all of it is checked before any of it is written.
 
         Raises:
@@ -225,34 +214,38 @@ class FlowChanges:
             ConfigError: a value cannot be used.
         """
 
-        async def plan(node: FlowNode) -> Change:
-            given = self._allowed(request.flow, node.overrides, node.overrides.picture(), patches)
+        async def plan(node: FlowNode) -> FlowChange:
+            given = self._rules.allowed(
+                request.flow, node.overrides, node.overrides.state.picture(), patches
+            )
             target = next(iter(given)) if len(given) == 1 else str(request.flow)
             edit = patched(given, self._parts.fleet.file(request.flow))
-            return Change(action="change", target=target, edit=edit)
+            return FlowChange(action="change", target=target, edit=edit)
 
         return await self._turn(request, plan)
 
-    async def remove_topic(self, request: Request, topic: str) -> ChangeResult:
+    async def remove_topic(self, request: ChangeRequest, topic: str) -> ChangeResult:
         """Take one source topic out of a flow: from ``topics``, or into ``topics.exclude``.
 
         Raises:
             NotFoundError: the flow does not copy it.
         """
 
-        async def plan(node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> FlowChange:
             config = self._source(request.flow, node)[1]
             resolve = node.herder.resolved
             _need_copied(request.flow, resolve(config), topic)
             patch = without_topic(request.flow, config, topic, resolve)
-            now, file = node.overrides.picture(), self._parts.fleet.file(request.flow)
-            change = patched(self._of_all(request.flow, now, config, patch), file)
+            now, file = node.overrides.state.picture(), self._parts.fleet.file(request.flow)
+            change = patched(self._rules.of_all(request.flow, now, config, patch), file)
             freed = held_edit(TopicPartition(topic, -1), paused=False)
-            return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))
+            return FlowChange(
+                action="remove-topic", target=topic, edit=lambda now: change(freed(now))
+            )
 
         return await self._turn(request, plan)
 
-    async def rollback(self, request: Request, revision: int) -> ChangeResult:
+    async def rollback(self, request: ChangeRequest, revision: int) -> ChangeResult:
         """Make config, pauses and connectors what they were after a revision; 0 is the file.
 
         Raises:
@@ -260,32 +253,32 @@ class FlowChanges:
             BadRequestError: there was no such flow then.
         """
 
-        async def plan(node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> FlowChange:
             store = node.overrides
-            then = store.picture_at(revision)
+            then = store.state.at(revision)
             if then is None:
-                kept = store.history()
+                kept = store.state.history()
                 raise NotFoundError(
                     f"Flow {request.flow} has no revision {revision} to go back to; known are 0 (the"
-                    f" file) and {kept[-1].revision.number if kept else 0} to {store.revision}"
+                    f" file) and {kept[-1].revision.number if kept else 0} to {store.state.revision}"
                 )
-            if not store.would_be_present(then):
+            if not store.state.is_present(then.presence):
                 raise BadRequestError(
                     f"Flow {request.flow} did not exist at revision {revision}; delete it instead"
                 )
-            return Change(action="rollback", target=f"revision {revision}", edit=lambda _: then)
+            return FlowChange(action="rollback", target=f"revision {revision}", edit=lambda _: then)
 
         return await self._turn(request, plan)
 
     # ---- whether they do
 
     async def set_state(
-        self, request: Request, action: str, *, all_topics: bool = False
+        self, request: ChangeRequest, action: str, *, all_topics: bool = False
     ) -> ChangeResult:
         """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts too."""
 
-        async def plan(node: FlowNode) -> Change:
-            return Change(
+        async def plan(node: FlowNode) -> FlowChange:
+            return FlowChange(
                 action=action,
                 target=str(request.flow),
                 edit=nothing_held if all_topics else _unchanged,
@@ -297,14 +290,14 @@ class FlowChanges:
 
         return await self._turn(request, plan)
 
-    async def hold(self, request: Request, part: TopicPartition, action: str) -> ChangeResult:
+    async def hold(self, request: ChangeRequest, part: TopicPartition, action: str) -> ChangeResult:
         """Pause, stop or resume one source topic (partition -1) or partition, and no other.
 
         Raises:
             NotFoundError: the flow does not copy the topic, or it has no such partition.
         """
 
-        async def plan(node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> FlowChange:
             held = node.overrides.held()
             if action != "resume":
                 name, config = self._source(request.flow, node)
@@ -315,13 +308,13 @@ class FlowChanges:
                     f"Partition {part} is paused with its whole topic; resume topic {part.topic}"
                 )
             edit = held_edit(part, paused=action != "resume")
-            return Change(action=action, target=held_name(part), edit=edit)
+            return FlowChange(action=action, target=held_name(part), edit=edit)
 
         return await self._turn(request, plan)
 
     async def restart(
         self,
-        request: Request,
+        request: ChangeRequest,
         elsewhere: Elsewhere,
         *,
         only_failed: bool,
@@ -333,7 +326,7 @@ class FlowChanges:
             ConflictError: all of it is stopped, nothing would restart.
         """
 
-        async def plan(node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> FlowChange:
             work = read_flow(node.herder)
             stopped = [it for it in work.connectors if state_name(it.state) == State.STOPPED]
             if stopped and len(stopped) == len(work.connectors):
@@ -354,12 +347,17 @@ class FlowChanges:
                 for task, state in it.tasks.items()
                 if only_failed and str(task) in stuck and state_name(state) != State.FAILED
             ]
-            return Change(action="restart", target=str(request.flow), steps=steps)
+            return FlowChange(action="restart", target=str(request.flow), steps=steps)
 
         return await self._turn(request, plan)
 
     async def restart_part(
-        self, request: Request, part: TopicPartition, elsewhere: Elsewhere, *, only_failed: bool
+        self,
+        request: ChangeRequest,
+        part: TopicPartition,
+        elsewhere: Elsewhere,
+        *,
+        only_failed: bool,
     ) -> ChangeResult:
         """Restart the tasks that have a source topic (partition -1) or partition.
 
@@ -368,7 +366,7 @@ class FlowChanges:
             ConflictError: the tasks are about to change.
         """
 
-        async def plan(node: FlowNode) -> Change:
+        async def plan(node: FlowNode) -> FlowChange:
             herder = node.herder
             name, _ = self._source(request.flow, node)
             try:
@@ -388,13 +386,13 @@ class FlowChanges:
                 for task in sorted(tasks, key=str)
                 if not only_failed or state_name(works.get(str(task))) == State.FAILED
             ]
-            return Change(action="restart", target=held_name(part), steps=steps)
+            return FlowChange(action="restart", target=held_name(part), steps=steps)
 
         return await self._turn(request, plan)
 
     # ---- one way for all of them
 
-    async def _turn(self, request: Request, plan: Plan) -> ChangeResult:
+    async def _turn(self, request: ChangeRequest, plan: MakeChange) -> ChangeResult:
         await self._take_failed(request.flow)
         self._led(request.flow)  # others are not held up for what is another worker's
         async with self._alone(request.flow):
@@ -436,7 +434,9 @@ class FlowChanges:
         if node is not None and node.herder.failure is not None:
             await node.herder.accept_changes()
 
-    async def _apply(self, request: Request, node: FlowNode, change: Change) -> ChangeResult:
+    async def _apply(
+        self, request: ChangeRequest, node: FlowNode, change: FlowChange
+    ) -> ChangeResult:
         """Check a change, carry it out, record it and wait until it is in force; a dry run only checks."""
         store = node.overrides
         planned = await self._checked(request, store, change)
@@ -456,14 +456,14 @@ class FlowChanges:
             )
             if planned:
                 await self._in_force(request, node, before)
-        held = change.edit(store.picture()).held if change.action == "resume" else ()
+        held = change.edit(store.state.picture()).held if change.action == "resume" else ()
         paused = tuple(sorted(map(held_name, held))) if change.steps is not None else ()
         result = self._result(request, change, revision, planned)
         return result.model_copy(update={"still_paused": paused})
 
-    async def _carry_out(self, request: Request, node: FlowNode, change: Change) -> None:
+    async def _carry_out(self, request: ChangeRequest, node: FlowNode, change: FlowChange) -> None:
         """Do the steps of a change; where one fails the history has those before it, and a repeat does the others."""
-        done: list[StoredChange] = []
+        done: list[Change] = []
         try:
             for step in change.steps or ():
                 await step.run()
@@ -478,16 +478,16 @@ class FlowChanges:
             raise
 
     async def _checked(
-        self, request: Request, store: FlowOverridesStore, change: Change
-    ) -> tuple[StoredChange, ...]:
+        self, request: ChangeRequest, store: FlowOverridesStore, change: FlowChange
+    ) -> tuple[Change, ...]:
         """Return what an edit would change; refuse what it makes of the flow."""
         planned = store.preview(_expecting(request, store, change.edit))
-        after = change.edit(store.picture())
+        after = change.edit(store.state.picture())
         before = store.effective()
-        for name, config in after.configs.items() if store.would_be_present(after) else ():
+        for name, config in after.configs.items() if store.state.is_present(after.presence) else ():
             if config != before.get(name):
                 errors = await self._errors(config)
-                former = before.get(name) or store.file_config(name)
+                former = before.get(name) or store.state.file.get(name)
                 if errors and former:
                     # What was wrong before is no fault of this change.
                     with contextlib.suppress(HerderError):
@@ -502,10 +502,10 @@ class FlowChanges:
 
     def _result(
         self,
-        request: Request,
-        change: Change,
+        request: ChangeRequest,
+        change: FlowChange,
         revision: int | None,
-        planned: Sequence[StoredChange],
+        planned: Sequence[Change],
     ) -> ChangeResult:
         secret, mask = self._parts.names_a_secret, self._parts.mask
         return ChangeResult(
@@ -518,21 +518,21 @@ class FlowChanges:
             ),
         )
 
-    async def _in_force(self, request: Request, node: FlowNode, before: set[str]) -> None:
+    async def _in_force(self, request: ChangeRequest, node: FlowNode, before: set[str]) -> None:
         """Return when the config topic holds what the change has made of the flow."""
         herder, store = node.herder, node.overrides
         if herder.failure is not None:
             return  # it starts again with the change, and its leader acts on it then
         await herder.apply_holds()
         for name in herder.connectors():
-            if name not in store.effective() and (name in before or not store.present):
+            if name not in store.effective() and (name in before or not store.state.present):
                 with contextlib.suppress(NotFoundError):
                     await herder.delete(name, actor=request.actor)
         # The leader's write is queued in the herder: health is answered after it.
         try:
             await herder.health()
         except HerderError:
-            if store.present:
+            if store.state.present:
                 raise
             return  # deleted: its herder has ended meanwhile
 
@@ -553,20 +553,20 @@ class FlowChanges:
     def _led(self, flow: FlowName) -> FlowNode:
         """Return a flow that this worker leads; ``ForwardError`` elsewhere."""
         node = self._parts.fleet.nodes.get(flow)
-        if node is None or not node.overrides.present:
+        if node is None or not node.overrides.state.present:
             raise NotFoundError(f"No flow {flow}")
         _need_leader(node)
         return node
 
-    def _creation(self, flow: FlowName, store: FlowOverridesStore, patches: Patches) -> Change:
-        if store.present and enabled(_copying(store.effective())):
+    def _creation(self, flow: FlowName, store: FlowOverridesStore, patches: Patches) -> FlowChange:
+        if store.state.present and enabled(_copying(store.effective())):
             raise AlreadyExistsError(f"Flow {flow} exists already")
         file = self._parts.fleet.file(flow)
-        now = store.picture()
-        edit = created(file, self._allowed(flow, store, created(file, {})(now), patches))
+        now = store.state.picture()
+        edit = created(file, self._rules.allowed(flow, store, created(file, {})(now), patches))
         if not enabled(_copying(edit(now).configs)):
             raise BadRequestError(f"enabled: flow {flow} could not be created without it")
-        return Change(action="create", target=str(flow), edit=edit)
+        return FlowChange(action="create", target=str(flow), edit=edit)
 
     async def _draft(self, flow: FlowName) -> FlowOverridesStore:
         """Return the changes of a flow that nothing runs for here: another worker may just have made or deleted it."""
@@ -595,81 +595,9 @@ class FlowChanges:
         store.guarded_by(fleet.guard(flow))
         return store
 
-    def _allowed(
-        self, flow: FlowName, store: FlowOverridesStore, now: FlowPicture, patches: Patches
-    ) -> Patches:
-        """Return patches whose ``[hidden]`` texts are what is stored; refuse properties that are not accepted over REST."""
-        allowed: dict[str, ConnectorConfig] = {}
-        for name, patch in self._by_connector(flow, now, patches).items():
-            before = now.configs.get(name)
-            if before is None:
-                raise NotFoundError(f"Connector {name} not found in flow {flow}")
-            if patch.get("name", name) != name:
-                raise BadRequestError(f"name of connector {name} in flow {flow} cannot be changed")
-            given = {key: self._unhidden(name, key, text, before) for key, text in patch.items()}
-            refusal = self._parts.remote_refusal(flow, name, given)
-            if refusal is not None:
-                raise BadRequestError(refusal)
-            known = {*before, *(store.file_config(name) or {})}
-            problems = [
-                f"{key} of connector {name} {problem}"
-                for key, text in given.items()
-                if text is not None and text != before.get(key)
-                if (problem := self._problem(name, key, known=key in known))
-            ]
-            if problems:
-                raise BadRequestError("; ".join(problems))
-            allowed[name] = given
-        return allowed
-
-    def _problem(self, name: str, key: str, *, known: bool) -> str:
-        readers = self._parts.readers(key)
-        if readers and name not in readers:
-            return f"has no effect there: set it on {' and '.join(readers)}"
-        return "" if known else self._parts.property_problem(key)
-
-    def _by_connector(self, flow: FlowName, now: FlowPicture, patches: Patches) -> Patches:
-        """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the file would be."""
-        by_connector = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
-        for key, text in patches.get(FLOW, {}).items():
-            readers = [name for name in self._readers(flow, key) if name in now.configs]
-            for name in readers or [SOURCE if SOURCE in now.configs else SINK]:
-                by_connector.setdefault(name, {}).setdefault(key, text)
-        return by_connector
-
-    def _readers(self, flow: FlowName, key: str) -> Sequence[str]:
-        """Return the connectors that a property is for, none where each may have its own; whether a flow copies, and the names of topics, are one thing."""
-        file = self._parts.fleet.file(flow)
-        if key == ENABLED:
-            return switched(file)
-        return (*file,) if key.startswith(_POLICY) else self._parts.readers(key)
-
-    def _of_all(
-        self, flow: FlowName, now: FlowPicture, config: Mapping[str, str], patch: Mapping[str, str]
-    ) -> Patches:
-        """Give a patch of the connector that copies to the others too, but to those with lists of their own."""
-        return {
-            name: given
-            for name, given in self._by_connector(flow, now, {FLOW: patch}).items()
-            if all(now.configs[name].get(key) == config.get(key) for key in given)
-        }
-
-    def _unhidden(
-        self, name: str, key: str, text: str | None, before: Mapping[str, str]
-    ) -> str | None:
-        if text is None or HIDDEN not in text:
-            return text
-        stored = before.get(key)
-        if text != shown_value(key, stored, self._parts.names_a_secret, self._parts.mask):
-            raise BadRequestError(
-                f"{key} of connector {name} holds {HIDDEN}, which stands for a stored secret,"
-                " but no such secret is stored under this key"
-            )
-        return stored
-
     def _source(self, flow: FlowName, node: FlowNode) -> tuple[str, Mapping[str, str]]:
         source = read_flow(node.herder).source
-        config = None if source is None else node.overrides.picture().configs.get(source.name)
+        config = None if source is None else node.overrides.state.picture().configs.get(source.name)
         if source is None or config is None:
             raise NotFoundError(f"Flow {flow} has no connector that copies topics")
         return source.name, config
@@ -704,13 +632,13 @@ async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> No
         )
 
 
-def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
+def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) -> Edit:
     """Return an edit that is refused where another revision is in force than the request expects."""
 
     def checked(now: FlowPicture) -> FlowPicture:
-        if request.revision not in (None, store.revision):
+        if request.revision not in (None, store.state.revision):
             raise PreconditionFailedError(
-                f"Flow {request.flow} is at revision {store.revision}, not {request.revision}: read"
+                f"Flow {request.flow} is at revision {store.state.revision}, not {request.revision}: read"
                 " it again, it was changed meanwhile"
             )
         return edit(now)
@@ -719,12 +647,12 @@ def _expecting(request: Request, store: FlowOverridesStore, edit: Edit) -> Edit:
 
 
 def _choosing(
-    store: FlowOverridesStore, change: Change
+    store: FlowOverridesStore, change: FlowChange
 ) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
     """Return the config of the connector that copies before and after a change, None where the same topics are chosen."""
-    then = change.edit(store.picture())
+    then = change.edit(store.state.picture())
     before = _copying(store.effective())
-    after = _copying(then.configs) if store.would_be_present(then) else _NO_COPY
+    after = _copying(then.configs) if store.state.is_present(then.presence) else _NO_COPY
     keys = (it for it in {*before, *after} if it == "enabled" or it.startswith("topic"))
     return (before, after) if any(before.get(it) != after.get(it) for it in keys) else None
 
@@ -732,13 +660,11 @@ def _choosing(
 # -- states -----------------------------------------------------------------------------------------
 
 
-def _state_change(work: str, before: str, after: str) -> StoredChange:
-    return StoredChange(key=state_key(work), before=before, after=after)
+def _state_change(work: str, before: str, after: str) -> Change:
+    return Change(key=state_key(work), before=before, after=after)
 
 
-def _restarts(
-    works: Iterable[tuple[str, WorkState | None]], *, only_failed: bool
-) -> list[StoredChange]:
+def _restarts(works: Iterable[tuple[str, WorkState | None]], *, only_failed: bool) -> list[Change]:
     return [
         _state_change(name, state_name(state), State.RESTARTING.value)
         for name, state in works
@@ -768,4 +694,4 @@ def _task_restart(
 
 def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
     """Return the config of the connector that copies records, one that copies nothing where there is none."""
-    return next((configs[name] for name in (SOURCE, SINK) if name in configs), _NO_COPY)
+    return next((configs[name] for name in COPY_NAMES if name in configs), _NO_COPY)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from mm2py.config.class_names import CHECKPOINT_NAME, SINK_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.flows.graph import copies
@@ -21,8 +22,6 @@ Patches = Mapping[str, ConnectorConfig]
 """Connector -> properties; None returns one to what the file has."""
 
 ENABLED: Final = "enabled"
-SINK: Final = "MirrorSinkConnector"
-_CHECKPOINTS: Final = "MirrorCheckpointConnector"
 _TOPICS: Final = "topics"
 _EXCLUDE: Final = "topics.exclude"
 
@@ -43,7 +42,7 @@ def patched(patches: Patches, file: Configs) -> Edit:
 
 def switched(file: Configs) -> list[str]:
     """Return the connectors that ``A->B.enabled`` of a file switches: offsets of what MirrorSink copies are known to nobody, so groups stay."""
-    return [name for name in file if name != _CHECKPOINTS or SINK not in file]
+    return [name for name in file if name != CHECKPOINT_NAME or SINK_NAME not in file]
 
 
 def created(file: Configs, patches: Patches) -> Edit:

@@ -223,19 +223,19 @@ class FlowFleet:
         herder, store = node.herder, node.overrides
         if store.live and flow not in self._looked:
             self._looked.add(flow)
-            orphans = store.orphans()
+            orphans = store.state.orphans()
             if orphans:
                 log.warning(
                     "changes over REST are not in force, as the file has another connector copy the flow: set them again flow=%s properties=%s",
                     flow,
                     ",".join(orphans),
                 )
-        if not store.live or store.present or flow in self.maker.ended:
+        if not store.live or store.state.present or flow in self.maker.ended:
             self._unfinished.discard(flow)
             self._told.discard(flow)
             return
         by_file = flow in self._parts.by_file
-        if by_file and store.presence is Presence.DELETED and flow not in self._told:
+        if by_file and store.state.presence is Presence.DELETED and flow not in self._told:
             self._told.add(flow)
             log.warning(
                 "flow of the file was deleted over REST and does nothing, mm2py flow create '%s' brings it back flow=%s",
@@ -243,7 +243,7 @@ class FlowFleet:
                 flow,
             )
         names = herder.connectors()
-        if store.presence is Presence.DELETED and names:
+        if store.state.presence is Presence.DELETED and names:
             if flow not in self._unfinished:
                 self._unfinished.add(flow)  # the worker that deletes it is probably still running
                 return

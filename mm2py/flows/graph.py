@@ -19,7 +19,7 @@ from mm2py.config.client_properties import with_prefix
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import Suppression, suppression_of
@@ -297,7 +297,7 @@ class _Effort:
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
     """Tell whether a source connector with this config copies a topic; ``ConfigError``: it cannot be used."""
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
-    return _selection(flow, aliased, heartbeats=True).replicate(topic)
+    return TopicSelection.of(flow, aliased, replicate_heartbeats=True).replicate(topic)
 
 
 def chosen(flow: FlowName, config: Mapping[str, str], topics: Collection[str]) -> set[str]:
@@ -305,19 +305,9 @@ def chosen(flow: FlowName, config: Mapping[str, str], topics: Collection[str]) -
     if not enabled(config):
         return set()
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
-    selection = _selection(flow, aliased, heartbeats=False)
+    selection = TopicSelection.of(flow, aliased)
     selection.learn(topics)
     return {topic for topic in topics if selection.replicate(topic)}
-
-
-def _selection(flow: FlowName, aliased: Mapping[str, str], *, heartbeats: bool) -> TopicSelection:
-    return TopicSelection(
-        policy_from_config(aliased),
-        topic_filter_from_config(aliased),
-        source_alias=flow.source,
-        target_alias=flow.target,
-        replicate_heartbeats=heartbeats,
-    )
 
 
 def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
@@ -335,7 +325,7 @@ def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
         if by_group or not keeps_names(aliased):  # a group's records are routed before the policy
             return None
         named = final_name(aliased)
-    selection = _selection(flow, aliased, heartbeats=False)
+    selection = TopicSelection.of(flow, aliased)
     marks = header_marks(config)
     return _Edge(flow, selection, suppression_of(aliased), marks, by_group, named)
 

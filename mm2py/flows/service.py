@@ -159,7 +159,7 @@ class FlowService:
     def flows(self) -> Mapping[FlowName, FlowNode]:
         """Return the flows of this node by name, but for deleted ones."""
         nodes = self._parts.fleet.nodes
-        return {flow: node for flow, node in nodes.items() if node.overrides.present}
+        return {flow: node for flow, node in nodes.items() if node.overrides.state.present}
 
     def clusters(self) -> list[ClusterView]:
         """Return the clusters between which flows may run here."""
@@ -184,9 +184,9 @@ class FlowService:
             NotFoundError: there is none.
         """
         for flow, node in self._parts.fleet.nodes.items():
-            if str(flow) == name and node.overrides.present:
+            if str(flow) == name and node.overrides.state.present:
                 return flow
-            if str(flow) == name and node.overrides.presence is Presence.DELETED:
+            if str(flow) == name and node.overrides.state.presence is Presence.DELETED:
                 raise NotFoundError(
                     f"No flow {name}: it was deleted over REST; mm2py flow create '{name}' brings it back"
                 )
@@ -287,7 +287,7 @@ class FlowService:
     def history(self, flow: FlowName) -> list[HistoryView]:
         """Return who changed what, newest first."""
         secret, mask = self._parts.names_a_secret, self._parts.mask
-        entries = self._node(flow).overrides.history()
+        entries = self._node(flow).overrides.state.history()
         return [history_view(flow, it, secret, mask) for it in entries]
 
     def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
@@ -301,20 +301,20 @@ class FlowService:
         node = self._node(flow)
         store = node.overrides
         if revision is not None:
-            then = store.picture_at(revision)
+            then = store.state.at(revision)
             if then is None:
                 raise NotFoundError(f"Flow {flow} has no revision {revision} that is known")
             return [
-                self._config_view(store.file_config(name) or {}, name, config, {})
+                self._config_view(store.state.file.get(name) or {}, name, config, {})
                 for name, config in sorted(then.configs.items())
             ]
         infos = (node.herder.info_now(name) for name in sorted(node.herder.connectors()))
         return [
             self._config_view(
-                store.file_config(info.name) or {},
+                store.state.file.get(info.name) or {},
                 info.name,
                 info.config,
-                store.overrides(info.name),
+                store.state.overrides(info.name),
             )
             for info in infos
             if info is not None
@@ -421,7 +421,7 @@ class FlowService:
     def _node(self, flow: FlowName) -> FlowNode:
         # Not by ``flows``: it looks at each flow, and all of them are described at once.
         node = self._parts.fleet.nodes.get(flow)
-        if node is None or not node.overrides.present:
+        if node is None or not node.overrides.state.present:
             raise NotFoundError(f"No flow {flow}")
         return node
 

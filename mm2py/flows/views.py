@@ -119,7 +119,7 @@ def flow_view(
         enabled=work.source is not None and enabled(work.source.info.config),
         engine="worker" if work.source is None else engine(work.source.info.config),
         since_ms=None,
-        revision=overrides.revision,
+        revision=overrides.state.revision,
         state=state,
         workers=tuple(sorted(workers - {""})),
         partitions=len(partitions),

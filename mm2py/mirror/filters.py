@@ -8,7 +8,7 @@ is the complete decision on a topic, for data, configs and ACLs alike: filter, h
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, cast, final
+from typing import Final, Self, cast, final
 
 from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, ReplicationPolicy, TopicFilter
 from mm2py.config.class_names import (
@@ -25,8 +25,9 @@ from mm2py.config.mirror_options import (
     TopicFilterConfig,
 )
 from mm2py.errors import ConfigError
-from mm2py.mirror.policies import build_plugin
+from mm2py.mirror.policies import build_plugin, policy_from_config
 from mm2py.observability.logging import some_of
+from mm2py.types import FlowName
 
 _INTERNAL: Final = re.compile(
     r".*mm2-(?:configs|offsets|status)\..+\.internal|.*mm2-offset-syncs.+internal"
@@ -181,6 +182,23 @@ class TopicSelection:
         self._target_alias = target_alias
         self._replicate_heartbeats = replicate_heartbeats
         self._aliases = {source_alias, target_alias}
+
+    @classmethod
+    def of(
+        cls, flow: FlowName, connector: Mapping[str, str], *, replicate_heartbeats: bool = False
+    ) -> Self:
+        """Build it for a flow by the config of its source connector, which has the flow's aliases; ``ConfigError``: it cannot be used."""
+        return cls(
+            policy_from_config(connector),
+            topic_filter_from_config(connector),
+            source_alias=flow.source,
+            target_alias=flow.target,
+            replicate_heartbeats=replicate_heartbeats,
+        )
+
+    def copy_of(self, topic: str) -> str:
+        """Return the name of a source topic's copy on the target."""
+        return self._policy.remote_topic(self._source_alias, topic)
 
     def learn(self, listed: Iterable[str]) -> None:
         """Take the aliases of other flows from the topics of the source: the name of a mirror's topics is beside its checkpoints."""

@@ -1,6 +1,6 @@
 """The heartbeat record: source, target and time (Java's ``Heartbeat``).
 
-Flow: ``Heartbeat`` <-> key and value bytes of the ``heartbeats`` topic, partition 0. The record's
+Flow: ``Heartbeat`` -> key and value bytes of the ``heartbeats`` topic, partition 0. The record's
 timestamp is the value's. Writing it is the heartbeat connector's job.
 """
 
@@ -8,8 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.errors import ProtocolError
-from mm2py.protocol.wire import read_record_string, record_string
+from mm2py.protocol.wire import record_string
 
 HEARTBEAT_VERSION: Final = 0
 _VALUE: Final = struct.Struct(">hq")
@@ -28,15 +27,3 @@ def encode_heartbeat(heartbeat: Heartbeat) -> tuple[bytes, bytes]:
     """Return key and value."""
     key = record_string(heartbeat.source_alias) + record_string(heartbeat.target_alias)
     return key, _VALUE.pack(HEARTBEAT_VERSION, heartbeat.timestamp_ms)
-
-
-def decode_heartbeat(key: bytes, value: bytes) -> Heartbeat:
-    """Read a heartbeat; ``ProtocolError`` for short records and unknown versions."""
-    source_alias, position = read_record_string(key, 0)
-    target_alias, _ = read_record_string(key, position)
-    if len(value) < _VALUE.size:
-        raise ProtocolError(f"heartbeat value has {len(value)} bytes, expected {_VALUE.size}")
-    version, timestamp_ms = _VALUE.unpack_from(value)
-    if version != HEARTBEAT_VERSION:
-        raise ProtocolError(f"heartbeat of unknown version {version}")
-    return Heartbeat(source_alias, target_alias, timestamp_ms)

@@ -148,13 +148,6 @@ class Page:
     ascends: bool = field(default=False, compare=False)
     """Known, of a page that was read, not to fall back to lower source offsets and to have no cut: most pages."""
 
-    @property
-    def head(self) -> PageHead:
-        """Everything but the segments, and the offsets that they speak of."""
-        ids = self.source_id, self.target_id
-        state = self.covered, self.position, self.epoch, self.producer_id, self.producer_from
-        return PageHead(*ids, *state, _span(self.segments))
-
 
 class TargetLoss(NamedTuple):
     """What a target partition had acknowledged and lost; the source offsets are as far as they are known."""
@@ -238,18 +231,6 @@ class PartitionMap:
     def target_end(self) -> int:
         """The target offset after the newest copy; -1 before the first one."""
         return self._next_target
-
-    @property
-    def source_end(self) -> int:
-        """The source offset after the newest copy; -1 where the open page has none."""
-        if self._records:
-            return self._source + self._records
-        copies = (
-            segment.source_end
-            for segment in reversed(self._segments)
-            if segment.mark is Mark.COPIED
-        )
-        return next(copies, -1)
 
     @property
     def covered(self) -> int:

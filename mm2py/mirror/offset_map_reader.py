@@ -165,16 +165,14 @@ class OffsetMapReader:
         *,
         clock: Clock,
         copy_of: Callable[[str], str] | None = None,
-        kept_segments: int = KEPT_SEGMENTS,
     ) -> None:
         self._cluster, self._clock, self._copy_of = cluster, clock, copy_of
         self._copies: Mapping[str, bytes | None] = {}
         """Ids of the copies that are there now by source topic; None: the copy is gone, zeros: its id is not known."""
         self.topic = offset_map_topic(source_alias)
-        self._kept_segments = kept_segments
         self._reader: LogReader | None = None
         self._tail: asyncio.Task[None] | None = None
-        self._pages = PageCache(kept_segments)
+        self._pages = PageCache()
         self._newest: dict[TopicPartition, tuple[PageRef, bytes]] = {}
         """Of each partition the page that grows, in its stored form: it is replaced each second, and asked for most."""
         self._markers: dict[tuple[TopicPartition, bytes], tuple[int, int]] = {}

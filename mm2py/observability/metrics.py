@@ -211,26 +211,6 @@ class PartitionMeter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowSnapshot:
-    """Sums of one flow at one moment; ``records`` and ``size_bytes`` since the process started."""
-
-    flow: FlowName
-    state: str
-    records: int
-    size_bytes: int
-    partitions: int
-    failed: tuple[str, ...]
-    lag_records: int
-    lag_ms: int
-    newest_ms: int
-    events: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Events of the loss ledger by kind."""
-    records_lost: int = 0
-    """Source offsets that never arrive, as far as this process noticed."""
-    records_may_be_doubled: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSample:
     """One node's part of a flow at one moment, cheap enough to be kept; lags are None where one of them is not known.
 
@@ -665,26 +645,6 @@ class FlowMeter:
             size_bytes=self._gone_bytes + sum(meter.bytes for meter in meters),
         )
 
-    def snapshot(self) -> FlowSnapshot:
-        now_ms = self._clock.now_ms()
-        meters = self._partitions.values()
-        return FlowSnapshot(
-            flow=self.flow,
-            state=self.state,
-            records=self._gone_records + sum(meter.records for meter in meters),
-            size_bytes=self._gone_bytes + sum(meter.bytes for meter in meters),
-            partitions=len(meters),
-            failed=tuple(
-                f"{meter.source}: {meter.cause}" for meter in meters if meter.state == "FAILED"
-            ),
-            lag_records=sum(max(0, meter.lag_records) for meter in meters),
-            lag_ms=max((meter.lag_ms(now_ms) for meter in meters), default=0),
-            newest_ms=max((meter.newest_ms for meter in meters), default=UNKNOWN),
-            events=dict(self._events),
-            records_lost=self._records_lost,
-            records_may_be_doubled=self._records_may_be_doubled,
-        )
-
 
 @final
 class Metrics:
@@ -704,7 +664,3 @@ class Metrics:
     def meters(self) -> tuple[FlowMeter, ...]:
         """Return the meters of all flows, in the order they were created."""
         return tuple(self._flows.values())
-
-    def snapshots(self) -> tuple[FlowSnapshot, ...]:
-        """Return the sums of every flow, in the order they were created."""
-        return tuple(meter.snapshot() for meter in self._flows.values())

@@ -23,7 +23,6 @@ from mm2py.protocol.configs import (
     ConfigResource,
     ConfigResourceType,
     ConfigSource,
-    ConfigSynonym,
     DescribedConfigs,
 )
 from mm2py.protocol.schema import admin_schema, by_topic, optional, required, schema_call
@@ -58,7 +57,6 @@ def describe_configs(
     resources: Sequence[ConfigResource],
     *,
     keys: Sequence[str] | None = None,
-    include_synonyms: bool = False,
 ) -> Call[tuple[DescribedConfigs, ...]]:
     """Read configs, all of them or only ``keys``; configs of a broker must be asked of that broker."""
     names = None if keys is None else list(keys)
@@ -75,7 +73,7 @@ def describe_configs(
                 )
                 for resource in resources
             ],
-            include_synonyms=include_synonyms,
+            include_synonyms=False,
             include_documentation=False,
         )
 
@@ -102,10 +100,6 @@ def _entry(
         ConfigSource(config.config_source),
         config.read_only,
         config.is_sensitive,
-        tuple(
-            ConfigSynonym(synonym.name, synonym.value, ConfigSource(synonym.source))
-            for synonym in config.synonyms
-        ),
     )
 
 
@@ -180,8 +174,6 @@ def describe_client_quotas() -> Call[ClientQuotas]:
 
 def incremental_alter_configs(
     changes: Mapping[ConfigResource, Sequence[tuple[str, ConfigOperation, str | None]]],
-    *,
-    validate_only: bool = False,
 ) -> Call[tuple[NamedError, ...]]:
     """Set or delete single configs (KIP-339); each change is (name, operation, value)."""
     for resource, operations in changes.items():
@@ -208,7 +200,7 @@ def incremental_alter_configs(
                 )
                 for resource, operations in changes.items()
             ],
-            validate_only=validate_only,
+            validate_only=False,
         )
 
     def convert(answer: admin_schema.IncrementalAlterConfigsResponse) -> tuple[NamedError, ...]:
@@ -220,27 +212,18 @@ def incremental_alter_configs(
     return schema_call(request, admin_schema.IncrementalAlterConfigsResponse, convert, (0, 1))
 
 
-def describe_acls(
-    resource_type: AclResourceType = AclResourceType.TOPIC,
-    *,
-    resource_name: str | None = None,
-    pattern_type: PatternType = PatternType.ANY,
-    principal: str | None = None,
-    host: str | None = None,
-    operation: AclOperation = AclOperation.ANY,
-    permission: AclPermission = AclPermission.ANY,
-) -> Call[AclsResult]:
-    """Find ACLs; None and ANY match everything."""
+def describe_acls() -> Call[AclsResult]:
+    """Read the ACLs of topics; None and ANY match everything."""
 
     def request() -> admin_schema.DescribeAclsRequest:
         return admin_schema.DescribeAclsRequest(
-            resource_type_filter=int(resource_type),
-            resource_name_filter=resource_name,
-            pattern_type_filter=int(pattern_type),
-            principal_filter=principal,
-            host_filter=host,
-            operation=int(operation),
-            permission_type=int(permission),
+            resource_type_filter=int(AclResourceType.TOPIC),
+            resource_name_filter=None,
+            pattern_type_filter=int(PatternType.ANY),
+            principal_filter=None,
+            host_filter=None,
+            operation=int(AclOperation.ANY),
+            permission_type=int(AclPermission.ANY),
         )
 
     def convert(answer: admin_schema.DescribeAclsResponse) -> AclsResult:

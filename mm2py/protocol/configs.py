@@ -59,15 +59,6 @@ class ConfigResource:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigSynonym:
-    """One place where a config may be set, nearest first."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One config; ``value`` is None where it is sensitive."""
 
@@ -76,7 +67,6 @@ class ConfigEntry:
     source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
     is_read_only: bool = False
     is_sensitive: bool = False
-    synonyms: tuple[ConfigSynonym, ...] = ()
 
     @property
     def is_default(self) -> bool:

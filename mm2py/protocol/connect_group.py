@@ -19,9 +19,6 @@ PROTOCOL_TYPE: Final = "connect"
 PROTOCOL_VERSIONS: Final = {"sessioned": 2, "compatible": 1, "default": 0}
 """Group protocols in Connect's order of preference, with the version of each."""
 
-CONNECT_PROTOCOLS: Final = ("sessioned", "compatible", "eager")
-"""Values of ``connect.protocol``: the newest protocol that is offered."""
-
 CONFIG_MISMATCH: Final = 1
 """Error of an assignment whose leader could not read the config topic far enough."""
 
@@ -80,7 +77,7 @@ def offers(connect_protocol: str, metadata: WorkerMetadata) -> tuple[GroupProtoc
     The coordinator picks a name that all members offer, so one of Java's means that a member is not ours.
 
     Raises:
-        ValueError: ``connect_protocol`` is none of ``CONNECT_PROTOCOLS``.
+        ValueError: ``connect_protocol`` is no value of ``connect.protocol``.
     """
     if connect_protocol not in _OFFERED:
         raise ValueError(f"no Connect protocol: {connect_protocol}")

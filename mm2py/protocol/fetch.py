@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.protocol.wire import (
     INT32,
     compact_string,
     read_compact_string,
-    read_node_endpoints,
     read_string,
     read_tags,
     read_unsigned,
@@ -105,7 +104,6 @@ class FetchResponse:
     error_code: int
     session_id: int
     partitions: list[FetchedPartition]
-    node_endpoints: tuple[BrokerNode, ...] = ()
 
 
 def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
@@ -225,9 +223,7 @@ def _flexible(version: int, body: memoryview) -> FetchResponse:
         for _ in range(partitions - 1):
             position = _flexible_partition(body, position, (name, topic_id), answer.partitions)
         position = skip_tags(body, position)
-    tags, _ = read_tags(body, position)
-    if 0 in tags:
-        answer.node_endpoints = read_node_endpoints(tags[0])
+    skip_tags(body, position)
     return answer
 
 

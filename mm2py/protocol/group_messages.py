@@ -104,7 +104,6 @@ def join_group(
     protocols: Sequence[GroupProtocol],
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
-    group_instance_id: str | None = None,
 ) -> Call[JoinResult]:
     """Join a group; the first attempt has no member id and is answered with error 79 and a new one (KIP-394)."""
     required(group_id, "group")
@@ -118,7 +117,7 @@ def join_group(
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             member_id=member_id,
-            group_instance_id=group_instance_id,
+            group_instance_id=None,
             protocol_type=protocol_type,
             protocols=[
                 consumer_schema.JoinGroupRequest.JoinGroupRequestProtocol(
@@ -136,15 +135,10 @@ def join_group(
             answer.protocol_name or "",
             answer.leader,
             answer.member_id,
-            tuple(
-                JoinedMember(m.member_id, m.group_instance_id, bytes(m.metadata))
-                for m in answer.members
-            ),
-            answer.skip_assignment,
+            tuple(JoinedMember(m.member_id, bytes(m.metadata)) for m in answer.members),
         )
 
-    low = 1 if group_instance_id is None else 5  # v5: static members (KIP-345)
-    return schema_call(request, consumer_schema.JoinGroupResponse, convert, (low, 9))
+    return schema_call(request, consumer_schema.JoinGroupResponse, convert, (1, 9))
 
 
 def sync_group(
@@ -155,7 +149,6 @@ def sync_group(
     protocol_type: str,
     protocol_name: str,
     assignments: Mapping[str, bytes] | None = None,
-    group_instance_id: str | None = None,
 ) -> Call[SyncResult]:
     """Send the leader's assignments (followers: none) and receive the member's own."""
     required(group_id, "group")
@@ -166,7 +159,7 @@ def sync_group(
             group_id=group_id,
             generation_id=generation_id,
             member_id=member_id,
-            group_instance_id=group_instance_id,
+            group_instance_id=None,
             protocol_type=protocol_type,
             protocol_name=protocol_name,
             assignments=[
@@ -178,15 +171,12 @@ def sync_group(
         )
 
     def convert(answer: consumer_schema.SyncGroupResponse) -> SyncResult:
-        return SyncResult(answer.error_code, answer.protocol_name or "", bytes(answer.assignment))
+        return SyncResult(answer.error_code, bytes(answer.assignment))
 
-    low = 0 if group_instance_id is None else 3
-    return schema_call(request, consumer_schema.SyncGroupResponse, convert, (low, 5))
+    return schema_call(request, consumer_schema.SyncGroupResponse, convert, (0, 5))
 
 
-def heartbeat(
-    group_id: str, generation_id: int, member_id: str, *, group_instance_id: str | None = None
-) -> Call[int]:
+def heartbeat(group_id: str, generation_id: int, member_id: str) -> Call[int]:
     """Keep a membership alive; the result is the error code (27: a rebalance is in progress)."""
     required(group_id, "group")
     required(member_id, "member id")
@@ -196,17 +186,16 @@ def heartbeat(
             group_id=group_id,
             generation_id=generation_id,
             member_id=member_id,
-            group_instance_id=group_instance_id,
+            group_instance_id=None,
         )
 
     def convert(answer: consumer_schema.HeartbeatResponse) -> int:
         return answer.error_code
 
-    low = 0 if group_instance_id is None else 3
-    return schema_call(request, consumer_schema.HeartbeatResponse, convert, (low, 4))
+    return schema_call(request, consumer_schema.HeartbeatResponse, convert, (0, 4))
 
 
-def leave_group(group_id: str, member_id: str, *, reason: str | None = None) -> Call[int]:
+def leave_group(group_id: str, member_id: str) -> Call[int]:
     """Leave a group; the result is the first error code of the request or the member."""
     required(group_id, "group")
     required(member_id, "member id")
@@ -216,7 +205,7 @@ def leave_group(group_id: str, member_id: str, *, reason: str | None = None) -> 
             group_id=group_id,
             member_id=member_id,
             members=[
-                consumer_schema.LeaveGroupRequest.MemberIdentity(member_id=member_id, reason=reason)
+                consumer_schema.LeaveGroupRequest.MemberIdentity(member_id=member_id, reason=None)
             ],
         )
 
@@ -250,7 +239,6 @@ def describe_groups(
                 tuple(
                     GroupMember(
                         member.member_id,
-                        member.group_instance_id,
                         member.client_id,
                         member.client_host,
                         bytes(member.member_metadata),
@@ -321,11 +309,11 @@ def delete_offsets(
     return schema_call(request, consumer_schema.OffsetDeleteResponse, convert, (0, 0))
 
 
-def list_groups(states: Sequence[str] = (), types: Sequence[str] = ()) -> Call[ListedGroups]:
-    """List the groups that one broker coordinates, all or those in ``states`` (v4+) or of ``types`` (v5+)."""
+def list_groups(types: Sequence[str] = ()) -> Call[ListedGroups]:
+    """List the groups that one broker coordinates, all or those of ``types`` (v5+)."""
 
     def request() -> admin_schema.ListGroupsRequest:
-        return admin_schema.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        return admin_schema.ListGroupsRequest(states_filter=[], types_filter=list(types))
 
     def convert(answer: admin_schema.ListGroupsResponse) -> ListedGroups:
         return ListedGroups(
@@ -336,55 +324,29 @@ def list_groups(states: Sequence[str] = (), types: Sequence[str] = ()) -> Call[L
             ),
         )
 
-    low = 5 if types else 4 if states else 0
-    return schema_call(request, admin_schema.ListGroupsResponse, convert, (low, 5))
+    return schema_call(request, admin_schema.ListGroupsResponse, convert, (5 if types else 0, 5))
 
 
-def offset_fetch(
-    group_id: str,
-    partitions: Sequence[TopicPartition] | None = None,
-    *,
-    require_stable: bool = False,
-) -> Call[FetchedOffsets]:
-    """Read a group's committed offsets; None means all that it has."""
+def offset_fetch(group_id: str) -> Call[FetchedOffsets]:
+    """Read all of a group's committed offsets."""
     required(group_id, "group")
-    topics = (
-        None
-        if partitions is None
-        else by_topic((required(tp.topic, "topic"), tp.partition) for tp in partitions)
-    )
 
     def request() -> consumer_schema.OffsetFetchRequest:
         # The library drops ``groups`` below v8 and ``topics`` from v8 on, so both are given;
         # an empty list would mean "no partitions".
         kind = consumer_schema.OffsetFetchRequest
-        group = kind.OffsetFetchRequestGroup
         return kind(
             group_id=group_id,
-            topics=None
-            if topics is None
-            else [
-                kind.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-                for name, indexes in topics
-            ],
+            topics=None,
             groups=[
-                group(
-                    group_id=group_id,
-                    member_id=None,
-                    member_epoch=-1,
-                    topics=None
-                    if topics is None
-                    else [
-                        group.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
-                        for name, indexes in topics
-                    ],
+                kind.OffsetFetchRequestGroup(
+                    group_id=group_id, member_id=None, member_epoch=-1, topics=None
                 )
             ],
-            require_stable=require_stable,
+            require_stable=False,
         )
 
-    low = 7 if require_stable else 2 if topics is None else 1
-    return schema_call(request, consumer_schema.OffsetFetchResponse, _fetched_offsets, (low, 9))
+    return schema_call(request, consumer_schema.OffsetFetchResponse, _fetched_offsets, (2, 9))
 
 
 def _fetched_offsets(answer: consumer_schema.OffsetFetchResponse) -> FetchedOffsets:

@@ -42,7 +42,6 @@ class JoinedMember:
     """A member as the leader sees it."""
 
     member_id: str
-    group_instance_id: str | None
     metadata: bytes
 
 
@@ -56,7 +55,6 @@ class JoinResult:
     leader: str
     member_id: str
     members: tuple[JoinedMember, ...]
-    skip_assignment: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,6 @@ class SyncResult:
     """Answer to SyncGroup: this member's assignment."""
 
     error_code: int
-    protocol_name: str
     assignment: bytes
 
 
@@ -73,7 +70,6 @@ class GroupMember:
     """A member as DescribeGroups shows it."""
 
     member_id: str
-    group_instance_id: str | None
     client_id: str
     client_host: str
     metadata: bytes

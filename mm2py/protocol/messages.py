@@ -6,6 +6,7 @@ Builders validate what the schema library does not. Fetch and Produce are hand-w
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mm2py.protocol.call import Call
 from mm2py.protocol.schema import (
@@ -23,20 +24,22 @@ from mm2py.protocol.topics import (
     ApiVersionsResult,
     BrokerNode,
     CreatedTopic,
-    DeletedRecords,
     EpochEnd,
     EpochQuery,
-    FinalizedFeature,
     ListedOffset,
     MetadataResult,
     NamedError,
     NewTopic,
     OffsetQuery,
     PartitionMetadata,
+    PartitionOutcome,
     ProducerIdResult,
     TopicMetadata,
 )
 from mm2py.types import TopicPartition
+
+_TIMEOUT_MS: Final = 30_000
+"""How long a broker may take; the request itself may time out before."""
 
 _SOFTWARE = ("mm2py", "0.1.0")
 
@@ -51,10 +54,7 @@ def api_versions() -> Call[ApiVersionsResult]:
         return ApiVersionsResult(
             answer.error_code,
             {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys},
-            tuple(
-                FinalizedFeature(f.name, f.min_version_level, f.max_version_level)
-                for f in answer.finalized_features or ()
-            ),
+            {f.name: f.max_version_level for f in answer.finalized_features or ()},
             answer.throttle_time_ms,
         )
 
@@ -112,8 +112,6 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
                     part.partition_index,
                     part.leader_id,
                     part.leader_epoch,
-                    tuple(part.replica_nodes),
-                    tuple(part.isr_nodes),
                     part.error_code,
                 )
                 for part in topic.partitions
@@ -135,7 +133,7 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
 
 
 def list_offsets(
-    queries: Iterable[OffsetQuery], *, isolation_level: int = 0, timeout_ms: int = 30_000
+    queries: Iterable[OffsetQuery], *, isolation_level: int = 0
 ) -> Call[tuple[ListedOffset, ...]]:
     """Look up offsets by time; ``isolation_level`` 1 makes LATEST the last stable offset."""
     topics = by_topic((required(query.topic, "topic"), query) for query in queries)
@@ -159,7 +157,7 @@ def list_offsets(
                 )
                 for topic, asked in topics
             ],
-            timeout_ms=timeout_ms,
+            timeout_ms=_TIMEOUT_MS,
         )
 
     def convert(answer: consumer_schema.ListOffsetsResponse) -> tuple[ListedOffset, ...]:
@@ -226,7 +224,7 @@ def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEn
 
 
 def create_topics(
-    topics: Sequence[NewTopic], *, timeout_ms: int = 30_000, validate_only: bool = False
+    topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> Call[tuple[CreatedTopic, ...]]:
     """Create topics with explicit configs; counts of -1 are the broker's defaults."""
     for topic in topics:
@@ -251,7 +249,7 @@ def create_topics(
                 )
                 for topic in topics
             ],
-            timeout_ms=timeout_ms,
+            timeout_ms=_TIMEOUT_MS,
             validate_only=validate_only,
         )
 
@@ -276,9 +274,7 @@ def create_topics(
     )
 
 
-def create_partitions(
-    totals: Mapping[str, int], *, timeout_ms: int = 30_000, validate_only: bool = False
-) -> Call[tuple[NamedError, ...]]:
+def create_partitions(totals: Mapping[str, int]) -> Call[tuple[NamedError, ...]]:
     """Raise topics to the given total number of partitions."""
     named = [(required(topic, "topic"), total) for topic, total in totals.items()]
 
@@ -290,8 +286,8 @@ def create_partitions(
                 )
                 for topic, total in named
             ],
-            timeout_ms=timeout_ms,
-            validate_only=validate_only,
+            timeout_ms=_TIMEOUT_MS,
+            validate_only=False,
         )
 
     def convert(answer: admin_schema.CreatePartitionsResponse) -> tuple[NamedError, ...]:
@@ -303,31 +299,7 @@ def create_partitions(
     return schema_call(request, admin_schema.CreatePartitionsResponse, convert, (0, 3))
 
 
-def delete_topics(
-    topics: Sequence[str], *, timeout_ms: int = 30_000
-) -> Call[tuple[NamedError, ...]]:
-    """Delete topics by name."""
-    names = [required(topic, "topic") for topic in topics]
-
-    def request() -> admin_schema.DeleteTopicsRequest:
-        return admin_schema.DeleteTopicsRequest(
-            topics=[admin_schema.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
-            topic_names=names,
-            timeout_ms=timeout_ms,
-        )
-
-    def convert(answer: admin_schema.DeleteTopicsResponse) -> tuple[NamedError, ...]:
-        return tuple(
-            NamedError(topic.name or "", topic.error_code, topic.error_message or "")
-            for topic in answer.responses
-        )
-
-    return schema_call(request, admin_schema.DeleteTopicsResponse, convert, (1, 6))
-
-
-def delete_records(
-    before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
-) -> Call[tuple[DeletedRecords, ...]]:
+def delete_records(before: Mapping[TopicPartition, int]) -> Call[tuple[PartitionOutcome, ...]]:
     """Delete records below an offset per partition; -1 means up to the high watermark."""
     topics = by_topic((required(tp.topic, "topic"), (tp, low)) for tp, low in before.items())
 
@@ -344,12 +316,12 @@ def delete_records(
                 )
                 for topic, parts in topics
             ],
-            timeout_ms=timeout_ms,
+            timeout_ms=_TIMEOUT_MS,
         )
 
-    def convert(answer: admin_schema.DeleteRecordsResponse) -> tuple[DeletedRecords, ...]:
+    def convert(answer: admin_schema.DeleteRecordsResponse) -> tuple[PartitionOutcome, ...]:
         return tuple(
-            DeletedRecords(topic.name, part.partition_index, part.low_watermark, part.error_code)
+            PartitionOutcome(topic.name, part.partition_index, part.error_code)
             for topic in answer.topics
             for part in topic.partitions
         )

@@ -1,22 +1,20 @@
-"""Produce, hand-written for v3 to v13: batches are sent from the memory they are in.
+"""Produce, hand-written for v3 to v12, which name topics by name: batches are sent from the memory they are in.
 
-Flow: entries -> ``encode_produce`` -> an iovec whose batch buffers are not copied; response ->
-``decode_produce`` -> one ``ProducedPartition`` per entry, in the broker's order (match by partition).
+Flow: batches -> ``encode_produce`` -> an iovec whose batch buffers are not copied; response ->
+``decode_produce`` -> one ``ProducedPartition`` per batch, in the broker's order (match by partition).
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from struct import Struct
 from typing import Final, TypeAlias
 
-from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
 from mm2py.protocol.wire import (
     INT32,
     compact_string,
     read_compact_string,
-    read_node_endpoints,
     read_string,
     read_tags,
     read_unsigned,
@@ -28,15 +26,10 @@ from mm2py.protocol.wire import (
 )
 
 PRODUCE_KEY: Final = 0
-PRODUCE_VERSIONS: Final = (3, 13)
-"""v13 names topics by id (KIP-516); v12 is the last by name."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-ProduceEntry: TypeAlias = tuple[str, bytes, int, bytearray | memoryview]
-"""Topic, topic id (16 bytes; used from v13 on), partition, exactly one signed batch."""
 
 _FLEXIBLE: Final = 9
-_BY_ID: Final = 13
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _PARTITION_SIZE: Final = Struct(">ii")
 _RESULT: Final = Struct(">ihqq")  # partition, error, base offset, log append time (v2+)
@@ -56,14 +49,13 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """Outcome of one batch; ``topic`` is empty from v13 on, ``topic_id`` zero before.
+    """Outcome of one batch.
 
     ``log_append_time`` other than -1 on a CREATE_TIME topic marks a duplicate that the broker recognised by its
     sequences: it then answers with the offset of the batch that is in the log.
     """
 
     topic: str
-    topic_id: bytes
     partition: int
     error_code: int
     base_offset: int
@@ -80,40 +72,35 @@ class ProduceResponse:
 
     throttle_ms: int
     partitions: list[ProducedPartition]
-    node_endpoints: tuple[BrokerNode, ...] = ()
 
 
 def encode_produce(
     version: int,
     correlation_id: int,
     client_id: str,
-    entries: Sequence[ProduceEntry],
+    batches: Mapping[tuple[str, int], bytearray | memoryview],
     *,
     transactional_id: str | None = None,
-    acks: int = -1,
     timeout_ms: int = 30_000,
 ) -> list[Buffer]:
-    """Return the framed request as an iovec; ``entries`` may come in any order.
+    """Return the framed request as an iovec; ``batches`` has one signed batch by topic and partition.
 
-    Raises:
-        ValueError: a partition is named twice: a broker collects the request into a map by partition, so it would
-            store only the last batch and answer once.
+    All in-sync replicas acknowledge it (``acks`` of -1).
     """
     flexible = version >= _FLEXIBLE
-    topics = _grouped(entries, by_id=version >= _BY_ID)
+    topics: dict[str, dict[int, bytearray | memoryview]] = {}
+    for (topic, partition), data in batches.items():
+        topics.setdefault(topic, {})[partition] = data
     head = request_header(PRODUCE_KEY, version, correlation_id, client_id, flexible=flexible)
     head += compact_string(transactional_id) if flexible else string(transactional_id)
-    head += _ACKS_TIMEOUT.pack(acks, timeout_ms)
+    head += _ACKS_TIMEOUT.pack(-1, timeout_ms)
     head += unsigned(len(topics) + 1) if flexible else INT32.pack(len(topics))
     first, size = head, 0
     parts: list[Buffer] = []
-    for name, batches in topics.items():
-        if isinstance(name, bytes):
-            head += name
-        else:
-            head += compact_string(name) if flexible else string(name)
-        head += unsigned(len(batches) + 1) if flexible else INT32.pack(len(batches))
-        for partition, data in batches.items():
+    for name, of_topic in topics.items():
+        head += compact_string(name) if flexible else string(name)
+        head += unsigned(len(of_topic) + 1) if flexible else INT32.pack(len(of_topic))
+        for partition, data in of_topic.items():
             length = len(data)
             if flexible:
                 head += INT32.pack(partition) + unsigned(length + 1)
@@ -134,29 +121,13 @@ def encode_produce(
     return parts
 
 
-def _grouped(
-    entries: Sequence[ProduceEntry], *, by_id: bool
-) -> dict[str | bytes, dict[int, bytearray | memoryview]]:
-    topics: dict[str | bytes, dict[int, bytearray | memoryview]] = {}
-    for topic, topic_id, partition, data in entries:
-        key = topic_id if by_id else topic
-        batches = topics.get(key)
-        if batches is None:
-            topics[key] = {partition: data}
-        elif partition in batches:
-            raise ValueError(f"{topic}-{partition} stands twice in one Produce request")
-        else:
-            batches[partition] = data
-    return topics
-
-
 def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, int], int]] | None:
     """Return ((topic, partition), base offset) of each batch of an answer in which nothing was refused.
 
-    None when there is more to read: an error, a message, throttling, or a version that is not flexible or names topics by
-    id; ``decode_produce`` reads those. One unpack per topic instead of one object per partition.
+    None when there is more to read: an error, a message, throttling, or a version that is not flexible; ``decode_produce``
+    reads those. One unpack per topic instead of one object per partition.
     """
-    if not _FLEXIBLE <= version < _BY_ID or len(body) < 2 or body[0]:
+    if version < _FLEXIBLE or len(body) < 2 or body[0]:
         return None
     counts: list[tuple[tuple[str, int], int]] = []
     try:
@@ -195,26 +166,20 @@ def decode_produce(version: int, body: memoryview) -> ProduceResponse:
         ProtocolError: the bytes are not an answer of this version.
     """
     try:
-        return _flexible(version, body) if version >= _FLEXIBLE else _classic(version, body)
+        return _flexible(body) if version >= _FLEXIBLE else _classic(version, body)
     except (struct.error, IndexError, ValueError) as error:
         raise truncated("Produce", version, error) from error
 
 
-def _flexible(version: int, body: memoryview) -> ProduceResponse:
+def _flexible(body: memoryview) -> ProduceResponse:
     unpack, fixed = _RESULT_WITH_START.unpack_from, _RESULT_WITH_START.size
     topics, position = read_unsigned(body, skip_tags(body, 0))
     answered: list[ProducedPartition] = []
     for _ in range(topics - 1):
-        name, topic_id = "", NO_TOPIC_ID
-        if version >= _BY_ID:
-            topic_id = bytes(body[position : position + 16])
-            position += 16
-        else:
-            text, position = read_compact_string(body, position)
-            name = text or ""
+        name, position = read_compact_string(body, position)
         partitions, position = read_unsigned(body, position)
         for _ in range(partitions - 1):
-            produced = ProducedPartition(name, topic_id, *unpack(body, position))
+            produced = ProducedPartition(name or "", *unpack(body, position))
             position += fixed
             answered.append(produced)
             if body[position : position + 3].tobytes() == _PLAIN_TAIL:
@@ -223,8 +188,8 @@ def _flexible(version: int, body: memoryview) -> ProduceResponse:
                 position = _flexible_tail(body, position, produced)
         position = skip_tags(body, position)
     throttle = INT32.unpack_from(body, position)[0]
-    tags, _ = read_tags(body, position + 4)
-    return ProduceResponse(throttle, answered, read_node_endpoints(tags[0]) if 0 in tags else ())
+    skip_tags(body, position + 4)
+    return ProduceResponse(throttle, answered)
 
 
 def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition) -> int:
@@ -256,7 +221,7 @@ def _classic(version: int, body: memoryview) -> ProduceResponse:
             index, code, base, appended, *start = layout.unpack_from(body, position)
             position += layout.size
             produced = ProducedPartition(
-                name or "", NO_TOPIC_ID, index, code, base, appended, start[0] if start else -1
+                name or "", index, code, base, appended, start[0] if start else -1
             )
             answered.append(produced)
             if version >= 8:

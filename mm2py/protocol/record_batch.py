@@ -26,7 +26,6 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
-DELETE_HORIZON_FLAG: Final = 0x40
 
 CRC: Final = Struct(">I")
 CRC_OFFSET: Final = 17

@@ -71,31 +71,13 @@ class EpochEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRecords:
-    """Log start of a partition after DeleteRecords."""
-
-    topic: str
-    partition: int
-    low_watermark: int
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class FinalizedFeature:
-    """A feature level that the whole cluster runs at."""
-
-    name: str
-    min_level: int
-    max_level: int
-
-
-@dataclass(frozen=True, slots=True)
 class ApiVersionsResult:
     """Versions that one broker supports: API key -> (lowest, highest)."""
 
     error_code: int
     versions: Mapping[int, tuple[int, int]]
-    finalized_features: tuple[FinalizedFeature, ...]
+    features: Mapping[str, int]
+    """Levels that the whole cluster runs at."""
     throttle_ms: int
 
 
@@ -134,8 +116,6 @@ class PartitionMetadata:
     partition: int
     leader: int
     leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
     error_code: int
 
 

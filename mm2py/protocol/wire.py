@@ -9,7 +9,6 @@ from struct import Struct, error
 from typing import Final
 
 from mm2py.errors import ProtocolError, UnsendableError
-from mm2py.protocol.topics import BrokerNode
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
@@ -149,20 +148,6 @@ def read_tags(body: memoryview, position: int) -> tuple[dict[int, memoryview], i
     if position > len(body):
         raise IndexError("a tagged field runs over the end of its message")
     return tags, position
-
-
-def read_node_endpoints(section: memoryview) -> tuple[BrokerNode, ...]:
-    """Read the node endpoints of a top-level tag (KIP-951)."""
-    count, position = read_unsigned(section, 0)
-    nodes: list[BrokerNode] = []
-    for _ in range(count - 1):
-        node_id = INT32.unpack_from(section, position)[0]
-        host, position = read_compact_string(section, position + 4)
-        port = INT32.unpack_from(section, position)[0]
-        rack, position = read_compact_string(section, position + 4)
-        position = skip_tags(section, position)
-        nodes.append(BrokerNode(node_id, host or "", port, rack))
-    return tuple(nodes)
 
 
 def request_header(

@@ -18,8 +18,8 @@ from pydantic import (
 
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError
-from mm2py.flows.changes import FLOW
 from mm2py.flows.edits import Patches
+from mm2py.flows.patch_rules import FLOW
 from mm2py.mirror.backfills import Order
 from mm2py.mirror.start_positions import parse_boundary
 from mm2py.rest.answers import UNPROCESSABLE

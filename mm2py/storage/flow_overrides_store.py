@@ -17,8 +17,6 @@ from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, Retriabl
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
-    OverrideEntry,
-    Presence,
     Revision,
     UnknownFlowRecord,
     decode_flow_record,
@@ -85,7 +83,8 @@ class FlowOverridesStore:
         self._clock = clock
         self._names_a_secret = names_a_secret
         self._write_s = write_s
-        self._state = FlowState(connectors, names_a_secret, by_file=by_file)
+        self.state: Final = FlowState(connectors, names_a_secret, by_file=by_file)
+        """Of what was read: file and changes; only this store changes it."""
         self._newer: dict[str, str] = {}
         """Keys of settings that only a newer version can read, and why."""
         self._damaged: dict[str, str] = {}
@@ -103,7 +102,7 @@ class FlowOverridesStore:
 
     async def start(self) -> None:
         self._live = False
-        self._state.clear()
+        self.state.clear()
         self._newer.clear()
         self._damaged.clear()
         await self._table.start(self._read)
@@ -148,14 +147,14 @@ class FlowOverridesStore:
 
     def effective(self) -> Configs:
         """Return file and overrides by connector; none of a flow that does not exist."""
-        return self._configs(self._state.picture())
+        return self._configs(self.state.picture())
 
     async def refresh(self, timeout_s: float) -> None:
         """Read the topic to its end of now; ``RequestTimedOutError``."""
         await self._table.read_to_end(timeout_s)
 
     def held(self) -> frozenset[TopicPartition]:
-        return self._state.held
+        return self.state.held
 
     async def record(
         self,
@@ -171,7 +170,7 @@ class FlowOverridesStore:
             ConfigError: as ``edit``, or the flow was deleted.
             RequestTimedOutError: the outcome is unknown.
         """
-        if not self._state.present:
+        if not self.state.present:
             if after is None:
                 return  # the end of the flow has it
             raise ConfigError(
@@ -179,7 +178,7 @@ class FlowOverridesStore:
                 remedy="create the flow with POST /flows",
             )
         action = "delete" if after is None else "create" if before is None else "change"
-        file = self._state.file
+        file = self.state.file
         await self.edit(action, name, lambda now: now.with_config(name, after, file), actor=actor)
 
     # ---- what /flows sees and does beyond
@@ -189,40 +188,13 @@ class FlowOverridesStore:
         """Whether the topic has been read."""
         return self._live
 
-    @property
-    def present(self) -> bool:
-        """Whether there is such a flow; before the topic was read, by the file."""
-        return self._state.present
-
-    @property
-    def presence(self) -> Presence | None:
-        """What was changed of the flow over REST; None: nothing, the file counts."""
-        return self._state.presence
-
-    @property
-    def revision(self) -> int:
-        """Number of the newest change; 0 for none."""
-        return self._state.revision
-
-    def picture(self) -> FlowPicture:
-        """Return everything in force."""
-        return self._state.picture()
-
-    def picture_at(self, revision: int) -> FlowPicture | None:
-        """Return what was in force after a revision, None where the history does not reach it."""
-        return self._state.at(revision)
-
-    def would_be_present(self, picture: FlowPicture) -> bool:
-        """Tell whether there would be a flow."""
-        return self._state.is_present(picture.presence)
-
     def preview(self, edit: Edit) -> tuple[Change, ...]:
         """Return what an edit would change.
 
         Raises:
             ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
         """
-        return self._state.changes(self._edited(edit))
+        return self.state.changes(self._edited(edit))
 
     async def edit(
         self,
@@ -242,7 +214,7 @@ class FlowOverridesStore:
             RequestTimedOutError: the outcome is unknown.
         """
         async with self._writing:
-            before, after = self._state.picture(), self._edited(edit)
+            before, after = self.state.picture(), self._edited(edit)
             # Listeners act on whole changes, and only on those that are kept.
             with self._news_held():
                 number = await self._record(action, target, after, actor, notes)
@@ -252,7 +224,7 @@ class FlowOverridesStore:
 
     def refuse_secrets(self, name: str, after: Mapping[str, str]) -> None:
         """Raise ``ConfigError`` for a config that holds a secret which the file does not."""
-        file = self._state.file.get(name, {})
+        file = self.state.file.get(name, {})
         for prop, value in after.items():
             plain = value != file.get(prop) and not is_placeholder(value)
             if plain and self._names_a_secret(prop):
@@ -264,7 +236,7 @@ class FlowOverridesStore:
     def _refuse_without_cluster(self, name: str, after: Mapping[str, str]) -> None:
         left_out = [
             prop
-            for prop in self._state.file.get(name, {})
+            for prop in self.state.file.get(name, {})
             if prop not in after and reaches_a_cluster(prop)
         ]
         if left_out:
@@ -273,38 +245,10 @@ class FlowOverridesStore:
                 remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
             )
 
-    def file_config(self, name: str) -> Mapping[str, str] | None:
-        """Return the file's config of a connector, None where it has none of that name."""
-        return self._state.file.get(name)
-
-    def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
-        """Return the overrides of a connector by property."""
-        return self._state.overrides(connector)
-
-    def orphans(self) -> Sequence[str]:
-        """Return changed properties that are not in force, as the flow has no such connector."""
-        return self._state.orphans()
-
-    def history(self) -> tuple[HistoryEntry, ...]:
-        """Return who changed what, newest first."""
-        return self._state.history()
-
-    async def hold(self, partition: TopicPartition, *, paused: bool, actor: str) -> None:
-        """Pause or resume one source partition, or with number -1 a whole topic.
-
-        To resume a topic resumes its partitions too. ``RequestTimedOutError``: the outcome is unknown.
-        """
-        await self.edit(
-            "pause" if paused else "resume",
-            _named(partition),
-            held_edit(partition, paused=paused),
-            actor=actor,
-        )
-
     # ---- changes as records
 
     def _configs(self, picture: FlowPicture) -> Configs:
-        return picture.configs if self._state.is_present(picture.presence) else {}
+        return picture.configs if self.state.is_present(picture.presence) else {}
 
     async def _record(
         self,
@@ -314,11 +258,11 @@ class FlowOverridesStore:
         actor: str,
         notes: Sequence[Change] | None = None,
     ) -> int | None:
-        changes = self._state.changes(after)
+        changes = self.state.changes(after)
         if not changes and notes is None:
             return None
         revision = self._next(actor)
-        puts = self._state.puts(after, revision) if changes else {}
+        puts = self.state.puts(after, revision) if changes else {}
         await self._write(puts, action, target, (*changes, *(notes or ())), revision)
         return revision.number
 
@@ -346,10 +290,10 @@ class FlowOverridesStore:
                 self._tell()
 
     def _next(self, actor: str) -> Revision:
-        return Revision(number=self._state.revision + 1, by=actor, at_ms=self._clock.now_ms())
+        return Revision(number=self.state.revision + 1, by=actor, at_ms=self._clock.now_ms())
 
     def _edited(self, edit: Edit) -> FlowPicture:
-        before = self._state.picture()
+        before = self.state.picture()
         after = edit(before)
         for name, config in after.configs.items():
             if config != before.configs.get(name):
@@ -368,7 +312,7 @@ class FlowOverridesStore:
         revision: Revision,
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
-        old = self.history()[HISTORY_KEPT - 1 :]
+        old = self.state.history()[HISTORY_KEPT - 1 :]
         records: Puts = {
             **puts,
             flow_record_key(line): line,
@@ -399,7 +343,7 @@ class FlowOverridesStore:
         self._newer.pop(key, None)
         self._damaged.pop(key, None)
         if record.value is None:
-            entry = self._state.take(key, None)
+            entry = self.state.take(key, None)
         else:
             decoded = decode_flow_record(record.key, record.value)
             if isinstance(decoded, UnknownFlowRecord) and decoded.newer:
@@ -416,7 +360,7 @@ class FlowOverridesStore:
                 if is_setting(key):
                     self._damaged[key] = decoded.reason
                 return
-            entry = self._state.take(key, decoded)
+            entry = self.state.take(key, decoded)
         if entry is None or isinstance(entry, HistoryEntry):
             return
         if self._holding_news:
@@ -442,7 +386,3 @@ def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:
         return replace(now, held=frozenset(kept))
 
     return edit
-
-
-def _named(partition: TopicPartition) -> str:
-    return partition.topic if partition.partition < 0 else str(partition)

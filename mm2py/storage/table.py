@@ -128,7 +128,8 @@ class KafkaTable:
         self._reader: LogReader | None = None
         self._tail: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
-        self._unanswered: set[asyncio.Future[int]] = set()
+        self._unanswered: dict[asyncio.Future[int], asyncio.TimerHandle] = {}
+        """Posts, and when their topic is looked for."""
         self._restoring: asyncio.Task[None] | None = None
 
     @property
@@ -188,11 +189,11 @@ class KafkaTable:
 
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._unanswered.add(answer)
         answer.add_done_callback(self._answered)
         if self._reader is None:
             answer.set_exception(self._closed())
             return answer
+        self._watch(answer)
         batches = self._by_partition(entries)
         first, left = next(iter(batches)), len(batches)
         first_offset = -1
@@ -217,12 +218,11 @@ class KafkaTable:
             for partition, records in batches.items()
         ]
         answer.add_done_callback(partial(self._ended, posts))
-        self._watch(answer)
         return answer
 
     def _watch(self, answer: "asyncio.Future[int]") -> None:
-        timer = asyncio.get_running_loop().call_later(WAITS_S, self._waits, answer)
-        answer.add_done_callback(lambda _: timer.cancel())
+        loop = asyncio.get_running_loop()
+        self._unanswered[answer] = loop.call_later(WAITS_S, self._waits, answer)
 
     def _waits(self, answer: "asyncio.Future[int]") -> None:
         self._look_for_topic()
@@ -258,7 +258,9 @@ class KafkaTable:
         return batches
 
     def _answered(self, answer: "asyncio.Future[int]") -> None:
-        self._unanswered.discard(answer)
+        timer = self._unanswered.pop(answer, None)
+        if timer is not None:
+            timer.cancel()
         if not answer.cancelled():
             answer.exception()  # a caller that does not wait has no use for the error
 

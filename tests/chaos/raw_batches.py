@@ -13,7 +13,6 @@ from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 from tests.kit.kafka.region import KafkaAddress, Region
 
@@ -62,9 +61,8 @@ async def _write_raw(
         for data in batches:
             sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
             number = connection.next_correlation_id()
-            entry = (tp.topic, NO_TOPIC_ID, tp.partition, data)
             answer = await connection.exchange(
-                encode_produce(version, number, "raw", [entry]),
+                encode_produce(version, number, "raw", {(tp.topic, tp.partition): data}),
                 number,
                 lambda body, _lease: decode_produce(version, body),
             )

@@ -50,7 +50,7 @@ async def test_twenty_random_cuts_are_twenty_gaps_with_their_exact_ranges(setup:
 
     await write()
     async with reading(setup.a, COMMITTED) as found:
-        await found.fetcher.assign(dict.fromkeys(tps, 0))
+        found.fetcher.add(dict.fromkeys(tps, 0))
         await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
         assert found.gaps == []
         await found.hold(tps)
@@ -73,7 +73,7 @@ async def test_a_topic_recreated_under_the_same_name_is_copied_from_its_beginnin
     tp = TopicPartition(setup.topic("again"), 0)
     await produce(setup.a, tp, range(20))
     async with reading(setup.a) as found:
-        await found.fetcher.assign({tp: 0})
+        found.fetcher.add({tp: 0})
         await found.until(lambda: found.fetcher.position(tp) == 20)
         old = found.fetcher.incarnation(tp)
         await asyncio.to_thread(delete_topic, setup.a, tp.topic)
@@ -84,7 +84,7 @@ async def test_a_topic_recreated_under_the_same_name_is_copied_from_its_beginnin
         assert found.gaps == [(20, 19, "recreated")]
     # The same after a restart, for who kept the topic id beside the position.
     async with reading(setup.a) as found:
-        await found.fetcher.assign({tp: 20}, topic_ids={tp: old})
+        found.fetcher.add({tp: 20}, topic_ids={tp: old})
         await found.until(lambda: found.fetcher.position(tp) == 50)
         assert found.values[tp] == [str(n) for n in range(1000, 1050)]
         assert found.gaps == [(20, 19, "recreated")]
@@ -104,7 +104,7 @@ async def test_aborted_data_and_markers_leave_no_lag_and_no_gap(setup: Setup) ->
         transact, setup.a, tp, setup.unique("txn"), ["commit", "abort", "abort"]
     )
     async with reading(setup.a, COMMITTED) as found:
-        await found.fetcher.assign({tp: 0})
+        found.fetcher.add({tp: 0})
         await found.until(lambda: found.fetcher.lag(tp) == 0)
         # Three transactions of five records and one marker each; the last two were aborted.
         assert found.fetcher.position(tp) == 18
@@ -145,7 +145,7 @@ async def test_a_thousand_idle_partitions_cost_below_a_third_of_a_percent_of_a_c
         setup.create_topic(setup.a, topic, 500)
     tps = [TopicPartition(topic, index) for topic in topics for index in range(500)]
     async with reading(setup.a) as found:
-        await found.fetcher.assign(dict.fromkeys(tps, 0))
+        found.fetcher.add(dict.fromkeys(tps, 0))
         await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
         await found.take()
         used, began = time.thread_time(), time.monotonic()
@@ -200,7 +200,7 @@ async def test_data_is_read_from_the_own_rack_and_from_the_leader_when_that_node
         tp = create(racks, unique("near"), [1, 3])
         await produce(racks, tp, range(10))
         async with reading(racks, rack="rack-3", max_age_ms=1500) as found:
-            await found.fetcher.assign({tp: 0})
+            found.fetcher.add({tp: 0})
             await found.until(lambda: found.fetcher.position(tp) == 10)
             # Its leader may have answered until it knew how far that node is.
             await found.until(lambda: read_from(found) == {3}, 120)
@@ -227,7 +227,7 @@ async def test_an_unclean_election_is_a_truncation_with_its_exact_range(
         tp = create(racks, unique("unclean"), [1, 2], **config)
         await produce(racks, tp, range(5))
         async with reading(racks) as found:
-            await found.fetcher.assign({tp: 0})
+            found.fetcher.add({tp: 0})
             await found.until(lambda: found.fetcher.position(tp) == 5)
             await asyncio.to_thread(racks.node(2).kill)
             await produce(racks, tp, range(5, 20))  # acknowledged once node 2 is out of the ISR
@@ -287,7 +287,7 @@ async def test_all_partitions_of_a_dead_leader_are_read_again_soon_after_the_ele
     tps = await asyncio.to_thread(create_spread, region_three, topic)
     await asyncio.to_thread(write, region_three, topic)
     async with reading(region_three) as found:
-        await found.fetcher.assign(dict.fromkeys(tps, 0))
+        found.fetcher.add(dict.fromkeys(tps, 0))
         await found.until(lambda: len(found.values) == PARTITIONS)
         node = region_three.node(1)
         await asyncio.to_thread(node.freeze if dark else node.kill)

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.view_models import Direction, GroupPartitionView, TranslationView
 from mm2py.mirror.failovers import GroupMove
@@ -18,7 +19,6 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.open_flow import flow_plan
-from mm2py_workers.flow_target import SOURCE
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
@@ -81,7 +81,7 @@ async def planned_moves(flow: Flow) -> list[GroupMove]:
 async def shown(flow: Flow, source: TopicPartition) -> tuple[TranslationView, GroupPartitionView]:
     """Return what ``group translate`` and ``group describe`` show."""
     plan = flow_plan(flow.file, flow.name)
-    config = plan.resolve(plan.connectors[SOURCE])
+    config = plan.resolve(plan.connectors[SOURCE_NAME])
     async with FlowOffsets(plan.name, config, SYSTEM_CLOCK, has_checkpoints=True) as offsets:
         translated = await offsets.translate(source, 100, Direction.TO_TARGET)
         ((part,),) = [group.partitions for group in await offsets.groups(None, 10)]

@@ -19,6 +19,7 @@ from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
 from mm2py.runtime.herder.api import ConnectorState
+from mm2py.storage.flow_overrides_store import held_edit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
 from tests.integration import page_stage
@@ -56,6 +57,8 @@ from tests.unit.rest.rest_fakes import flow, state
 pytestmark = MARKS
 
 rig = page_stage.rig
+
+PAUSED = held_edit(TopicPartition("t", -1), paused=True)
 
 
 @pytest.fixture
@@ -228,7 +231,7 @@ async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
     async with served(public_app(rig.parts)) as url:
         await browser.open(f"{url}ui/")
         await browser.until(GOOD)
-        await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
+        await rig.stores[AB].edit("pause", "t", PAUSED, actor="ann")
         copying = partition("u", 0, 0)
         rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), copying))
         await ask_now(browser)
@@ -252,7 +255,7 @@ async def test_the_overview_names_a_flow_that_copies_nothing_and_a_cluster_that_
     async with served(public_app(rig.parts)) as url:
         await browser.open(f"{url}ui/")
         rig.herders[AB].show(partitions=(partition("t", 0, 9, state="PAUSED"),))
-        await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
+        await rig.stores[AB].edit("pause", "t", PAUSED, actor="ann")
         await browser.until_text("1 of 2 flows copies nothing: A->B.")
         assert not await browser.evaluate("document.querySelector('.verdict .good')")
         held = tuple(

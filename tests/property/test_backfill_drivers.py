@@ -15,7 +15,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill import BackfillDriver, new_job
 from mm2py_jobs.copy.plan import Plan
 from tests.property.effort import examples
 from tests.property.model_writer import Epochs, ModelWriter
@@ -91,7 +91,7 @@ class Racer:
         try:
             await self._driver.claim()
             plan = Plan(flow="A->B", partitions=(part(ONE), part(TWO)), settings=(SETTING,))
-            request = Request(id="j", topics="", start="earliest", end="now", lanes=2)
+            request = new_job("j", topics="", start="earliest", end="now", lanes=2)
             return (await self._driver.run(plan, request, self)).state
         except BackfillRefusedError:
             return None

@@ -20,7 +20,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill import BackfillDriver, new_job
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.survey import Known
 from tests.property.effort import examples
@@ -149,7 +149,7 @@ class Process(ModelWriter):
                 return
             planned = replace(part(ONE, start, COPIED), again=again)
             plan = Plan(flow="A->B", partitions=(planned,))
-            await self.driver.run(plan, Request(id="j", topics=""), self)
+            await self.driver.run(plan, new_job("j", topics=""), self)
         except Mm2pyError:
             return
 

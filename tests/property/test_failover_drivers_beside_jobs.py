@@ -41,7 +41,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill import BackfillDriver, new_job
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.stream import StreamDriver, StreamPartitions
 from mm2py_jobs.copy.survey import Known
@@ -250,7 +250,7 @@ class JobProcess:
         driver = BackfillDriver(self.claim, self.store, self.flow, name="A->B", clock=self.fate)
         await driver.claim()
         plan = Plan(flow="A->B", partitions=(part(ONE, end=ENDS),))
-        await driver.run(plan, Request(id=self._id, topics="", lanes=1), self)
+        await driver.run(plan, new_job(self._id, topics="", lanes=1), self)
 
     async def stream(self) -> None:
         await self.store.start()

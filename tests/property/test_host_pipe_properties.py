@@ -72,7 +72,7 @@ calls = st.one_of(
     post(TaskReports.measured, st.tuples(snapshot, snapshot), st.tuples(snapshot)),
     post(TaskReports.happened, event),
     post(TaskReports.note_incarnation, partition, st.binary(max_size=16)),
-    post(HostReports.log_line, text, text, text, text, text),
+    post(HostReports.log_line, text, text, text, text),
 )
 
 
@@ -110,8 +110,8 @@ class Recorder:
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         self.seen.append(("note_incarnation", (partition, topic_id)))
 
-    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        self.seen.append(("log_line", (level, logger, scope, text, trace)))
+    def log_line(self, level: str, logger: str, scope: str, text: str) -> None:
+        self.seen.append(("log_line", (level, logger, scope, text)))
 
     async def start_task(self, spec: TaskSpec) -> None:
         self.seen.append(("start_task", (spec,)))

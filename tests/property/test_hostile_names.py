@@ -74,7 +74,6 @@ BUILDERS: Final[Mapping[str, Callable[[str], Call[object]]]] = {
     "create_topics": lambda it: messages.create_topics([NewTopic(it, 1, 1)]),
     "create_topics config": lambda it: messages.create_topics([NewTopic("t", 1, 1, {"c": it})]),
     "create_partitions": lambda it: messages.create_partitions({it: 2}),
-    "delete_topics": lambda it: messages.delete_topics([it]),
     "delete_records": lambda it: messages.delete_records({TopicPartition(it, 0): 1}),
     "init_producer_id": lambda it: messages.init_producer_id(it, transaction_timeout_ms=1),
     "describe_configs": lambda it: admin.describe_configs(
@@ -103,13 +102,12 @@ BUILDERS: Final[Mapping[str, Callable[[str], Call[object]]]] = {
         it, 1, it, protocol_type="consumer", protocol_name=it, assignments={it: b""}
     ),
     "heartbeat": lambda it: group.heartbeat(it, 1, it),
-    "leave_group": lambda it: group.leave_group(it, it, reason=it),
+    "leave_group": lambda it: group.leave_group(it, it),
     "describe_groups": lambda it: group.describe_groups([it]),
     "delete_groups": lambda it: group.delete_groups([it]),
     "delete_offsets": lambda it: group.delete_offsets(it, [TopicPartition("t", 0)]),
     "delete_offsets of": lambda it: group.delete_offsets("g", [TopicPartition(it, 0)]),
     "offset_fetch": group.offset_fetch,
-    "offset_fetch of": lambda it: group.offset_fetch("g", [TopicPartition(it, 0)]),
     "group_offsets": lambda it: group.group_offsets([it]),
     "offset_commit": lambda it: group.offset_commit(it, [OffsetToCommit("t", 0, 1)]),
     "offset_commit of": lambda it: group.offset_commit("g", [OffsetToCommit(it, 0, 1)]),

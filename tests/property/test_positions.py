@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mm2py.api.task import Delivery
 from mm2py.client.connect.share_positions import delivered_of, share_positions
 from mm2py.mirror.offset_lookup import MapIndex, to_target
-from mm2py.mirror.offset_map import Page, Segment
+from mm2py.mirror.offset_map import Page, Segment, decode_head, encode_page
 from mm2py.mirror.shared_copies import SharedCopies
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.protocol.records import NewRecord
@@ -177,10 +177,18 @@ def map_of(log: Sequence[Written], flow: str, source: str, copy: str) -> tuple[M
     mine = [(it.offset, target) for target, it in enumerate(log) if it.flow == flow]
     segments = tuple(Segment(offset, 1, target) for offset, target in mine)
     page = Page(
-        0, f"id of {source}".encode(), f"id of {copy}".encode(), len(mine), -1, -1, -1, 0, segments
+        0,
+        f"id of {source}".encode().ljust(16),
+        f"id of {copy}".encode().ljust(16),
+        len(mine),
+        -1,
+        -1,
+        -1,
+        0,
+        segments,
     )
     index = MapIndex()
-    index.put(TOPIC, 0, page.head, 0)
+    index.put(TOPIC, 0, decode_head(encode_page(page)), 0)
     return index, page
 
 
@@ -192,7 +200,9 @@ def place_of(course: Course, flow: str, committed: int) -> int | None:
         name = course.copy_of(it)
         maps[it] = map_of(logs.get(name, []), it, course.source[it], name)
     shared.maps |= {it: index for it, (index, _) in maps.items() if it != flow}
-    shared.learn({it: f"id of {it}".encode() for it in map(course.copy_of, course.keeps_names)})
+    shared.learn(
+        {it: f"id of {it}".encode().ljust(16) for it in map(course.copy_of, course.keeps_names)}
+    )
     index, page = maps[flow]
     found = index.of(TOPIC)
     assert found is not None

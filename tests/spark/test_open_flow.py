@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import RetriableError, UsageError
 from mm2py.mirror.backfills import Job, JobKind, JobState, Lease, LeaseState
 from mm2py_jobs.open_flow import flow_plan, flow_sides, reads_committed
-from mm2py_workers.flow_target import SOURCE, FlowTarget
+from mm2py_workers.flow_target import FlowTarget
 from tests.integration.mirror_process import Flow, command_here, write_file
 from tests.integration.setups import Setup
 
@@ -73,7 +74,7 @@ def test_what_a_flow_copies_of_transactions_is_what_its_consumer_says_where_it_s
 ) -> None:
     write_file(file, LINES | lines)
     plan = flow_plan(file, "A->B")
-    assert reads_committed(plan, plan.connectors[SOURCE]) == committed
+    assert reads_committed(plan, plan.connectors[SOURCE_NAME]) == committed
     assert flow_sides(file, "A->B", None, needs_target=False).read_committed == committed
 
 

@@ -128,7 +128,6 @@ def build_distributed(
     metrics: Metrics,
     clock: Clock,
     mask: SecretMask,
-    plugins: Plugins | None = None,
     starter: HostStarter | None = None,
 ) -> "ConnectWorker":
     """Build a worker of a group; binds its listeners.
@@ -137,7 +136,7 @@ def build_distributed(
         ConfigError: a listener, or a file that REST needs, cannot be used.
     """
     rest, pool = _rest(file), host_pool(host_processes(file.props), starter or host_starter(clock))
-    node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=pool)
+    node = _node(file, rest, mask=mask, clock=clock, pool=pool)
     worker = _Worker.of(file, node, metrics, Permit(clock))
     stores = worker_stores(file.props, file.worker, worker.parts.tables)
     # What is not installed is assigned and fails visibly, as in Connect.
@@ -151,7 +150,6 @@ def build_standalone(
     metrics: Metrics,
     clock: Clock,
     mask: SecretMask,
-    plugins: Plugins | None = None,
 ) -> "ConnectWorker":
     """Build a worker on its own: nothing but its offsets is kept, in its file; binds its listeners.
 
@@ -159,7 +157,7 @@ def build_standalone(
         ConfigError: a listener, or a file that REST needs, cannot be used.
     """
     rest = _rest(file)
-    node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=None)
+    node = _node(file, rest, mask=mask, clock=clock, pool=None)
     config, offsets = memory_configs(), FileOffsetBackingStore(file.offsets)
     stores = WorkerStores(config, memory_statuses(), offsets, prepare=_nothing)
     worker = _Worker.of(file, node, metrics, UNLIMITED)
@@ -199,12 +197,12 @@ def _rest(file: WorkerFile) -> RestNode:
 def _node(
     file: WorkerFile,
     rest: RestNode,
-    plugins: Plugins,
     *,
     mask: SecretMask,
     clock: Clock,
     pool: HostPool | None,
 ) -> NodeParts:
+    plugins = Plugins()
     return NodeParts(
         url=rest.url,
         worker_id=rest.worker_id,

@@ -8,7 +8,7 @@ connection and decides nothing that a test would want to change: that is configu
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Self, final
+from typing import Self, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.group.coordinator import CoordinatorLink
@@ -16,6 +16,7 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.client.send.limits import topic_limits
 from mm2py.clock import Clock
+from mm2py.config.class_names import COPY_NAMES
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
@@ -75,8 +76,6 @@ from mm2py_workers.internal_stores import (
     worker_stores,
 )
 from mm2py_workers.target_senders import TargetSenders
-
-_COPY: Final = ("MirrorSourceConnector", "MirrorSinkConnector")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +233,7 @@ class FlowParts:
                 meter=reports.meter,
                 clock=self.clock,
                 sender=links.sender,
-                producer=links.settings,
+                producer=links.producer,
                 offset_flush_interval_ms=worker.offset_flush_interval_ms,
                 offset_flush_timeout_ms=worker.offset_flush_timeout_ms,
                 graceful_timeout_ms=worker.task_shutdown_graceful_timeout_ms,
@@ -515,7 +514,7 @@ class _SourceProbe:
 
 
 def _source_settings(plan: FlowPlan) -> ConnectionSettings:
-    name = next((each for each in _COPY if each in plan.connectors), "")
+    name = next((each for each in COPY_NAMES if each in plan.connectors), "")
     copying = plan.connectors.get(name, {})
     props = effective_client_properties(plan.resolve(copying), "source", "admin", role="probe")
     return connection_settings(props, scope=f"cluster {plan.name.source}")

@@ -4,7 +4,7 @@ Flow: properties of the worker -> ``FlowTarget.open`` -> the job topic, its writ
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
@@ -18,8 +18,6 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.internal_stores import FlowTables, store_producer
-
-SOURCE: Final = "MirrorSourceConnector"
 
 
 @final

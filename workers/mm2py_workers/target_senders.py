@@ -70,7 +70,7 @@ class TargetSenders:
         self._permit = permit
         self._starts: dict[TaskId, Starts] = {}
 
-    def settings(self, spec: TaskSpec) -> ProducerSettings:
+    def producer(self, spec: TaskSpec) -> ProducerSettings:
         """Return how a task's producer writes.
 
         Raises:
@@ -89,7 +89,7 @@ class TargetSenders:
         Raises:
             ConfigError: a producer property is wrong.
         """
-        settings = self.settings(spec)
+        settings = self.producer(spec)
         mirror_ids = self._mirror_ids(spec)
 
         def make(
@@ -129,7 +129,7 @@ class TargetSenders:
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
         """
-        settings, mirror_ids = self.settings(spec), self._mirror_ids(spec)
+        settings, mirror_ids = self.producer(spec), self._mirror_ids(spec)
         interval_ms = transaction_interval_ms(framework, worker)
         raise_first(interval_problem(interval_ms, settings.transaction_timeout_ms))
         topic = framework.offsets_storage_topic or worker.offset_storage_topic

@@ -115,7 +115,6 @@ def build_node(
     clock: Clock,
     mask: SecretMask,
     insecure: bool = False,
-    plugins: Plugins | None = None,
     targets: Collection[str] | None = None,
     starter: HostStarter | None = None,
 ) -> Node:
@@ -127,14 +126,13 @@ def build_node(
         clock: time.
         mask: gets secrets that are found later.
         insecure: ``--insecure``.
-        plugins: connectors; None looks them up.
         targets: whose flows this process may run at all; None for all clusters. Those of the file begin at once.
         starter: of task hosts, forked already; None starts one when it is needed.
 
     Raises:
         ConfigError: a derived config cannot be run, or a listener not be used.
     """
-    installed, flows = plugins or Plugins(), config.flows(targets)
+    installed, flows = Plugins(), config.flows(targets)
     plans = _Plans(config, installed, flows, mask)
     addresses = [
         address
@@ -329,7 +327,7 @@ def derive_plan(
 
     def resolve(raw: ConnectorConfig) -> dict[str, str]:
         resolved = _resolved(config, raw)
-        if _copies(resolved) and comes_back() and _is_auto(resolved):
+        if _copies(resolved) and _is_auto(resolved) and comes_back():
             resolved[LOOP_SUPPRESSION] = Suppression.ON.value
         return resolved
 

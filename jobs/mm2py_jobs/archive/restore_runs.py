@@ -14,8 +14,8 @@ from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import ConfigError
-from mm2py.mirror.backfills import Job, JobState, Lease, new_id
-from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.backfills import Job, JobState, Lease
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import suppression_of
 from mm2py.types import FlowName, TopicPartition
@@ -24,9 +24,9 @@ from mm2py_jobs.archive.archive import archive_root
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
 from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
-from mm2py_jobs.copy.backfill import STOPPED, Request
+from mm2py_jobs.copy.backfill import STOPPED, new_job
 from mm2py_jobs.copy.backfill_flow import BackfillSession
-from mm2py_jobs.copy.backfill_runs import driver_of, refuse, show_document, slots_of
+from mm2py_jobs.copy.backfill_runs import refuse, show_document, slots_of
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.plan import Plan, Refusal
 from mm2py_jobs.copy.restored_flows import renamed_plan
@@ -59,12 +59,12 @@ class RestoreOrder:
     accepts_expiry: bool = False
     only_plans: bool = False
 
-    def request(self, root: str) -> Request:
+    def job(self, root: str) -> Job:
         """Return a job as its record keeps it: another run continues it only with the same arguments."""
         archive = f"{root} as {self.rename}" if self.rename else root
         if self.topics:
             archive += f", topics {self.topics}"
-        return Request(id=new_id(SYSTEM_CLOCK.now_ms()), topics=self.topics, archive=archive)
+        return new_job("", topics=self.topics, archive=archive)
 
 
 def run_restore(order: RestoreOrder, printer: Printer) -> int:
@@ -174,17 +174,8 @@ class _Names:
     def __init__(self, flow: FlowName, connector: Mapping[str, str]) -> None:
         self._flow = flow
         self._policy = policy_from_config(connector)
-        self._selection = TopicSelection(
-            self._policy,
-            topic_filter_from_config(connector),
-            source_alias=flow.source,
-            target_alias=flow.target,
-            replicate_heartbeats=False,
-        )
-
-    def copy_of(self, topic: str) -> str:
-        """Return the name of a topic's copy."""
-        return self._policy.remote_topic(self._flow.source, topic)
+        self._selection = TopicSelection.of(flow, connector)
+        self.copy_of: Final = self._selection.copy_of
 
     def checked(self, topic: str, name: str) -> str:
         """Return a new name of a topic, if it is not that of another topic's copy."""
@@ -220,7 +211,7 @@ class _RestoreRun:
             suppression_of(session.flow.connector),
             session.flow.held,
         )
-        self._root, self._request = root, order.request(root)
+        self._root, self._new = root, order.job(root)
         self._begun: Mapping[TopicPartition, int] = {}
         self.checked = Plan(flow=str(session.name), partitions=())
         self._leases: Mapping[TopicPartition, Lease] = {}
@@ -244,7 +235,7 @@ class _RestoreRun:
     async def _is_unfinished(self) -> bool:
         await self._session.open_if_there()
         job = self._session.store.job
-        if job is None or job.state.is_over or job.archive != self._request.archive:
+        if job is None or job.state.is_over or job.archive != self._new.archive:
             return False
         return bool(self._session.store.leases)  # else it died before it began
 
@@ -252,9 +243,9 @@ class _RestoreRun:
         """Make the topics and restore; continues an unfinished restore of the same archive."""
         session, restore = self._session, self._restore
         await session.open_topic()
-        driver = driver_of(session, SYSTEM_CLOCK)
-        job = await driver.claim(archive=None if restore.is_renamed else self._request.archive)
-        if job is not None and job.archive != self._request.archive:
+        driver = session.driver
+        job = await driver.claim(archive=None if restore.is_renamed else self._new.archive)
+        if job is not None and job.archive != self._new.archive:
             say(f"restore {job.id} of {job.archive} is unfinished and is cancelled")
             await driver.cancel()  # its topics keep what they have, and no flow waits for them
             job = None
@@ -268,11 +259,10 @@ class _RestoreRun:
         self._begun = {
             log: max(0, known.target_end(log)) for log in restore.logs if log not in stale
         }
-        spark = SparkRun(session, driver, self._printer, clock=SYSTEM_CLOCK)
-        ended = await spark.run(
+        ended = await SparkRun(session, self._printer).run(
             plan,
             self._task(),
-            self._request,
+            self._new,
             place=self._order.place,
             rate_limit=self._order.rate_limit,
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Final, NamedTuple, cast
 
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.types import TopicPartition
 
@@ -65,4 +66,4 @@ def _by_partition(rows: Sequence[tuple[str, int, int]]) -> dict[TopicPartition, 
 
 def archive_plugins() -> Plugins:
     """Return plug-ins among which MirrorSource is ``mm2py_jobs.archive.archive_task.ArchiveConnector``: a restored topic counts as copied by it."""
-    return Plugins([EntryPoint("MirrorSourceConnector", _CONNECTOR, "mm2py.connectors")])
+    return Plugins([EntryPoint(SOURCE_NAME, _CONNECTOR, "mm2py.connectors")])

@@ -20,12 +20,12 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import ConfigOp
-from mm2py.clock import Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import FatalError, FatalServerError, Mm2pyError
 from mm2py.mirror.backfills import (
     ALIVE_S,
@@ -38,6 +38,7 @@ from mm2py.mirror.backfills import (
     SettingChange,
     Wanted,
     Wish,
+    new_id,
 )
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.storage.backfill_store import BackfillStore
@@ -61,16 +62,26 @@ STOPPED: Final = "stopped; run the same command again to continue"
 _FOLLOWED: Final = {Wanted.PAUSE: JobState.PAUSED, Wanted.RUN: JobState.RUNNING}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What people asked for, as the job record keeps it; ``archive`` is that of a restore."""
-
-    id: str
-    topics: str
-    start: str = "earliest"
-    end: str = "now"
-    lanes: int = 1
-    archive: str = ""
+def new_job(
+    key: str,
+    *,
+    topics: str,
+    start: str = "earliest",
+    end: str = "now",
+    lanes: int = 1,
+    archive: str = "",
+) -> Job:
+    """Return a job as people asked for it, with a new id where ``key`` is empty; ``archive`` is that of a restore."""
+    return Job(
+        id=key or new_id(SYSTEM_CLOCK.now_ms()),
+        state=JobState.RUNNING,
+        run=1,
+        lanes=lanes,
+        topics=topics,
+        start=start,
+        end=end,
+        archive=archive,
+    )
 
 
 class Lanes(Protocol):
@@ -126,32 +137,32 @@ class BackfillDriver:
         """Whether the newest job has partitions; a driver writes them after its own record, so that one that died between has none."""
         return bool(self._store.leases)
 
-    async def run(self, plan: Plan, request: Request, lanes: Lanes) -> Job:
-        """Run the unfinished job, or a new one by ``plan``, to its end; return the job as it ended.
+    async def run(self, plan: Plan, new: Job, lanes: Lanes) -> Job:
+        """Run the unfinished job, or ``new`` by ``plan``, to its end; return the job as it ended.
 
         Raises:
             BackfillRefusedError: the live flow does not let go of the partitions, or another driver was faster.
             Mm2pyError: it failed; what is copied is kept, and another run continues.
         """
-        job, leases = self._take_up(plan, request)
+        job, leases = self._take_up(plan, new)
         claim = self._claim
         if self._store.job is not None and self._store.job.id != job.id:
             await self._store.forget_notices()
-        job = replace(job, lanes=max(job.lanes, request.lanes))
+        job = replace(job, lanes=max(job.lanes, new.lanes))
         # Who starts a run wants it to copy, whatever was wanted of the one before.
         await claim.begin(job, Wish(job=job.id, wanted=Wanted.RUN))
-        return await claim.while_beating(self._copy(job, leases, plan, request, lanes))
+        return await claim.while_beating(self._copy(job, leases, plan, new, lanes))
 
     async def _copy(
-        self, job: Job, leases: Sequence[Lease], plan: Plan, request: Request, lanes: Lanes
+        self, job: Job, leases: Sequence[Lease], plan: Plan, new: Job, lanes: Lanes
     ) -> Job:
         gives_back = True
         try:
             self._check_stopped()
             await self._claim.insist(partial(refuse_beside_failover, self._name, self._flow))
-            gives_back = not (request.archive and self.has_reserved)
+            gives_back = not (new.archive and self.has_reserved)
             await self._reserve(leases)
-            if request.archive:
+            if new.archive:
                 await self._refuse_second_restore(plan)
             await self._refuse_lost_copies(plan)
             self._check_stopped()
@@ -159,7 +170,7 @@ class BackfillDriver:
             if plan.forgotten:
                 await self._flow.set_positions(dict.fromkeys(plan.forgotten, -1))
             await self._place(leases)
-            dealt = self._dealt(plan, request.lanes)
+            dealt = self._dealt(plan, new.lanes)
             self._check_stopped()
             if dealt:
                 await lanes.run(job, dealt)
@@ -282,7 +293,7 @@ class BackfillDriver:
 
     # ---- begin
 
-    def _take_up(self, plan: Plan, request: Request) -> tuple[Job, list[Lease]]:
+    def _take_up(self, plan: Plan, new: Job) -> tuple[Job, list[Lease]]:
         before = self._store.job
         if before is not None and not before.state.is_over:
             job = replace(before, run=before.run + 1, state=JobState.RUNNING, cause="")
@@ -297,18 +308,7 @@ class BackfillDriver:
                 ]
             job = replace(job, settings=plan.settings)
         else:
-            job = Job(
-                id=request.id,
-                state=JobState.RUNNING,
-                run=1,
-                lanes=request.lanes,
-                topics=request.topics,
-                start=request.start,
-                end=request.end,
-                started_ms=self._clock.now_ms(),
-                settings=plan.settings,
-                archive=request.archive,
-            )
+            job = replace(new, started_ms=self._clock.now_ms(), settings=plan.settings)
         return job, [
             Lease(
                 topic=partition.topic,

@@ -20,9 +20,7 @@ from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import (
     TopicSelection,
     config_property_filter_from_config,
-    topic_filter_from_config,
 )
-from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import level_name
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
@@ -32,6 +30,7 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_jobs.copy.backfill import BackfillDriver
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.copy_again import cut_pages
 from mm2py_jobs.copy.known_maps import known_maps
@@ -85,6 +84,11 @@ class BackfillSession:
         )
         self._tables = self.flow.target.permitted_tables(self.claim.permit)
 
+    @property
+    def driver(self) -> BackfillDriver:
+        """The driver of this flow's backfills."""
+        return BackfillDriver(self.claim, self.store, self, name=str(self.name), clock=self._clock)
+
     async def __aenter__(self) -> "BackfillSession":
         """Connect to the target; raises as ``OpenFlow``."""
         await self.flow.__aenter__()
@@ -114,17 +118,12 @@ class BackfillSession:
         )
         source = await flow.admin("source")
         options = parse_config(MirrorSourceConfig, connector)
-        policy = policy_from_config(connector)
-        selection = TopicSelection(
-            policy,
-            topic_filter_from_config(connector),
-            source_alias=self.name.source,
-            target_alias=self.name.target,
-            replicate_heartbeats=options.heartbeats_replication_enabled,
+        selection = TopicSelection.of(
+            self.name, connector, replicate_heartbeats=options.heartbeats_replication_enabled
         )
         listed = await source.list_topics()
         copies = {
-            topic: policy.remote_topic(self.name.source, topic)
+            topic: selection.copy_of(topic)
             for topic in sorted(listed)
             if selection.replicate(topic)
         }

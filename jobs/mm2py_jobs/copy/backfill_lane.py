@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from mm2py.client.permit import Permit
 from mm2py.client.send.tail import Identical
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.backfills import LeaseState, lane_id
@@ -43,7 +44,7 @@ from mm2py_jobs.copy.lease import LaneLease
 from mm2py_jobs.copy.observed_stores import ObservedMaps, ObservedOffsets
 from mm2py_jobs.spark.session import log_without_secrets
 from mm2py_workers.flow_parts import FlowParts
-from mm2py_workers.flow_target import SOURCE, FlowTarget
+from mm2py_workers.flow_target import FlowTarget
 
 FIRST_NUMBER: Final = 10_000
 """Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
@@ -162,7 +163,7 @@ class _TaskCopy:
 
     def __init__(self, spec: BackfillLane, permit: Permit, clock: Clock) -> None:
         flow = spec.flow
-        self._spec, self._permit = spec, permit
+        self._spec = spec
         self.is_limited = spec.rate > 0
         given = parse_config(WorkerConfig, spec.worker)
         parts = FlowParts.of(
@@ -179,7 +180,7 @@ class _TaskCopy:
         self._seen_maps = ObservedMaps(self._maps)
         self._meter = FlowMeter(flow, clock)
         self._ledger = parts.ledger(self._meter)
-        self._task = TaskId(SOURCE, FIRST_NUMBER + spec.lane)
+        self._task = TaskId(SOURCE_NAME, FIRST_NUMBER + spec.lane)
         self._copied: dict[TopicPartition, tuple[int, int]] = {}
         self._lags: dict[TopicPartition, int] = {}
         self._failed = set[TopicPartition]()

@@ -14,15 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
-from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import ConfigError, UsageError
-from mm2py.mirror.backfills import Job, JobState, Wanted, new_id, without_driver
+from mm2py.mirror.backfills import Job, JobState, Wanted, without_driver
 from mm2py.mirror.start_positions import parse_boundary
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_cli.output import FAILED, OK, Printer, say
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, parse_partitions
-from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill import new_job
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_report import cause_of, order_report
 from mm2py_jobs.copy.backfill_spark import SparkRun
@@ -147,7 +146,7 @@ async def _show_status(what: str, file: Path, flow: str, printer: Printer) -> in
         store = session.store
         job = store.job
         if job is not None and job.state.is_copied:
-            driven = await driver_of(session, SYSTEM_CLOCK).is_driven()
+            driven = await session.driver.is_driven()
             await store.refresh()
             job = store.job
             if job is not None and job.state.is_copied and not driven:
@@ -171,18 +170,11 @@ async def _make_wish(what: str, wanted: Wanted, file: Path, flow: str, printer: 
     async with _newest(what, file, flow) as session:
         if not session.store.live:
             raise BackfillRefusedError(f"there was no {what} of {session.name}")
-        job = await driver_of(session, SYSTEM_CLOCK).wish(wanted)
+        job = await session.driver.wish(wanted)
         store = session.store
         await store.refresh()
         print_report(printer, job, list(store.leases.values()))
         return OK
-
-
-def driver_of(session: BackfillSession, clock: Clock) -> BackfillDriver:
-    """Return the driver of a flow whose backfill topic is open."""
-    return BackfillDriver(
-        session.claim, session.store, session, name=str(session.name), clock=clock
-    )
 
 
 @final
@@ -191,7 +183,6 @@ class _Run:
 
     def __init__(self, order: BackfillOrder, session: BackfillSession, printer: Printer) -> None:
         self._order, self._session, self._printer = order, session, printer
-        self._clock = SYSTEM_CLOCK
 
     async def run(self) -> int:
         """Run to the end or to a stop signal; return the exit code."""
@@ -199,7 +190,7 @@ class _Run:
             survey = await session.survey()
             plan = await self._order.plan(survey)
             await session.open_topic()
-            driver = driver_of(session, self._clock)
+            driver = session.driver
             job = await driver.claim(archive="")
             if job is not None and session.store.wanted is Wanted.CANCEL:
                 await driver.cancel()
@@ -221,20 +212,14 @@ class _Run:
                     return refuse(plan, self._printer)
                 for note in plan.notes:
                     say(f"note: {note}")
-            return await self._copy(driver, plan, task)
+            return await self._copy(plan, task)
 
-    async def _copy(self, driver: BackfillDriver, plan: Plan, task: Mapping[str, str]) -> int:
+    async def _copy(self, plan: Plan, task: Mapping[str, str]) -> int:
         session, order = self._session, self._order
-        spark = SparkRun(session, driver, self._printer, clock=self._clock)
-        job = await spark.run(
+        job = await SparkRun(session, self._printer).run(
             plan,
             task,
-            Request(
-                id=order.id or new_id(self._clock.now_ms()),
-                topics=order.topics,
-                start=order.start,
-                end=order.end,
-            ),
+            new_job(order.id, topics=order.topics, start=order.start, end=order.end),
             place=order.place,
             rate_limit=order.rate_limit,
         )

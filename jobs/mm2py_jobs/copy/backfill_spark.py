@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import FatalError
 from mm2py.mirror.backfills import Job
 from mm2py.types import TopicPartition
 from mm2py_cli.output import Printer, say
-from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_lane import dealt_lanes, run_backfill_lane
 from mm2py_jobs.copy.backfill_views import show_progress
@@ -32,32 +31,28 @@ class SparkRun:
     """One run of a driver.
 
     Args:
-        session: of the flow, its backfill topic open.
-        driver: has claimed the flow.
+        session: of the flow, its backfill topic open and the flow claimed.
         printer: whether progress is for people.
     """
 
-    def __init__(
-        self, session: BackfillSession, driver: BackfillDriver, printer: Printer, *, clock: Clock
-    ) -> None:
-        self._session, self._driver = session, driver
-        self._printer, self._clock = printer, clock
+    def __init__(self, session: BackfillSession, printer: Printer) -> None:
+        self._session, self._driver, self._printer = session, session.driver, printer
 
     async def run(
         self,
         plan: Plan,
         task: Mapping[str, str],
-        request: Request,
+        new: Job,
         *,
         place: SparkPlace,
         rate_limit: int = 0,
     ) -> Job:
-        """Run the unfinished job, or a new one by ``plan``; return it as it ended, its leases read.
+        """Run the unfinished job, or ``new`` by ``plan``; return it as it ended, its leases read.
 
         Args:
             plan: what to copy.
             task: config of the lanes' tasks.
-            request: of a new job; how many lanes it has is decided here.
+            new: how many lanes it has is decided here.
             place: of Spark.
             rate_limit: bytes per second of all lanes together; 0: that of the flow.
 
@@ -69,18 +64,18 @@ class SparkRun:
         try:
             lanes = _SparkLanes(opened, session, task, rate_limit)
             most = plan.lanes(opened.slots, place.lanes)
-            job = await self._drive(plan, replace(request, lanes=most), lanes)
+            job = await self._drive(plan, replace(new, lanes=most), lanes)
         finally:
             await asyncio.to_thread(opened.close)
         await session.store.refresh()
         return job
 
-    async def _drive(self, plan: Plan, request: Request, lanes: "_SparkLanes") -> Job:
+    async def _drive(self, plan: Plan, new: Job, lanes: "_SparkLanes") -> Job:
         with StopSignal() as stop:
-            running = asyncio.create_task(self._driver.run(plan, request, lanes))
+            running = asyncio.create_task(self._driver.run(plan, new, lanes))
             stopping = asyncio.create_task(stop.wait())
             progress = asyncio.create_task(
-                show_progress(self._session.store, self._printer, self._clock)
+                show_progress(self._session.store, self._printer, SYSTEM_CLOCK)
             )
             try:
                 await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -54,7 +54,7 @@ _COLUMNS: Final = (
 class RerunOrder:
     """The arguments of ``mm2py rerun``; no partitions are all of them."""
 
-    path: Path
+    file: Path
     flow: str
     topic: str
     into: str
@@ -75,7 +75,7 @@ def run_rerun(order: RerunOrder, output: Output) -> int:
     start = parse_boundary(order.start, "--from", "earliest")
     end = parse_boundary(order.end, "--to", "now")
     reason = "they would be copied as they are on the source, with what the transforms drop"
-    sides = flow_sides(order.path, order.flow, None, as_they_are=reason)
+    sides = flow_sides(order.file, order.flow, None, as_they_are=reason)
     if order.only_plans:
         rows = asyncio.run(_run(order, sides, start, end, None))
     else:

@@ -8,13 +8,13 @@ from typing import Final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
 from mm2py.mirror.backfills import Job, Lease, backfill_topic
 from mm2py.storage.backfill_store import newest_backfills
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE
 
 _RENAMED: Final = ".restored"
 
@@ -41,7 +41,7 @@ def renamed_plan(plan: FlowPlan, connector: Mapping[str, str]) -> FlowPlan:
         name=name,
         props=props,
         worker=parse_config(WorkerConfig, props),
-        connectors={SOURCE: {**connector, "source.cluster.alias": name.source}},
+        connectors={SOURCE_NAME: {**connector, "source.cluster.alias": name.source}},
         resolve=lambda raw: {key: text for key, text in raw.items() if text is not None},
         by_file=True,
     )

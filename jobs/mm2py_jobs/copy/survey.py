@@ -14,6 +14,7 @@ from mm2py.api.records import SourceOffset
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UnsupportedVersionError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
@@ -51,7 +52,6 @@ T = TypeVar("T")
 
 LEADERS_S: Final = 20.0
 LOOK_S: Final = 0.3
-SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
 
 _RECREATED: Final = (
     "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
@@ -271,7 +271,7 @@ class CopiesReader:
         except ProtocolError:
             return  # another connector's, or another program's
         topic, number = decoded.get("topic"), decoded.get("partition")
-        of_flow = connector == SOURCE_CONNECTOR and decoded.get("cluster") == self._flow.source
+        of_flow = connector == SOURCE_NAME and decoded.get("cluster") == self._flow.source
         if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
             return
         value = None if record.value is None else bytes(record.value)

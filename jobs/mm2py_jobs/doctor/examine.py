@@ -15,6 +15,7 @@ from typing import Final, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.pacing import RequestPace, patience
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError
@@ -28,7 +29,7 @@ from mm2py_jobs.doctor import cluster_checks, flow_checks
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
 from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, flow_of_file, plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE, FlowTarget
+from mm2py_workers.flow_target import FlowTarget
 
 OPEN_S: Final = 8.0
 """For a cluster to answer, and for changes made over REST to be read."""
@@ -190,7 +191,7 @@ async def examine_file(
         except ConfigError as error:
             known.append([_of_config(flow, Level.ERROR, error.message, error.remedy)])
             continue
-        if SOURCE in plan.connectors:
+        if SOURCE_NAME in plan.connectors:
             plans.append(plan)
         else:
             text = "a consumer group copies it (copy.connector=sink): not examined"
@@ -244,7 +245,7 @@ def _twins(plans: Sequence[FlowPlan], shared: Shared) -> Iterator[Result]:
 async def _reach(plan: FlowPlan, shared: Shared) -> None:
     """Connect to both sides by the file."""
     with suppress(ConfigError):  # its flow names it
-        connector = plan.resolve(plan.connectors[SOURCE])
+        connector = plan.resolve(plan.connectors[SOURCE_NAME])
         await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
 
 
@@ -275,7 +276,7 @@ async def _examined(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result
 
 async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examined, list[Row]]:
     """Open both sides; one that does not answer has the cause."""
-    connector: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+    connector: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE_NAME])
     checkpoints = flow_of_file(plan).checkpoints
     opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     rows: list[Row] = []

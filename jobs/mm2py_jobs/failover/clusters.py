@@ -14,6 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.definitions import parse_config
 from mm2py.errors import (
     ConnectionFailedError,
@@ -21,7 +22,7 @@ from mm2py.errors import (
     RetriableServerError,
 )
 from mm2py.mirror.failovers import failover_driver_id, failover_topic
-from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
     ProducerOrigins,
@@ -39,7 +40,6 @@ from mm2py_jobs.failover.driver import FailoverStore, SourceAwayError
 from mm2py_jobs.log.mirror_producers import mirror_producers
 from mm2py_jobs.open_flow import admin_cluster, flow_in_force, flow_of_file, reads_committed
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, store_producer
 
 CONNECT_S: Final = 8.0
@@ -80,7 +80,7 @@ class FailoverClusters:
     def __init__(self, plan: FlowPlan, back: FlowPlan, clock: Clock) -> None:
         self.plan, self.back, self.clock = plan, back, clock
         self.name: FlowName = plan.name
-        self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+        self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE_NAME])
         self.checkpoints: Mapping[str, str] | None = flow_of_file(plan).checkpoints
         """Config of the checkpoint connector, None where the flow has none."""
         self._connected = False
@@ -112,7 +112,7 @@ class FailoverClusters:
         options = parse_config(MirrorSourceConfig, self.config)
         self.policy = policy_from_config(self.config)
         self.keeps_names = not self.policy.detects_cycles
-        self.selection = self.selection_of(self.name, self.config)
+        self.selection = TopicSelection.of(self.name, self.config)
         self.read_committed = reads_committed(self.plan, self.config)
         self.replication_factor = options.replication_factor
 
@@ -120,16 +120,6 @@ class FailoverClusters:
     def of_groups(self) -> Mapping[str, str]:
         """Config by which groups are chosen and synced: changes over REST reach the checkpoint connector alone."""
         return self.config if self.checkpoints is None else self.checkpoints
-
-    def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
-        """Return which topics a flow with this source connector copies."""
-        return TopicSelection(
-            policy_from_config(config),  # it holds the flow's aliases
-            topic_filter_from_config(config),
-            source_alias=name.source,
-            target_alias=name.target,
-            replicate_heartbeats=False,
-        )
 
     def counts(self, topic: str) -> bool:
         """Whether a failover waits for a topic: not for heartbeats, which are written continuously and harm no consumer."""
@@ -277,7 +267,7 @@ class FailoverClusters:
 
     async def target_looping(self) -> frozenset[int]:
         """Return the producer ids on the target whose batches the flow back drops; the source is connected."""
-        config = self.back.resolve(self.back.connectors[SOURCE])
+        config = self.back.resolve(self.back.connectors[SOURCE_NAME])
         return await looping_ids(self.target, self._source, config, self.clock)
 
     # ---- stores

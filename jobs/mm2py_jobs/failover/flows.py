@@ -16,6 +16,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_records, newest_values
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import ConnectionFailedError, Mm2pyError, ProtocolError
 from mm2py.storage.connect_json import (
     CONNECTOR,
@@ -27,7 +28,6 @@ from mm2py.storage.connect_json import (
 from mm2py.types import FlowName, State, TargetState, TopicPartition
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, config_topic, store_producer
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def flow_now(row: Row) -> FlowNow:
         failed_tasks=failed_tasks,
         copied_topics=count_of(row, "copied_topics") or 0,
         source_rests=any(
-            text_of(it, "name") == SOURCE and text_of(it, "state") in _RESTING
+            text_of(it, "name") == SOURCE_NAME and text_of(it, "state") in _RESTING
             for it in rows_of(row, "connectors")
         ),
         others_go_on=any(
@@ -243,10 +243,10 @@ async def stop_record(target: Cluster, plan: FlowPlan, clock: Clock) -> int:
     Raises:
         RetriableError: the target does not answer.
     """
-    key = f"{TARGET}{SOURCE}".encode()
+    key = f"{TARGET}{SOURCE_NAME}".encode()
     records = await newest_records(target, plan.worker.config_storage_topic, clock)
     offset, value = records.get(key, (-1, None))
     with suppress(ProtocolError):  # a worker logs it
-        if decode_config_record(key, value) == TargetPut(SOURCE, TargetState.STOPPED):
+        if decode_config_record(key, value) == TargetPut(SOURCE_NAME, TargetState.STOPPED):
             return offset
     return -1

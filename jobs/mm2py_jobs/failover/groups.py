@@ -26,7 +26,7 @@ from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
-from mm2py.mirror.filters import group_filter_from_config
+from mm2py.mirror.filters import TopicSelection, group_filter_from_config
 from mm2py.mirror.flow_state import enabled
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
@@ -298,7 +298,7 @@ class BothMaps:
         if self._back is None or config is None or not enabled(config):
             return {}
         selection, known = (
-            clusters.selection_of(clusters.back.name, config),
+            TopicSelection.of(clusters.back.name, config),
             await clusters.known_back(),
         )
         there = self._ids[clusters.name.target]

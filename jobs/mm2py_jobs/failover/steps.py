@@ -13,6 +13,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import Clock
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.jaas import parse_jaas
 from mm2py.errors import (
@@ -54,7 +55,6 @@ from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_s
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.open_flow import store_positions
-from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import HostedMaps
 
 log = logging.getLogger(__name__)
@@ -594,7 +594,7 @@ class FailoverSides:
 
     def _reverse_config(self) -> Mapping[str, str]:
         """Return the config that the flow back is created with: the same topics, unless the file sets others for it."""
-        topics = self._clusters.back.connectors[SOURCE].get("topics", ANY_TOPIC)
+        topics = self._clusters.back.connectors[SOURCE_NAME].get("topics", ANY_TOPIC)
         forward = self._clusters.config.get("topics", ANY_TOPIC)
         return {} if topics != ANY_TOPIC or forward == ANY_TOPIC else {"topics": forward}
 

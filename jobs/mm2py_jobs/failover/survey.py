@@ -12,11 +12,12 @@ from typing import Final, TypeVar, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.admin import Admin
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.view_models import GroupView
 from mm2py.mirror.failovers import FailoverKind, OpenTransaction, Tail, quarantine_topic
-from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.mirror.filters import TopicSelection, config_property_filter_from_config
 from mm2py.mirror.flow_state import enabled
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
@@ -44,7 +45,6 @@ from mm2py_jobs.failover.plan import (
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
 from mm2py_jobs.log.range_reader import log_ends
 from mm2py_jobs.open_flow import flow_in_force
-from mm2py_workers.flow_target import SOURCE
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ def not_copying(name: FlowName, now: FlowNow) -> list[str]:
     if not now.copies or now.is_broken:
         state = now.state if now.enabled else "not there"
         if now.source_rests:
-            state = f"{state}, its {SOURCE} is paused or stopped"
+            state = f"{state}, its {SOURCE_NAME} is paused or stopped"
         texts.append(f"flow {name} is {state}: {STAYS}")
     if now.paused:
         texts.append(f"{some_of(now.paused, _SHOWN)} of flow {name} is paused: {STAYS}")
@@ -195,7 +195,7 @@ async def _check_flow_back(
     if config is None or not enabled(config):
         return
     name, back = clusters.name, clusters.back.name
-    selection = clusters.selection_of(back, config)
+    selection = TopicSelection.of(back, config)
     names = await clusters.topics(lambda _: True)
     here = [it for it in names if clusters.selection.replicate(it)]
     for flow, left in (

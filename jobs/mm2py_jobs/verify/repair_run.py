@@ -6,42 +6,26 @@ one report: what was found, what was done, what is true now.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import cast, final
+from typing import cast
 
-from mm2py.clock import SYSTEM_CLOCK
-from mm2py.mirror.backfills import CopyAgain, Lease, new_id
+from mm2py.mirror.backfills import CopyAgain, Lease
 from mm2py.storage.job_claim import unfinished
 from mm2py.types import TopicPartition
 from mm2py_cli.output import Printer
-from mm2py_jobs.copy.backfill import Request
+from mm2py_jobs.copy.backfill import new_job
 from mm2py_jobs.copy.backfill_flow import BackfillSession
-from mm2py_jobs.copy.backfill_runs import driver_of
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
 from mm2py_jobs.copy.plan import PartitionPlan
 from mm2py_jobs.copy.survey import BeginsAgain
 from mm2py_jobs.open_flow import flow_plan
-from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_advice import Repair
+from mm2py_jobs.verify.verify_order import VerifyOrder
 from mm2py_workers.answers import Row, rows_of
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class RepairOrder:
-    """The arguments; ``deletes``: copies may be deleted where nothing else helps; ``rate_limit`` as of a backfill."""
-
-    file: Path
-    flow: str
-    place: SparkPlace
-    deletes: bool
-    rate_limit: int
-
-
 def repair(
-    order: RepairOrder, report: Mapping[str, object], printer: Printer
+    order: VerifyOrder, report: Mapping[str, object], printer: Printer
 ) -> list[dict[str, object]]:
     """Repair what can be repaired; return what was done about each partition that is not equal.
 
@@ -76,7 +60,7 @@ def _lines(report: Mapping[str, object]) -> Sequence[str]:
     return cast("Sequence[str]", report["not_compared"])
 
 
-def order_actions(order: RepairOrder) -> Sequence[Repair]:
+def order_actions(order: VerifyOrder) -> Sequence[Repair]:
     """Return what may be done."""
     return (Repair.APPEND, Repair.RENEW) if order.deletes else (Repair.APPEND,)
 
@@ -108,16 +92,16 @@ def repaired_report(
 
 
 async def _copy(
-    order: RepairOrder,
+    order: VerifyOrder,
     again: Mapping[TopicPartition, BeginsAgain],
     printer: Printer,
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, list[tuple[int, int]]]]:
     """Copy partitions again; return why one was not, or an empty text, and what the source lost before it was copied."""
-    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
+    async with BackfillSession(flow_plan(order.file, str(order.flow))) as session:
         plan = await (await session.survey()).plan_again(again)
         refused = {TopicPartition(it.topic, it.partition): it.reason for it in plan.refused}
         await session.open_topic()
-        driver = driver_of(session, SYSTEM_CLOCK)
+        driver = session.driver
         job = await driver.claim()
         if job is not None and driver.has_reserved:
             raise unfinished(job, str(session.name))
@@ -125,11 +109,9 @@ async def _copy(
             return refused, {}
         task = await session.prepare_topics()
         topics = "|".join(sorted({partition.topic for partition in plan.partitions}))
-        request = Request(
-            id=new_id(SYSTEM_CLOCK.now_ms()), topics=topics, start="earliest", end="now", lanes=1
+        job = await SparkRun(session, printer).run(
+            plan, task, new_job("", topics=topics), place=order.place, rate_limit=order.rate_limit
         )
-        spark = SparkRun(session, driver, printer, clock=SYSTEM_CLOCK)
-        job = await spark.run(plan, task, request, place=order.place, rate_limit=order.rate_limit)
         leases: Mapping[TopicPartition, Lease] = session.store.leases
         causes = {
             partition.source: leases[partition.source].cause if partition.source in leases else ""

@@ -257,7 +257,8 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
     source_alias, target_alias = cast("Sequence[str]", lane["aliases"])
     source_properties = cast("Mapping[str, str]", lane["source"])
     target_properties = cast("Mapping[str, str]", lane["target"])
-    plans = cast("Sequence[Mapping[str, object]]", lane["partitions"])
+    parts = cast("Sequence[Mapping[str, object]]", lane["partitions"])
+    plans = [PartitionPlan.from_json(part) for part in parts]
     log_without_secrets(source_properties, target_properties)
     answers: list[dict[str, object]] = []
     async with (
@@ -267,8 +268,7 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
         rates = [rate_of(lane, it.clock) for it in (source, target)]
         async with part_of_rate(lane, rates):
             committed = bool(lane["read_committed"])
-            for part in plans:
-                plan = PartitionPlan.from_json(part)
+            for plan in plans:
                 ours = PartitionLog(source, plan.source, read_committed=committed, rate=rates[0])
                 theirs = PartitionLog(target, plan.target, read_committed=True, rate=rates[1])
                 answer: dict[str, object] = {
@@ -277,23 +277,33 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
                     "part": plan.part,
                 }
                 answer |= await _compared(plan, int(str(lane["tier"])), ours, theirs)
-                # Both after the comparison: what was read may be of another topic than the plan is, and a transaction that has
-                # ended since is not reported as open.
-                if other := await _replaced(plan, source, target):
-                    answer[_CAUSE] = other
-                stable = plan.unstable != NOTHING and not other
+                # After the comparison: a transaction that has ended since is not reported as open.
+                stable = plan.unstable != NOTHING
                 answers.append(answer | {"stable_end": (await ours.ends()).end if stable else -1})
+            # After all comparisons: what was read may be of another topic than the plan is.
+            replaced = await _replaced(plans, source, target)
+            for plan, answer in zip(plans, answers, strict=True):
+                if plan.topic in replaced:
+                    answer |= {_CAUSE: replaced[plan.topic], "stable_end": -1}
     return {"partitions": answers}
 
 
-async def _replaced(plan: PartitionPlan, source: Cluster, target: Cluster) -> str:
-    """Return which of both topics is not the one of the plan any more, empty for none."""
-    sides = (source, plan.topic, plan.topic_id), (target, plan.target_topic, plan.target_id)
-    for cluster, topic, planned in sides:
-        there = (await Admin(cluster).describe_topics([topic])).get(topic)
-        if there is None or is_another_topic(bytes.fromhex(planned), there.topic_id):
-            return f"{topic} of {cluster} was deleted or created again while it was compared"
-    return ""
+async def _replaced(
+    plans: Sequence[PartitionPlan], source: Cluster, target: Cluster
+) -> Mapping[str, str]:
+    """Return the source topics of which either side is not the one of the plan any more, and which that is."""
+    causes: dict[str, str] = {}
+    for cluster, named in (
+        (source, [(it.topic, it.topic, it.topic_id) for it in plans]),
+        (target, [(it.topic, it.target_topic, it.target_id) for it in plans]),
+    ):
+        there = await Admin(cluster).describe_topics({topic for _, topic, _ in named})
+        for source_topic, topic, planned in named:
+            now = there.get(topic)
+            if now is None or is_another_topic(bytes.fromhex(planned), now.topic_id):
+                text = f"{topic} of {cluster} was deleted or created again while it was compared"
+                causes.setdefault(source_topic, text)
+    return causes
 
 
 @final

@@ -7,19 +7,17 @@ could be compared.
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, cast
 
-from mm2py.errors import UsageError
 from mm2py.mirror.backfills import ProgressKind
 from mm2py.types import TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.progress import told
-from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.verify import planned, verify_flow
+from mm2py_jobs.verify.verify_order import FROM_MAP, VerifyOrder
 from mm2py_workers.answers import Row, count_of, rows_of
 
 _REASON: Final = "copies are not equal to what they are copies of"
@@ -43,43 +41,6 @@ _DIFFERENCES: Final = (
     Column.count("TARGET OFFSET", "target_offset"),
     Column.text("FIELDS", "fields"),
 )
-
-
-FROM_MAP: Final = "map"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOrder:
-    """The arguments of ``mm2py verify``."""
-
-    path: Path
-    flow: str | None
-    topics: str | None
-    tier: int
-    place: SparkPlace
-    repairs: bool = False
-    deletes: bool = False
-    rate_limit: int = 0
-    begins: str = ""
-    """``map``: what lies below the beginning of the offset map is left out."""
-
-    def check(self) -> None:
-        """Refuse what does not belong together.
-
-        Raises:
-            UsageError: two options contradict each other.
-        """
-        if not self.flow:
-            raise UsageError("--flow is missing", remedy="write --flow 'A->B'")
-        if self.begins not in ("", FROM_MAP):
-            raise UsageError(f"--from {self.begins}", remedy=f"write --from {FROM_MAP}")
-        if self.deletes and not self.repairs:
-            raise UsageError("--delete-copies is about --repair", remedy="add --repair")
-        if self.repairs and not self.tier:
-            raise UsageError(
-                "--repair needs records that were compared", remedy="use --tier 1 or more"
-            )
 
 
 _PLANNED: Final = (
@@ -120,7 +81,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
     order.check()
-    sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=_REASON)
+    sides = flow_sides(order.file, str(order.flow), order.topics, as_they_are=_REASON)
     printer = Printer(output)
     with told(sides, ProgressKind.VERIFY, order.topics, printer) as telling:
         verify = partial(
@@ -160,13 +121,10 @@ def _repaired(
     printer: Printer,
 ) -> dict[str, object]:
     """Repair what can be, compare that again, and return the report of both."""
-    from mm2py_jobs.verify.repair_run import RepairOrder, repair, repaired_report
+    from mm2py_jobs.verify.repair_run import repair, repaired_report
 
     say(verdict(report, rows_of(report, "differences")))
-    repair_order = RepairOrder(
-        order.path, str(order.flow), order.place, order.deletes, order.rate_limit
-    )
-    repairs = repair(repair_order, report, printer)
+    repairs = repair(order, report, printer)
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
     ]

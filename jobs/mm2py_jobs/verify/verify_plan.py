@@ -211,19 +211,6 @@ class PartitionPlan:
                 left.append(Stretch(OffsetRange(first, ours.end), OffsetRange(at, theirs.end)))
         return replace(self, stretches=tuple(left))
 
-    def behind(self, source: int, target: int) -> "PartitionPlan | None":
-        """Return what is behind offsets of both sides up to which it was compared; None: the target's log ends before them."""
-        if not self.stretches or target > self.stretches[-1].target.end:
-            return None if self.stretches else self
-        left: list[Stretch] = []
-        for at, (ours, theirs) in enumerate(self.stretches, 1):
-            if theirs.first >= target:
-                left.append(Stretch(ours, theirs))
-            elif theirs.end > target or at == len(self.stretches):
-                first = max(ours.first, source)
-                left.append(Stretch(OffsetRange(first, ours.end), OffsetRange(target, theirs.end)))
-        return replace(self, stretches=tuple(left))
-
     def to_json(self) -> dict[str, object]:
         """Return it for a task."""
         return asdict(self)

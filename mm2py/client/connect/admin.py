@@ -72,7 +72,6 @@ class TopicDescription:
     name: str
     topic_id: bytes
     partitions: tuple[int, ...]
-    replication_factor: int
     internal: bool
     error: ServerError | None = None
 
@@ -218,7 +217,6 @@ class Admin:
     async def create_topics(
         self,
         topics: Sequence[NewTopic],
-        timeout_ms: int = 30_000,
         *,
         validate_only: bool = False,
     ) -> dict[str, ServerError | None]:
@@ -232,7 +230,7 @@ class Admin:
         if not topics:
             return {**refused}
         created = await self.cluster.call_controller(
-            messages.create_topics(topics, timeout_ms=timeout_ms, validate_only=validate_only),
+            messages.create_topics(topics, validate_only=validate_only),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
         return {**refused} | {
@@ -247,7 +245,7 @@ class Admin:
         Raises:
             ServerError: it could not be created.
         """
-        call = messages.create_topics([topic], timeout_ms=30_000, validate_only=True)
+        call = messages.create_topics([topic], validate_only=True)
         (answer,) = await self.cluster.call_controller(
             call, code_of=lambda answers: _retriable_code(it.error_code for it in answers)
         )
@@ -281,12 +279,6 @@ class Admin:
                 messages.create_partitions(totals), code_of=_first_retriable
             )
         )
-
-    async def delete_topics(self, names: Sequence[str]) -> dict[str, ServerError | None]:
-        """Delete topics; returns None or the error per name."""
-        if not names:
-            return {}
-        return _by_name(await self.cluster.call_controller(messages.delete_topics(names)))
 
     # ---- configs ----
 
@@ -658,12 +650,10 @@ class Admin:
 
 
 def _description(topic: TopicMetadata) -> TopicDescription:
-    factor = max((len(partition.replicas) for partition in topic.partitions), default=0)
     return TopicDescription(
         topic.name,
         topic.topic_id,
         tuple(sorted(partition.partition for partition in topic.partitions)),
-        factor,
         topic.is_internal,
         _error(topic.error_code, "", topic.name),
     )

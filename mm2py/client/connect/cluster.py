@@ -87,18 +87,12 @@ class Cluster:
     """Bootstrap, metadata, leaders, coordinators and connections of one cluster."""
 
     def __init__(
-        self,
-        settings: ConnectionSettings,
-        *,
-        alias: str,
-        clock: Clock = SYSTEM_CLOCK,
-        pool: BufferPool | None = None,
+        self, settings: ConnectionSettings, *, alias: str, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.settings = settings
         self.alias = alias
         self.clock = clock
-        self.pool = BufferPool() if pool is None else pool
-        self._owns_pool = pool is None
+        self.pool = BufferPool()
         self._connections = ConnectionPool(settings, self.pool, alias=alias, clock=clock)
         self._cache = MetadataCache()
         self._bootstrap = tuple(
@@ -212,9 +206,8 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connections.close()
-        if self._owns_pool:
-            # Garbage collection of cycles hardly ever runs (wiring.py), so the pool could outlive its flow by far.
-            self.pool.close()
+        # Garbage collection of cycles hardly ever runs (wiring.py), so the pool could outlive its flow by far.
+        self.pool.close()
 
     # ---- metadata ----
 

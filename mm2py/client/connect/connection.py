@@ -110,7 +110,6 @@ class BrokerConnection:
         self._wire: Wire | None = None
         self._held: list[Sequence[Buffer]] | None = None
         self._first_bytes = b""
-        self._greeted = False
         self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
         self._opened_id = 0
@@ -195,7 +194,6 @@ class BrokerConnection:
             known = self.address in self._credentials.greeted
             end = Farewell(self.address, self._first_bytes, self._cause, by_peer, known)
             raise unwelcome(end, self._settings) or error from None
-        self._greeted = True
         self._credentials.greeted.add(self.address)
         # A SASL exchange follows ApiVersions, as in Java's SaslClientAuthenticator.
         await self._log_in()
@@ -209,7 +207,7 @@ class BrokerConnection:
         if answer.error_code:
             raise server_error(answer.error_code, f"ApiVersions to {self.address}")
         self.versions = answer.versions
-        self.features = {feature.name: feature.max_level for feature in answer.finalized_features}
+        self.features = answer.features
 
     def feature_level(self, name: str) -> int:
         """Return the finalized level of a feature, 0 for none."""

@@ -1,6 +1,6 @@
 """Fetcher: record batches from partition leaders, with positions; leader moves and losses are distinguished.
 
-Flow: ``assign`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived.
+Flow: ``add`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived.
 Per partition the batches are in offset order. Control, empty and aborted batches never leave here
 (protocol/batch_stage.py). What the source lost is reported as a ``SourceGap``, never skipped in silence.
 """
@@ -117,27 +117,6 @@ class Fetcher:
         self._answered: set[TopicPartition] = set()
         cluster.pool.on_release.add(self._routes.wake)
 
-    async def assign(
-        self,
-        positions: Mapping[TopicPartition, int],
-        *,
-        topic_ids: Mapping[TopicPartition, bytes] | None = None,
-        epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        """Replace the assignment; EARLIEST and LATEST are looked up in the background.
-
-        ``topic_ids`` names the incarnation of the topic that a position belongs to, if it was stored:
-        another one is then copied from its beginning. Without it a topic that was recreated while
-        it was not read is only noticed if it is shorter than the position. ``epochs`` has the leader
-        epoch of the record before the position, by which a truncated log is noticed (KIP-320).
-        """
-        for cursor in self._cursors.values():
-            cursor.fail()
-            self._routes.leave(cursor)
-        self._discard(self._cursors)
-        self._cursors = {}
-        self.add(positions, topic_ids=topic_ids, epochs=epochs)
-
     def add(
         self,
         positions: Mapping[TopicPartition, int],
@@ -145,7 +124,13 @@ class Fetcher:
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these partitions besides the assigned ones; the arguments are those of ``assign``."""
+        """Read these partitions besides the others; EARLIEST and LATEST are looked up in the background.
+
+        ``topic_ids`` names the incarnation of the topic that a position belongs to, if it was stored:
+        another one is then copied from its beginning. Without it a topic that was recreated while
+        it was not read is only noticed if it is shorter than the position. ``epochs`` has the leader
+        epoch of the record before the position, by which a truncated log is noticed (KIP-320).
+        """
         ids, known = topic_ids or {}, epochs or {}
         new = [
             Cursor(tp, position, ids.get(tp, NO_TOPIC_ID), known.get(tp, -1))

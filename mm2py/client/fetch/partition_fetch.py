@@ -54,7 +54,6 @@ async def fetch_partition(
     position: int,
     *,
     max_bytes: int,
-    max_wait_ms: int = MAX_WAIT_MS,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> FetchedPartition:
     """Fetch from ``position`` of ``tp``; the records are copied out of the receive buffer.
@@ -70,7 +69,6 @@ async def fetch_partition(
         node_id,
         [_asked(cluster, tp, position, max_bytes)],
         max_bytes=max_bytes,
-        max_wait_ms=max_wait_ms,
         isolation_level=isolation_level,
     )
     if not answers:
@@ -197,7 +195,6 @@ async def _fetch(
     asked: Sequence[FetchPartition],
     *,
     max_bytes: int,
-    max_wait_ms: int = MAX_WAIT_MS,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> list[FetchedPartition]:
     """Send one Fetch to a broker, again after each throttle: an answer of a broker whose quota is exceeded has no partitions (KIP-219)."""
@@ -208,7 +205,6 @@ async def _fetch(
             node_id,
             asked,
             max_bytes=max_bytes,
-            max_wait_ms=max_wait_ms,
             isolation_level=isolation_level,
         )
         if answer.partitions or answer.throttle_ms <= 0:
@@ -226,7 +222,6 @@ async def _exchange(
     asked: Sequence[FetchPartition],
     *,
     max_bytes: int,
-    max_wait_ms: int,
     isolation_level: int,
 ) -> FetchResponse:
     connection = await cluster.connection(node_id, "read")
@@ -237,7 +232,7 @@ async def _exchange(
         correlation_id,
         cluster.settings.client_id,
         partitions=asked,
-        max_wait_ms=max_wait_ms,
+        max_wait_ms=MAX_WAIT_MS,
         min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=isolation_level,

@@ -29,7 +29,6 @@ from mm2py.protocol.produce import (
     encode_produce,
 )
 from mm2py.protocol.record_batch import BufferLease
-from mm2py.protocol.topics import NO_TOPIC_ID
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +187,9 @@ class ProduceNode:
                 }
                 if nodes and self._node_id not in nodes:
                     connection.reset("it is silent, and other brokers lead what it was sent")
+            # What a muted connection carries is answered late by right (KIP-219).
+            if self.throttled_s:
+                await self._clock.sleep(SILENT_S)
         finally:
             self._searching = False
 
@@ -284,12 +286,8 @@ class ProduceNode:
                 self._version,
                 correlation_id,
                 self._cluster.settings.client_id,
-                [
-                    (topic, NO_TOPIC_ID, partition, sent.batch.data)
-                    for (topic, partition), (_, sent) in entries.items()
-                ],
+                {key: sent.batch.data for key, (_, sent) in entries.items()},
                 transactional_id=self._transactional_id,
-                acks=-1,
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )
             connection.send(parts, correlation_id, on_response, on_lost)

@@ -1,6 +1,6 @@
 """The interface of a Sender towards its parts: one object instead of a callback per event.
 
-Flow: ``ProduceNode``, ``LaneOpening``, ``LaneRecovery`` and ``LaneLimits`` handle an event of a lane -> ``LaneOwner``,
+Flow: ``ProduceNode``, ``LaneOpening``, ``LaneRecovery``, ``LaneLimits`` and ``Transactions`` handle an event of a lane -> ``LaneOwner``,
 which is ``Sender``.
 """
 
@@ -60,6 +60,10 @@ class LaneOwner(Protocol):
 
     def follow(self, lane: SenderLane) -> None:
         """Act on the lane's new state."""
+        ...
+
+    def withdraw(self, lane: SenderLane) -> None:
+        """Let what was definitely refused wait for another transaction."""
         ...
 
     def answered(

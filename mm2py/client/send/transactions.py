@@ -32,13 +32,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Protocol, TypeVar, final
+from typing import Final, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.lane import SenderLane
-from mm2py.client.send.owner import Announce
+from mm2py.client.send.owner import Announce, LaneOwner
 from mm2py.clock import Clock
 from mm2py.errors import (
     ConfigError,
@@ -126,26 +126,10 @@ class Phase(Enum):
     BROKEN = auto()
 
 
-class LaneSender(Protocol):
-    """The methods of a lane's Sender that are needed here."""
-
-    def ready(self, lane: SenderLane) -> None:
-        """Let the lane try to send."""
-        ...
-
-    def withdraw(self, lane: SenderLane) -> None:
-        """Let what was definitely refused wait for another transaction."""
-        ...
-
-    def stalled(self, lane: SenderLane, error: Exception) -> None:
-        """Report that the lane cannot join a transaction now and is retried."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     lane: SenderLane
-    sender: LaneSender
+    sender: LaneOwner
 
 
 @final
@@ -199,11 +183,6 @@ class Transactions:
         self._closed = False
 
     @property
-    def phase(self) -> Phase:
-        """Phase of the current transaction."""
-        return self._phase
-
-    @property
     def broken(self) -> bool:
         """Whether nothing may be sent any more (4)."""
         return self._phase is Phase.BROKEN
@@ -241,7 +220,7 @@ class Transactions:
 
     # ---- what Senders ask
 
-    def admits(self, lane: SenderLane, sender: LaneSender, *, last: bool) -> bool:
+    def admits(self, lane: SenderLane, sender: LaneOwner, *, last: bool) -> bool:
         """Whether a lane may send its queue now; otherwise it is made ready later.
 
         ``last``: its records are sent only between ``settle`` and ``commit`` (3).

@@ -16,8 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from mm2py.flows.changes import FlowChanges
-from mm2py.flows.changes import Request as Asked
+from mm2py.flows.changes import ChangeRequest, FlowChanges
 from mm2py.flows.service import FlowService
 from mm2py.flows.view_models import (
     ChangeResult,
@@ -227,7 +226,9 @@ class _Reads:
         """List every property in force, the file's value, and who changed it; or what was after a revision."""
         name = named_flow(self._service, request, flow)
         if revision is None:
-            response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
+            response.headers["ETag"] = revision_tag(
+                self._service.flows()[name].overrides.state.revision
+            )
         return self._service.config(name, revision)
 
     async def ledger(self, request: Request, flow: FlowPath, top: EventRows = 1_000) -> LedgerView:
@@ -358,7 +359,7 @@ class _Changes:
         def opened(herder: Herder) -> None:
             request.state.herder = herder
 
-        asked = Asked(flow, signed_in(request), dry_run)
+        asked = ChangeRequest(flow, signed_in(request), dry_run)
         result = await self._changes.create(asked, patches, opened)
         response.status_code = OK if dry_run else CREATED
         return result
@@ -429,9 +430,9 @@ class _Changes:
             )
         return await self._changes.restart_part(asked, part, elsewhere, only_failed=only_failed)
 
-    def _asked(self, given: _Given) -> Asked:
+    def _asked(self, given: _Given) -> ChangeRequest:
         flow = named_flow(self._service, given.request, given.flow)
-        return Asked(flow, signed_in(given.request), given.dry_run, given.revision)
+        return ChangeRequest(flow, signed_in(given.request), given.dry_run, given.revision)
 
     async def _set(
         self, given: _Given, action: str, part: TopicPartition | None, *, all_topics: bool = False

@@ -90,7 +90,6 @@ class ConnectMembership:
         )
         self._last: Round | None = None
         self._leader_url: str | None = None
-        self._requested = asyncio.Event()
         self._unfinished = False
         self._due_at: float | None = None
         self._end: Lost | None = None
@@ -121,14 +120,10 @@ class ConnectMembership:
     def permit(self) -> Permit:
         return self._member.permit
 
-    def request_rejoin(self) -> None:
-        self._requested.set()
-
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         if owned and self._member.over:
             raise MembershipLostError(self._lost(self._member.over))
         outside = bool(self._member.over)
-        self._requested.clear()  # a request from here on needs another round
         self._unfinished, self._leader_url = True, None
         try:
             if outside:
@@ -164,10 +159,7 @@ class ConnectMembership:
             return self._lost(over)
         if self._unfinished:
             return Rejoin(_UNFINISHED)
-        reasons = {
-            asyncio.create_task(self._round_due()): "a worker joined or left the group",
-            asyncio.create_task(self._round_requested()): "a round was requested",
-        }
+        reasons = {asyncio.create_task(self._round_due()): "a worker joined or left the group"}
         if self._due_at is not None:
             delay = asyncio.create_task(self._clock.sleep(self._due_at - self._clock.monotonic()))
             reasons[delay] = "the delay for a departed worker is over"
@@ -299,9 +291,6 @@ class ConnectMembership:
 
     async def _round_due(self) -> None:
         await self._member.changed()
-
-    async def _round_requested(self) -> None:
-        await self._requested.wait()
 
     # ---- the end ----
 

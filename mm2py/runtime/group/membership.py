@@ -99,10 +99,6 @@ class WorkerMembership(Protocol):
         """Return the next reason to act."""
         ...
 
-    def request_rejoin(self) -> None:
-        """Make ``signal`` ask for a new round."""
-        ...
-
     @property
     def permit(self) -> Permit:
         """The right to write that this membership proves."""
@@ -146,12 +142,10 @@ class SoloMembership:
     def __init__(self, store: ConfigBackingStore, *, url: str) -> None:
         self._store = store
         self._url = url
-        self._requested = asyncio.Event()
         self._joined = False
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         """Give out what is configured and not owned yet, take away what is not configured any more."""
-        self._requested.clear()
         configured = configured_work(self._store.snapshot(), lambda _: True)
         self._joined = True
         return Round(
@@ -178,11 +172,7 @@ class SoloMembership:
         """Return at once: there is no other member."""
 
     async def signal(self) -> Rejoin | Lost:
-        await self._requested.wait()
-        return Rejoin("a round was requested")
-
-    def request_rejoin(self) -> None:
-        self._requested.set()
+        return await asyncio.Future[Rejoin | Lost]()  # nothing happens to a group of one
 
     @property
     def permit(self) -> Permit:

@@ -452,7 +452,9 @@ class AssignedWork:
                 clock=self._clock,
                 target=target,
                 resolve=self._parts.resolve,
-                facts=ConnectorFacts(self._rates, partial(self._published, name), self._kept_out),
+                facts=ConnectorFacts(
+                    self._parts.meter.rates, partial(self._published, name), self._kept_out
+                ),
             )
             self._connectors[name], self._configs[name] = connector, config
             connector.start()
@@ -469,10 +471,6 @@ class AssignedWork:
     def _kept_out(self) -> Collection[TopicPartition]:
         backfills = self._parts.backfills
         return () if backfills is None else backfills.in_backfill()
-
-    def _rates(self) -> Mapping[TopicPartition, float]:
-        seen = self._parts.meter.node_snapshot(self._parts.node.worker_id).partitions
-        return {each.source: each.bytes_per_s for each in seen if each.bytes_per_s >= 0}
 
     def _build(self, config: Mapping[str, str]) -> AnyConnector:
         return self._parts.node.plugins.find(config.get("connector.class", ""))(config)

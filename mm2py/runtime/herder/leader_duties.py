@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, final
 
 from mm2py.clock import Clock, wait_or_stop
+from mm2py.config.class_names import COPY_NAMES
 from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
@@ -29,8 +30,7 @@ log = logging.getLogger(__name__)
 
 
 RETRY_S: Final = 1.0
-COPIERS: Final = frozenset({"MirrorSourceConnector", "MirrorSinkConnector"})
-"""Names, in a flow's file, of the connectors of which one copies."""
+COPIERS: Final = frozenset(COPY_NAMES)
 _CLAIM: Final = "the config topic"
 SHORTEST_KEY_LIFE_S: Final = 1.0
 

@@ -11,11 +11,10 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol, final
 
-from mm2py.client.connect.broker_errors import BrokerError, errors_of
 from mm2py.clock import Clock, tick
 from mm2py.errors import FatalError, Mm2pyError, ProtocolError
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
-from mm2py.runtime.hosts.reports import HostReports, write_line
+from mm2py.runtime.hosts.reports import HostReports
 from mm2py.runtime.hosts.service import HostService
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class HostProcess(Protocol):
 
 
 @final
-class HostLink(HostReports):
+class HostLink:
     """The worker's side of one child.
 
     Args:
@@ -58,11 +57,10 @@ class HostLink(HostReports):
         self._pipe = pipe
         self._process = process
         self.pid: Final = process.pid
-        self._version = version
         self._clock = clock
         self._numbers = count(1)
         self._users: dict[int, Callable[[HostLink, Mm2pyError], None]] = {}
-        self._greeted = asyncio.Event()
+        self._reports = HostReports(version, clock)
         self._why = ""
         self._leaving = False
         self.host: Final = pipe.channel(0)
@@ -74,7 +72,7 @@ class HostLink(HostReports):
         self.alive = True
         self.own = False
         """Whether it was started for one task alone."""
-        self.host.serve(self.started, self.lives, self.broker_errors, self.log_line)
+        self._reports.serve(self.host)
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
 
     async def greeted(self) -> None:
@@ -85,8 +83,8 @@ class HostLink(HostReports):
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(HELLO_WITHIN_S):
-                await self._greeted.wait()
-        if not self._greeted.is_set():
+                await self._reports.greeted.wait()
+        if not self._reports.greeted.is_set():
             self.kill(f"it did not start within {HELLO_WITHIN_S:g} s")
             await self.gone()
         if not self.alive:
@@ -126,28 +124,6 @@ class HostLink(HostReports):
         self.hang_up()
         await self.gone()
 
-    # ---- HostReports
-
-    def started(self, version: str, pid: int) -> None:
-        """Note that the child runs.
-
-        Raises:
-            ProtocolError: it is of another version.
-        """
-        if version != self._version:
-            raise ProtocolError(f"it is of version {version}, this process of {self._version}")
-        log.info("task host started pid=%d", pid)
-        self._greeted.set()
-
-    def lives(self) -> None:
-        """Sign of life: nothing else was sent for a while."""
-
-    def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
-        errors_of(self._clock).add_all(errors)
-
-    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        write_line(level, logger, scope, text, trace)
-
     # ---- the child's life
 
     async def _run(self) -> None:
@@ -167,7 +143,7 @@ class HostLink(HostReports):
         self._why = f"ended with {how}" + (f" ({self._why})" if self._why else "")
         in_order = self._leaving and how == "code 0"
         (log.info if in_order else log.error)("task host %s pid=%d", self._why, self.pid)
-        self._greeted.set()
+        self._reports.greeted.set()
         error = self._error()
         self._pipe.fail(error)
         for ended in tuple(self._users.values()):

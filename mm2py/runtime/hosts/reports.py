@@ -6,15 +6,14 @@ Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> 
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from mm2py.api.context import EventSink, LossEvent
-from mm2py.client.connect.broker_errors import BrokerError
+from mm2py.client.connect.broker_errors import BrokerError, errors_of
 from mm2py.clock import Clock, set_within
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
@@ -46,24 +45,44 @@ ANSWER_WITHIN_S: Final = 10.0
 """The worker itself waits up to 5 s for its ledger to be read."""
 
 
-class HostReports(Protocol):
-    """What a host calls at its worker, on channel 0."""
+@final
+class HostReports:
+    """What a host calls at its worker, on channel 0.
+
+    Args:
+        version: of this program; the host's must be the same.
+    """
+
+    def __init__(self, version: str, clock: Clock) -> None:
+        self._version, self._clock = version, clock
+        self.greeted: Final = asyncio.Event()
+        """Set when the host runs, or has ended."""
+
+    def serve(self, channel: Channel) -> None:
+        """Let the host call the methods below."""
+        channel.serve(self.started, self.lives, self.broker_errors, self.log_line)
 
     def started(self, version: str, pid: int) -> None:
-        """The host runs; ``version`` must be the worker's."""
-        ...
+        """Note that the host runs.
+
+        Raises:
+            ProtocolError: it is of another version.
+        """
+        if version != self._version:
+            raise ProtocolError(f"it is of version {version}, this process of {self._version}")
+        log.info("task host started pid=%d", pid)
+        self.greeted.set()
 
     def lives(self) -> None:
-        """A sign of life."""
-        ...
+        """Sign of life: nothing else was sent for a while."""
 
     def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
-        """What the host's clients counted since it last said so."""
-        ...
+        """Add what the host's clients counted since its last report."""
+        errors_of(self._clock).add_all(errors)
 
-    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        """One line, masked, with the scope it was written in; ``trace`` is empty without an error."""
-        ...
+    def log_line(self, level: str, logger: str, scope: str, text: str) -> None:
+        """Write one line, masked, with the scope it was written in."""
+        write_line(level, logger, scope, text)
 
 
 @final
@@ -347,10 +366,6 @@ class MeterRelay:
 # ---- log lines
 
 
-class _HostTraceError(Mm2pyError):
-    """The stack of an error in a task host."""
-
-
 @final
 class PipeLogHandler(logging.Handler):
     """Sends every log line of the host to the worker.
@@ -358,14 +373,12 @@ class PipeLogHandler(logging.Handler):
     Args:
         channel: channel 0, where the worker serves ``HostReports``.
         mask: what must never appear.
-        debug: send stack traces too.
     """
 
-    def __init__(self, channel: Channel, mask: SecretMask, *, debug: bool = False) -> None:
+    def __init__(self, channel: Channel, mask: SecretMask) -> None:
         super().__init__()
         self._channel = channel
         self._mask = mask
-        self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line; never raises into the code that logs, which may be a plug-in's."""
@@ -373,13 +386,10 @@ class PipeLogHandler(logging.Handler):
             text = record.getMessage()
         except Exception as failure:  # noqa: BLE001 - its arguments are a plug-in's
             text = f"{record.msg!r} cannot be formatted: {type(failure).__name__}: {failure}"
-        trace = ""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             kind = "" if isinstance(error, Mm2pyError) else f"{type(error).__name__}: "
             text = f"{text}: {kind}{one_line(error)}"
-            if self._debug:
-                trace = "".join(traceback.format_exception(error))
         if self._channel.pipe.clogged:
             return  # a frozen worker must not make its hosts grow: the line is dropped
         self._channel.post(
@@ -388,7 +398,6 @@ class PipeLogHandler(logging.Handler):
             logger=record.name,
             scope=self._clean(current_scope()),
             text=self._clean(text),
-            trace=self._clean(trace),
         )
 
     def _clean(self, text: str) -> str:
@@ -396,13 +405,12 @@ class PipeLogHandler(logging.Handler):
         return self._mask.apply(text).encode("utf-8", "backslashreplace").decode()
 
 
-def write_line(level: str, logger: str, scope: str, text: str, trace: str) -> None:
+def write_line(level: str, logger: str, scope: str, text: str) -> None:
     """Log a host's line here, under its own scope; the worker's handlers mask it once more."""
     number = logging.getLevelNamesMapping().get(level, logging.INFO)
     target = logging.getLogger(logger)
     if not target.isEnabledFor(number):
         return
     inner = scope.strip().removeprefix("[").removesuffix("]")
-    stack = _HostTraceError(trace) if trace else None
     with log_scope(*([inner] if inner else [])):
-        target.log(number, "%s", text, exc_info=stack)
+        target.log(number, "%s", text)

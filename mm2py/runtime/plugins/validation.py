@@ -86,7 +86,6 @@ class ConfigValidator:
             dedicated mode the clusters of the file); the answer shows its values masked.
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
-        build: also build the connector once its options are right; it refuses what only it can know.
         worker: the config of the worker that would run a connector with this config; None checks nothing of it.
     """
 
@@ -97,7 +96,6 @@ class ConfigValidator:
         resolve: Callable[[Mapping[str, str | None]], Mapping[str, str]],
         policy: OverridePolicy,
         mask: SecretMask,
-        build: bool = True,
         worker: Callable[[Mapping[str, str]], Mapping[str, str] | None] = lambda _: None,
     ) -> None:
         self._worker = worker
@@ -105,7 +103,6 @@ class ConfigValidator:
         self._resolve = resolve
         self._policy = policy
         self._mask = mask
-        self._build = build
 
     async def validate(self, config: _Props, *, plugin: str | None = None) -> ConfigInfos:
         """Return what is wrong with a config; ``plugin`` is the name in the path, if there is one.
@@ -201,7 +198,7 @@ class ConfigValidator:
             problems = contradictions(texts, worker)
         for problem in problems:
             found.refuse(problem)
-        if found.count() or not self._build:
+        if found.count():
             return
         try:
             factory(texts)

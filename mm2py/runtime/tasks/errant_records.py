@@ -9,7 +9,6 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, TypeVar, final
 
@@ -75,19 +74,6 @@ class DeadLetterQueue(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ErrorCounters:
-    """Java's ``task-error-metrics``, under the names that they have there."""
-
-    total_record_failures: int = 0
-    total_record_errors: int = 0
-    total_records_skipped: int = 0
-    total_retries: int = 0
-    total_errors_logged: int = 0
-    deadletterqueue_produce_requests: int = 0
-    last_error_timestamp: int = 0
-
-
 @final
 class ErrantRecords:
     """The errors of one task's records.
@@ -113,7 +99,8 @@ class ErrantRecords:
         self._errors = errors
         self._connector, self._task, self._clock = connector, task, clock
         self._queue, self._context_headers, self._chance = queue, context_headers, chance
-        self.counters = ErrorCounters()
+        self.skipped = self.kept = 0
+        """Records that were left out, and that were sent to the dead letter queue."""
         self.stopping: threading.Event = threading.Event()
         """Ends the pauses between attempts; the loop's own."""
         self._all = errors.errors_tolerance == "all"
@@ -188,7 +175,6 @@ class ErrantRecords:
         deadline_s = self._clock.monotonic() + limit_ms / 1000
         delay_ms = float(FIRST_DELAY_MS)
         while True:
-            self.counters.total_record_failures += 1
             left_ms = (deadline_s - self._clock.monotonic()) * 1000
             over = self.stopping.is_set() or (limit_ms >= 0 and left_ms <= 0)
             if over or not isinstance(error, RetriableError):
@@ -197,7 +183,6 @@ class ErrantRecords:
             pause_ms = delay_ms if delay_ms <= longest_ms else self._chance() * longest_ms
             if limit_ms >= 0:
                 pause_ms = min(pause_ms, left_ms)
-            self.counters.total_retries += 1
             self.stopping.wait(pause_ms / 1000)
             delay_ms *= 2
             try:
@@ -207,13 +192,10 @@ class ErrantRecords:
 
     def _failed(self, operation: Operation, record: SinkRecord, error: Exception) -> None:
         raw = record.raw or record
-        self.counters.total_record_errors += 1
-        self.counters.last_error_timestamp = self._clock.now_ms()
         if self._errors.errors_log_enable:
-            self.counters.total_errors_logged += 1
             log.error("%s", self._described(operation, raw, error))
         if self._queue is not None:
-            self.counters.deadletterqueue_produce_requests += 1
+            self.kept += 1
             self._queue.send(raw, self._headers(operation, raw, error))
         if not self._all:
             raise FatalError(
@@ -221,8 +203,8 @@ class ErrantRecords:
                 f" handler ({operation.stage} by {operation.class_name}): {error}",
                 remedy="cure the cause, or set errors.tolerance=all to leave such records out",
             ) from error
-        self.counters.total_records_skipped += 1
-        if self.counters.total_records_skipped == 1 and not self._errors.errors_log_enable:
+        self.skipped += 1
+        if self.skipped == 1 and not self._errors.errors_log_enable:
             log.warning(
                 "a record is left out (errors.tolerance=all), later ones are only counted cause=%s",
                 error,

@@ -245,10 +245,7 @@ class TransformedTask(BatchSourceTask):
         self._context.partition_state(source, PartitionState.FAILED, error)
 
     def _report(self) -> None:
-        routed, skipped = (
-            sum(self._routed.values()),
-            self._errant.counters.total_records_skipped,
-        )
+        routed, skipped = sum(self._routed.values()), self._errant.skipped
         dropped = max(0, self._dropped - skipped)
         if (dropped, routed) != self._reported:
             self._reported = dropped, routed

@@ -339,13 +339,11 @@ class WorkerSinkTask(SinkObserver):
                 self._on_topic(partition.topic)
 
     def _note_left_out(self) -> None:
-        counters = self._errant.counters
-        left_out = counters.total_records_skipped
+        left_out = self._errant.skipped
         if left_out == self._left_out:
             return
         self._left_out = left_out
-        kept = counters.deadletterqueue_produce_requests
-        text = f"{left_out} records are left out since the task started (errors.tolerance=all), {kept} sent to the dead letter queue"
+        text = f"{left_out} records are left out since the task started (errors.tolerance=all), {self._errant.kept} sent to the dead letter queue"
         self._meter.note_finding(
             Finding(task=self._name, what="errant records", text=text, count=left_out, harms=False)
         )

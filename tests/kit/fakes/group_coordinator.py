@@ -110,7 +110,7 @@ class MemoryGroup:
         self.state, self.since_s = "PreparingRebalance", self.clock.monotonic()
         for member in self.members.values():
             if member.syncs is not None and not member.syncs.done():
-                member.syncs.set_result(SyncResult(REBALANCE_IN_PROGRESS, "", b""))
+                member.syncs.set_result(SyncResult(REBALANCE_IN_PROGRESS, b""))
 
     def complete(self) -> None:
         """End the round in which everybody has joined."""
@@ -171,17 +171,13 @@ class MemoryGroup:
         """Answer the join of one member."""
         listed = (
             tuple(
-                JoinedMember(
-                    name, None, next(o.metadata for o in m.offers if o.name == self.protocol)
-                )
+                JoinedMember(name, next(o.metadata for o in m.offers if o.name == self.protocol))
                 for name, m in self.members.items()
             )
             if who == self.leader
             else ()
         )
-        return JoinResult(
-            NONE, self.generation, self.protocol, self.leader, who, listed, skip_assignment=False
-        )
+        return JoinResult(NONE, self.generation, self.protocol, self.leader, who, listed)
 
 
 class MemoryCoordinator:
@@ -260,12 +256,12 @@ class MemoryCoordinator:
         group = self.group
         code = self._code(member_id, generation)
         if code:
-            return SyncResult(code, "", b"")
+            return SyncResult(code, b"")
         assert protocol == group.protocol
         member = group.members[member_id]
         member.heard_s = group.clock.monotonic()
         if group.state == "Stable":
-            return SyncResult(NONE, protocol, member.assignment)
+            return SyncResult(NONE, member.assignment)
         if member_id != group.leader:
             waiter: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
             member.syncs = waiter
@@ -274,9 +270,9 @@ class MemoryCoordinator:
         for who, other in group.members.items():
             other.assignment = assignments.get(who, b"")
             if other.syncs is not None and not other.syncs.done():
-                other.syncs.set_result(SyncResult(NONE, protocol, other.assignment))
+                other.syncs.set_result(SyncResult(NONE, other.assignment))
         group.store()
-        return SyncResult(NONE, protocol, member.assignment)
+        return SyncResult(NONE, member.assignment)
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
         """Return an error code."""
@@ -304,7 +300,7 @@ class MemoryCoordinator:
         group = self.group
         name = group.protocol if group.state == "Stable" else ""
         members = tuple(
-            GroupMember(who, None, m.client, "/h", b"", b"") for who, m in group.members.items()
+            GroupMember(who, m.client, "/h", b"", b"") for who, m in group.members.items()
         )
         return DescribedGroup("g", NONE, "", group.state, "connect", name, members)
 
@@ -318,4 +314,4 @@ class MemoryCoordinator:
 
 
 def _refused(code: int, member_id: str = "") -> JoinResult:
-    return JoinResult(code, -1, "", "", member_id, (), skip_assignment=False)
+    return JoinResult(code, -1, "", "", member_id, ())

@@ -43,7 +43,7 @@ async def test_a_log_that_was_cut_and_grew_again_is_a_truncation_with_its_exact_
     async with fetching(versions=versions) as rig:
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
         rig.broker.partition(FIRST).truncate_to(4)
         rig.broker.cluster.move_leader(FIRST, 1)
@@ -70,7 +70,7 @@ async def test_a_position_gets_no_incarnation_before_a_log_has_it() -> None:
     async with fetching(versions=BY_ID) as rig:
         rig.fill(FIRST, range(3))
         hold = rig.broker.hold(FETCH)
-        await rig.fetcher.assign({FIRST: 5})
+        rig.fetcher.add({FIRST: 5})
         await rig.until(hold.arrived.is_set)
         assert rig.fetcher.incarnation(FIRST) == NO_TOPIC_ID
         hold.release()
@@ -84,7 +84,7 @@ async def test_a_partition_that_a_recreated_topic_lacks_is_a_loss(deleted_first:
     async with fetching(versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1) as rig:
         for number in range(3):
             rig.fill(SECOND, range(number, number + 1), pad=20_000)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         # The buffers are full with one batch, so the rest is not read while it is under way.
         ((_, (batch,)),) = await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=1 << 24)
         if deleted_first:
@@ -115,7 +115,7 @@ async def test_a_partition_that_a_recreated_topic_lacks_is_a_loss(deleted_first:
 async def test_a_partition_whose_number_comes_back_names_its_new_topic_and_loses_nothing() -> None:
     async with fetching(versions=BY_ID) as rig:
         rig.fill(SECOND, range(3))
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: rig.fetcher.position(SECOND) == 3)
         rig.broker.create_topic("t", 1)
         await rig.until(lambda: len(rig.gaps) == 2)
@@ -131,7 +131,7 @@ async def test_a_reader_that_ends_reports_what_it_did_not_hand_out(handed_out: b
     async with fetching(versions=BY_ID, buffer_bytes=1 << 16, partition_bytes=1) as rig:
         for number in range(3):
             rig.fill(SECOND, range(number, number + 1), pad=20_000)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
         await eventually(lambda: rig.fetcher.position(SECOND) == 1)
         if handed_out:
@@ -148,7 +148,7 @@ async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_kept_
         old = rig.broker.cluster.topics["t"].topic_id
         rig.broker.create_topic("t", 2)
         rig.fill(FIRST, range(100, 110))
-        await rig.fetcher.assign({FIRST: 4}, topic_ids={FIRST: old})
+        rig.fetcher.add({FIRST: 4}, topic_ids={FIRST: old})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
         assert rig.read[FIRST] == list(range(100, 110))
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
@@ -164,16 +164,16 @@ async def test_a_log_that_was_cut_while_it_was_not_read_is_told_by_the_epoch_tha
         rig.broker.cluster.move_leader(FIRST, 1)
         rig.fill(FIRST, range(4, 10))
         kept = rig.broker.cluster.topics["t"].topic_id
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
         epoch = rig.fetcher.epoch_at(FIRST, 9)
         assert (rig.fetcher.epoch_at(FIRST, 3), epoch) == (epoch - 1, epoch)
-        await rig.fetcher.assign({})
+        rig.fetcher.drop(FIRST)
         rig.read.clear()
         rig.broker.partition(FIRST).truncate_to(4)
         rig.broker.cluster.move_leader(FIRST, 1)
         rig.fill(FIRST, range(100, 100 + grown_to - 4))
-        await rig.fetcher.assign({FIRST: 10}, topic_ids={FIRST: kept}, epochs={FIRST: epoch})
+        rig.fetcher.add({FIRST: 10}, topic_ids={FIRST: kept}, epochs={FIRST: epoch})
         await rig.until(lambda: rig.fetcher.position(FIRST) == grown_to)
         assert rig.gaps == [(FIRST, 4, 9, "truncation")]
         assert rig.read[FIRST] == list(range(100, 100 + grown_to - 4))
@@ -185,7 +185,7 @@ async def test_an_epoch_that_was_kept_cuts_nothing_from_a_log_that_is_whole() ->
         epoch = rig.broker.partition(FIRST).leader_epoch
         rig.broker.cluster.move_leader(FIRST, 1)
         rig.fill(FIRST, range(4, 10))
-        await rig.fetcher.assign({FIRST: 3}, epochs={FIRST: epoch})
+        rig.fetcher.add({FIRST: 3}, epochs={FIRST: epoch})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
         assert (rig.read[FIRST], rig.gaps) == (list(range(3, 10)), [])
 
@@ -197,7 +197,7 @@ async def test_a_position_beyond_the_end_of_its_incarnation_is_a_truncation(name
         topic = rig.broker.cluster.topics["t"]
         kept = topic.topic_id
         topic.topic_id = kept if named else NO_TOPIC_ID
-        await rig.fetcher.assign({FIRST: 9}, topic_ids={FIRST: kept})
+        rig.fetcher.add({FIRST: 9}, topic_ids={FIRST: kept})
         await rig.until(lambda: bool(rig.gaps))
         assert rig.gaps == [(FIRST, 3, 8, "truncation")]
         rig.fill(FIRST, range(3, 5))
@@ -214,9 +214,9 @@ async def test_a_partition_given_up_in_answer_to_a_gap_stays_given_up(cause: str
         rig.fill(FIRST, range(4, 8))
         if cause == "retention":
             rig.broker.partition(FIRST).delete_before(4)
-            await rig.fetcher.assign({FIRST: 1, SECOND: 0})
+            rig.fetcher.add({FIRST: 1, SECOND: 0})
         else:
-            await rig.fetcher.assign({FIRST: 8, SECOND: 0})
+            rig.fetcher.add({FIRST: 8, SECOND: 0})
             await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
             rig.broker.create_topic("t", 2)
             rig.fill(FIRST, range(100, 110))
@@ -237,7 +237,7 @@ async def test_offsets_without_records_move_the_position_and_are_no_loss() -> No
         empty[57:61] = bytes(4)
         empty[8:12] = (49).to_bytes(4, "big")
         log.put(bytes(sealed(empty)), 12)  # an empty batch at the end, as compaction leaves it
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
         assert rig.fetcher.position(FIRST) == log.end
         assert rig.read[FIRST] == [0, 1, 0, 1]
@@ -253,7 +253,7 @@ async def test_a_near_replica_is_read_and_the_leader_asked_again_later() -> None
         async with follower:
             rig.broker.cluster.nearest[FIRST] = 2
             rig.fill(FIRST, range(3))
-            await rig.fetcher.assign({FIRST: 0})
+            rig.fetcher.add({FIRST: 0})
             await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
             assert follower.count(FETCH) >= 1
             rig.broker.cluster.nearest.clear()
@@ -269,7 +269,7 @@ async def test_a_follower_that_dies_costs_nothing_but_time() -> None:
         follower = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
         rig.broker.cluster.nearest[FIRST] = 2
         rig.fill(FIRST, range(3))
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
         rig.broker.cluster.nearest.clear()
         await follower.stop()
@@ -286,7 +286,7 @@ async def test_an_error_without_a_cause_is_asked_again_and_fails_the_partition_o
     async with fetching() as rig:
         rig.fill(FIRST, range(5))
         rig.broker.fail_next(FETCH, code, 3)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.read.get(FIRST) == [0, 1, 2, 3, 4])
         assert FIRST in [tp for tp, _ in rig.stalled]
         assert rig.failed == []
@@ -302,7 +302,7 @@ async def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -
     missing = TopicPartition("later", 0)
 
     async with fetching() as rig:
-        await rig.fetcher.assign({missing: 0, FIRST: 0})
+        rig.fetcher.add({missing: 0, FIRST: 0})
         for number in range(5):
             rig.fill(FIRST, range(number, number + 1))
             rig.broker.cluster.move_leader(FIRST, 1)
@@ -319,7 +319,7 @@ async def test_a_topic_that_does_not_exist_is_waited_for_and_holds_up_nobody() -
 
 async def test_a_throttled_connection_is_left_alone_for_as_long_as_the_broker_asked() -> None:
     async with fetching() as rig:
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         rig.broker.cluster.throttle_ms = 400
         rig.fill(FIRST, range(1))
         await rig.until(lambda: rig.fetcher.position(FIRST) == 1)
@@ -338,11 +338,11 @@ async def test_a_quota_that_lets_nothing_be_read_is_told_and_lag_grows_meanwhile
     async with fetching() as rig:
         fetcher, cluster = rig.fetcher, rig.broker.cluster
         if begun:
-            await fetcher.assign({FIRST: 0})
+            fetcher.add({FIRST: 0})
             await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2 and fetcher.lag(FIRST) == 0)
         cluster.withholds, cluster.throttle_ms = True, 50
         if not begun:
-            await fetcher.assign({FIRST: 0})
+            fetcher.add({FIRST: 0})
         asked = rig.broker.count(FETCH)
         await rig.until(lambda: rig.broker.count(FETCH) > asked + 2)
         await rig.until(lambda: fetcher.silent_s(FIRST) > 0.4)
@@ -368,7 +368,7 @@ async def test_a_hot_partition_does_not_starve_the_others() -> None:
             rig.fill(tps[0], range(number, number + 1), pad=200_000)
         for tp in tps[1:]:
             rig.fill(tp, range(1))
-        await rig.fetcher.assign(dict.fromkeys(tps, 0))
+        rig.fetcher.add(dict.fromkeys(tps, 0))
         await rig.until(lambda: all(rig.fetcher.position(tp) == 1 for tp in tps[1:]))
         assert rig.fetcher.position(tps[0]) < 30
 
@@ -402,7 +402,7 @@ async def test_a_leader_that_moves_hides_no_transaction_that_stays_open(
         rig.fill(FIRST, range(1))
         rig.fill(FIRST, range(1, 3))
         rig.broker.partition(FIRST).open_transaction_at = 1
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: bool(rig.stalled))
         told, rig.read_again = len(rig.stalled), []
         rig.broker.fail_next(FETCH, codes.NOT_LEADER_OR_FOLLOWER)
@@ -430,7 +430,7 @@ async def test_read_committed_waits_at_an_open_transaction_and_lag_counts_what_i
         rig.fill(FIRST, range(3))
         rig.fill(FIRST, range(3, 6))
         rig.broker.partition(FIRST).open_transaction_at = 3
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.lag(FIRST) == 3)
         assert rig.read[FIRST] == [0, 1, 2]
         rig.broker.partition(FIRST).open_transaction_at = -1
@@ -443,7 +443,7 @@ async def test_how_long_the_end_of_a_log_is_not_known_is_told(frozen: bool) -> N
     async with fetching() as rig:
         rig.fill(FIRST, range(3))
         fetcher = rig.fetcher
-        await fetcher.assign({FIRST: 0, SECOND: 0})
+        fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: fetcher.lag(FIRST) == fetcher.lag(SECOND) == 0)
         await rig.until(lambda: max(fetcher.silent_s(FIRST), fetcher.silent_s(SECOND)) < 0.2)
         assert fetcher.silent_s(TopicPartition("other", 0)) == inf
@@ -481,7 +481,7 @@ async def test_a_defect_that_comes_again_with_one_partition_holds_that_partition
         rig.fill(FIRST, range(5))
         rig.fill(FIRST, range(666, 667))
         rig.fill(SECOND, range(1))
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: len(rig.stalled) > 2)
         rig.fill(SECOND, range(1, 2))
         await rig.until(lambda: rig.fetcher.position(SECOND) == 2)
@@ -497,7 +497,7 @@ async def test_the_lag_of_a_partition_that_may_not_be_read_is_not_known() -> Non
     """Records may wait there, and an alert on a lag above 0 would stay silent."""
     async with fetching() as rig:
         rig.fill(FIRST, range(3))
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
         rig.broker.fail_next(FETCH, codes.TOPIC_AUTHORIZATION_FAILED, 1_000)
         rig.fill(FIRST, range(3, 6))
@@ -515,7 +515,7 @@ async def led_by_another(rig: Rig) -> AsyncGenerator[FakeBroker]:
         for tp in MANY:
             rig.broker.cluster.move_leader(tp, 2)
             rig.fill(tp, range(1))
-        await rig.fetcher.assign(dict.fromkeys(MANY, 0))
+        rig.fetcher.add(dict.fromkeys(MANY, 0))
         await rig.until(lambda: len(rig.read) == len(MANY))
         yield other
 
@@ -565,7 +565,7 @@ async def test_a_silent_broker_delays_the_start_of_no_other() -> None:
         rig.broker.cluster.move_leader(FIRST, 2)
         rig.fill(SECOND, range(2))
         hold = silent.hold(LIST_OFFSETS)
-        await rig.fetcher.assign({FIRST: EARLIEST, SECOND: EARLIEST})
+        rig.fetcher.add({FIRST: EARLIEST, SECOND: EARLIEST})
         await hold.arrived.wait()
         await rig.until(lambda: rig.read.get(SECOND) == [0, 1])
         hold.release()
@@ -575,7 +575,7 @@ async def test_the_start_of_all_partitions_of_a_broker_is_asked_with_one_request
     async with fetching(partitions=len(MANY)) as rig:
         for tp in MANY:
             rig.fill(tp, range(1))
-        await rig.fetcher.assign(dict.fromkeys(MANY, EARLIEST))
+        rig.fetcher.add(dict.fromkeys(MANY, EARLIEST))
         await rig.until(lambda: len(rig.read) == len(MANY))
         assert rig.broker.count(LIST_OFFSETS) == 1
 
@@ -584,7 +584,7 @@ async def test_recreated_partitions_are_handled_together() -> None:
     async with fetching(partitions=len(MANY), versions=BY_ID) as rig:
         for tp in MANY:
             rig.fill(tp, range(1))
-        await rig.fetcher.assign(dict.fromkeys(MANY, 0))
+        rig.fetcher.add(dict.fromkeys(MANY, 0))
         await rig.until(lambda: len(rig.read) == len(MANY))
         rig.broker.create_topic("t", len(MANY))
         for tp in MANY:
@@ -600,7 +600,7 @@ async def test_recreated_partitions_are_handled_together() -> None:
 async def test_topic_ids_that_are_gone_for_a_while_copy_nothing_again() -> None:
     async with fetching(versions=BY_ID) as rig:
         rig.fill(FIRST, range(5))
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
         topic = rig.broker.cluster.topics["t"]
         kept, topic.topic_id = topic.topic_id, NO_TOPIC_ID

@@ -234,7 +234,7 @@ def test_an_id_that_another_one_has_followed_never_comes_back(unknown_between: b
 
     def answered(topic_id: bytes, code: int = 0) -> None:
         """A broker answers Metadata, and the cursor looks for its leader."""
-        partition = PartitionMetadata(0, 1, 0, (1,), (1,), 0)
+        partition = PartitionMetadata(0, 1, 0, 0)
         topic = TopicMetadata(TP.topic, topic_id, False, (partition,), code)
         cache.update(MetadataResult((), "c", 1, (topic,), 0, 0), 0.0)
         leader = cache.leader(TP)
@@ -308,7 +308,7 @@ async def test_a_single_partition_is_read_over_as_many_connections_as_are_allowe
 ) -> None:
     async with distant(connections=connections, round_trip_s=round_trip_s) as rig:
         backlog(rig, FIRST, 0, BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         before = rig.broker.connections
         await read_whole(rig, BACKLOG)
         assert rig.broker.connections - before == used
@@ -318,7 +318,7 @@ async def test_a_broker_that_only_seemed_distant_is_read_over_one_connection_aga
     with DelayProxy(round_trip_s=ROUND_TRIP_S) as line:
         async with fetching(line=line, connections=5) as rig:
             backlog(rig, FIRST, 0, 2 * BACKLOG)
-            await rig.fetcher.assign({FIRST: 0})
+            rig.fetcher.add({FIRST: 0})
             await rig.until(partial(passed, rig, 500))
             line.set_round_trip(0.0)
             end, rounds = 2 * BACKLOG, rig.broker.cluster.fetches
@@ -335,7 +335,7 @@ async def test_a_broker_that_only_seemed_distant_is_read_over_one_connection_aga
 async def test_what_comes_after_the_backlog_is_read_in_the_session_again() -> None:
     async with distant() as rig:
         backlog(rig, FIRST, 0, BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
         backlog(rig, FIRST, BACKLOG, BACKLOG + 20)
         await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG + 20)
@@ -349,7 +349,7 @@ async def test_batches_of_which_few_fit_into_an_answer_are_read_in_order(set_in_
     async with distant(partition_bytes=100_000, partition_bytes_set=set_in_file) as rig:
         backlog(rig, FIRST, 0, 400, pad=20_000)
         backlog(rig, SECOND, 0, 400, pad=5_000)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await read_whole(rig, 400, FIRST, SECOND)
 
 
@@ -357,7 +357,7 @@ async def test_an_open_transaction_ends_the_stripes_before_it() -> None:
     async with distant(isolation="read_committed") as rig:
         backlog(rig, FIRST, 0, BACKLOG)
         rig.broker.partition(FIRST).open_transaction_at = BACKLOG - 100
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG - 100)
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
@@ -371,7 +371,7 @@ async def test_a_partition_that_stays_paused_keeps_no_buffers_behind_a_stripe_th
     monkeypatch.setattr(pause, 3_600)
     async with distant() as rig:
         backlog(rig, FIRST, 0, 3 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(partial(passed, rig, 2_000))
         before, hold = rig.broker.count(FETCH), rig.broker.hold(FETCH)
         await rig.until(lambda: rig.broker.count(FETCH) >= before + 2)
@@ -396,7 +396,7 @@ async def test_many_partitions_that_lag_share_small_buffers_and_none_waits_for_e
                 rig.fill(
                     tp, range(number, number + 20), pad=100 + 97 * (number * tp.partition % 53)
                 )
-        await rig.fetcher.assign(dict.fromkeys(tps, 0))
+        rig.fetcher.add(dict.fromkeys(tps, 0))
         await read_whole(rig, 400, *tps)
 
 
@@ -418,7 +418,7 @@ async def test_no_fault_in_the_middle_loses_doubles_or_reorders(turn: int, seed:
             wanted[tp] = [
                 n for it in log.batches for n in range(it.base_offset, it.last_offset + 1)
             ]
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         for _ in range(40):
             await rig.take()
             match chance.randrange(12):
@@ -445,7 +445,7 @@ async def test_a_byte_rate_holds_for_all_connections_together() -> None:
         backlog(rig, FIRST, 0, BACKLOG)
         clock = asyncio.get_running_loop()
         began = clock.time()
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await read_whole(rig, BACKLOG)
         assert BACKLOG * PAD / (clock.time() - began) < 2 * 2_000_000
 
@@ -455,7 +455,7 @@ async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> A
     """A rig that has read an eighth of what there is of FIRST."""
     async with distant(versions=versions) as rig:
         backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(partial(passed, rig, BACKLOG // 4))
         yield rig
 
@@ -491,7 +491,7 @@ async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> Non
     async with distant() as rig:
         backlog(rig, FIRST, 0, 2 * BACKLOG)
         rig.broker.most_connections = rig.broker.connections + 3
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await read_whole(rig, 2 * BACKLOG)
         assert rig.broker.connections == rig.broker.most_connections
         assert rig.stalled == []

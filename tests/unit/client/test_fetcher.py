@@ -22,7 +22,7 @@ async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
         for tp in (FIRST, SECOND):
             rig.fill(tp, range(2), timestamp_ms=1_000)
             rig.fill(tp, range(2, 4), timestamp_ms=2_000)
-        await rig.fetcher.assign({FIRST: start_at_time(1_500), SECOND: start_at_time(2_001)})
+        rig.fetcher.add({FIRST: start_at_time(1_500), SECOND: start_at_time(2_001)})
         await rig.until(lambda: rig.fetcher.position(SECOND) == 4 and FIRST in rig.read)
         assert (rig.fetcher.began_at(FIRST), rig.fetcher.began_at(SECOND)) == (2, 4)
         rig.fill(SECOND, range(4, 5), timestamp_ms=1_000)
@@ -40,7 +40,7 @@ async def test_reading_starts_where_asked_or_at_the_nearer_end(start: int, began
         rig.fill(FIRST, range(2))
         rig.fill(FIRST, range(2, 4))
         rig.broker.partition(FIRST).delete_before(2)
-        await rig.fetcher.assign({FIRST: start})
+        rig.fetcher.add({FIRST: start})
         await rig.until(lambda: rig.fetcher.began_at(FIRST) >= 0)
         assert rig.fetcher.began_at(FIRST) == began
         rig.fill(FIRST, range(4, 5))
@@ -61,7 +61,7 @@ async def test_a_stored_position_that_is_gone_is_a_gap_and_read_on_from_the_log_
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
         rig.broker.partition(FIRST).delete_before(4)
-        await rig.fetcher.assign({FIRST: position})
+        rig.fetcher.add({FIRST: position})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
         assert rig.gaps == [gap]
         assert rig.read[FIRST] == [4, 5, 6, 7]
@@ -73,7 +73,7 @@ async def test_auto_offset_reset_none_fails_the_partition_alone() -> None:
         rig.fill(FIRST, range(2, 4))
         rig.fill(SECOND, range(2))
         rig.broker.partition(FIRST).delete_before(2)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: bool(rig.failed) and SECOND in rig.read)
         assert rig.failed[0][0] == FIRST
         assert "auto.offset.reset=none" in str(rig.failed[0][1])
@@ -84,7 +84,7 @@ async def test_what_arrives_between_two_calls_is_taken_from_the_room_of_the_firs
     async with fetching(partition_bytes=16 << 10) as rig:
         for first in range(0, 40, 4):
             rig.fill(FIRST, range(first, first + 4), pad=3_000)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         arrived = await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=20_000)
         await eventually(lambda: rig.fetcher.room_bytes() <= 0)
         waiting = rig.fetcher.waiting(FIRST)
@@ -101,7 +101,7 @@ async def test_few_batches_that_were_not_joined_keep_no_receive_buffer() -> None
             130
         ):  # more than 128 KiB of batches below 2 KiB, and a rest of fewer than four
             rig.fill(FIRST, range(number, number + 1), pad=1_000)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         read: list[RecordBatch] = []
         while sum(batch.count for batch in read) < 130:
             for _, batches in await rig.fetcher.fetch(max_wait_ms=5_000, max_bytes=1 << 24):
@@ -119,7 +119,7 @@ async def test_where_records_trickle_the_next_fetch_waits_for_linger_ms() -> Non
             return lambda: rig.read.get(SECOND, [0])[-1] == number
 
         rig.fill(FIRST, range(1))
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: rig.read.get(FIRST) == [0])
         # The first wait is behind an answer with few bytes, the second behind one with more.
         for number, wait_s in enumerate((0.006, 0.004), 1):
@@ -154,7 +154,7 @@ async def test_the_next_fetch_waits_for_nothing(
             rig.fill(FIRST, range(1), pad=pad)
             if partition_bytes < 2 * pad:
                 rig.fill(FIRST, range(1, 2), pad=pad)
-            await rig.fetcher.assign({FIRST: 0})
+            rig.fetcher.add({FIRST: 0})
             await rig.until(lambda: FIRST in rig.read)
             if partition_bytes >= 2 * pad:
                 rig.fill(FIRST, range(1, 2), pad=pad)
@@ -166,7 +166,7 @@ async def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_
         leader = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
         rig.broker.cluster.move_leader(FIRST, 2)
         rig.fill(FIRST, range(3))
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
         rig.stalled.clear()
         rig.read_again.clear()
@@ -188,7 +188,7 @@ LONG_MS = 60_000
 async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> None:
     async with fetching(max_wait_ms=LONG_MS) as rig:
         rig.fill(FIRST, range(1))
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 1)
         rig.fetcher.pause([FIRST])
         rig.fill(SECOND, range(1))  # ends the poll that was under way with both
@@ -203,7 +203,7 @@ async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones
 async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> None:
     async with fetching(max_wait_ms=LONG_MS) as rig:
         rig.fill(FIRST, range(2))
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 2)
         asked = rig.broker.count(LIST_OFFSETS)
         await rig.fetcher.refresh_ends()
@@ -217,7 +217,7 @@ async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> Non
 
 async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twice() -> None:
     async with fetching() as rig:
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
         await eventually(lambda: rig.broker.count(FETCH) > 0)
         rig.fetcher.pause([FIRST])
@@ -236,7 +236,7 @@ async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_re
 
 async def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
     async with fetching(buffer_bytes=200_000) as rig:
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
         await eventually(lambda: rig.broker.count(FETCH) > 0)
         rig.fetcher.pause([FIRST])
@@ -253,7 +253,7 @@ async def test_a_held_partition_is_read_again_from_an_offset_behind_what_was_kep
     async with fetching() as rig:
         for number in range(4):
             rig.fill(FIRST, range(number, number + 1), pad=40_000)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: rig.read.get(FIRST) == [0, 1, 2, 3])
         assert not rig.fetcher.rewind(FIRST, 1), "it is not held"
         rig.fetcher.pause([FIRST])
@@ -273,7 +273,7 @@ async def test_one_partition_gets_larger_answers_over_a_long_round_trip() -> Non
         async with fetching(line=line) as rig:
             for number in range(20):
                 rig.fill(FIRST, range(number, number + 1), pad=900_000)
-            await rig.fetcher.assign({FIRST: 0})
+            rig.fetcher.add({FIRST: 0})
             await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
             assert rig.read[FIRST] == list(range(20))
             assert max(size for _, size in rig.broker.cluster.served) > 3 << 20
@@ -312,7 +312,7 @@ async def test_no_fault_of_a_broker_loses_doubles_or_reorders(seed: int, version
         versions = {FETCH: (4, version)}
         async with FakeBroker(node_id=2, cluster=rig.broker.cluster, versions=versions) as other:
             written = dict.fromkeys(tps, 0)
-            await rig.fetcher.assign(dict.fromkeys(tps, 0))
+            rig.fetcher.add(dict.fromkeys(tps, 0))
             for _ in range(STEPS):
                 tp = chance.choice(tps)
                 count = chance.randrange(1, 4)
@@ -393,7 +393,7 @@ async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -
         rig.fill(FIRST, range(3), producer=7)
         rig.fill(FIRST, range(3, 6), producer=900)
         rig.fill(SECOND, range(2), producer=901)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(
             lambda: rig.fetcher.position(FIRST) == 6 and rig.fetcher.position(SECOND) == 2
         )
@@ -415,7 +415,7 @@ async def test_nothing_of_a_partition_is_copied_before_its_producers_are_known()
     async with fetching(origins=origins) as rig:
         rig.fill(FIRST, range(2), producer=900)
         rig.fill(FIRST, range(2, 4), producer=5)
-        await rig.fetcher.assign({FIRST: 0})
+        rig.fetcher.add({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
         assert rig.read == {FIRST: [2, 3]}
         assert [str(error) for _, error in rig.stalled] == ["the topic is away"] * 3
@@ -427,7 +427,7 @@ async def test_a_partition_that_was_dropped_meanwhile_is_not_read_again() -> Non
     origins.errors += [RetriableError("the topic is away")] * 5
     async with fetching(origins=origins) as rig:
         rig.fill(FIRST, range(2), producer=5)
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: bool(rig.stalled))
         rig.fetcher.drop(FIRST)
         rig.fill(SECOND, range(1), producer=-1)
@@ -442,7 +442,7 @@ async def test_a_range_that_retention_took_before_a_mirrors_batch_is_a_gap() -> 
         rig.fill(FIRST, range(4), producer=900)
         rig.fill(FIRST, range(4, 8), producer=900)
         rig.broker.partition(FIRST).delete_before(4)
-        await rig.fetcher.assign({FIRST: 1})
+        rig.fetcher.add({FIRST: 1})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
         assert rig.gaps == [(FIRST, 1, 3, "retention")]
 
@@ -455,7 +455,7 @@ async def test_faults_neither_lose_nor_double_nor_loop(version: int) -> None:
     expected: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
     written = dict.fromkeys(tps, 0)
     async with fetching(versions={FETCH: (4, version)}, origins=origins) as rig:
-        await rig.fetcher.assign(dict.fromkeys(tps, 0))
+        rig.fetcher.add(dict.fromkeys(tps, 0))
         for step in range(120):
             tp = chance.choice(tps)
             numbers = range(written[tp], written[tp] + chance.randrange(1, 4))

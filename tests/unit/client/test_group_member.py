@@ -430,7 +430,7 @@ class ScriptedCluster:
 
 
 def joined(code: int) -> JoinResult:
-    return JoinResult(code, 1, "p", "m", "m", (), skip_assignment=False)
+    return JoinResult(code, 1, "p", "m", "m", ())
 
 
 def described(code: int, state: str = "Stable") -> tuple[DescribedGroup, ...]:
@@ -455,7 +455,7 @@ async def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
 
 async def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up() -> None:
     cluster, link = scripted()
-    cluster.answers = {"SyncGroup": SyncResult(NONE, "p", b""), "JoinGroup": None}
+    cluster.answers = {"SyncGroup": SyncResult(NONE, b""), "JoinGroup": None}
     await link.sync("m", 1, "p", {})
     assert cluster.connections[-1].dropped == "the round is done"
     joining = asyncio.create_task(link.join("m", OFFERS, 6_000, 60_000))
@@ -469,7 +469,7 @@ async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None
     cluster, link = scripted()
     cluster.answers = {
         "JoinGroup": joined(NOT_COORDINATOR),
-        "SyncGroup": SyncResult(NOT_COORDINATOR, "", b""),
+        "SyncGroup": SyncResult(NOT_COORDINATOR, b""),
         "Heartbeat": NOT_COORDINATOR,
         "DescribeGroups": described(NOT_COORDINATOR),
     }

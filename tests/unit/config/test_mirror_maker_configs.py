@@ -10,6 +10,7 @@ from mm2py.config.client_properties import (
     effective_client_properties,
     framework_producer_properties,
 )
+from mm2py.config.derivation import cluster_props, texts
 from mm2py.config.findings import Severity
 from mm2py.config.lint import findings_of
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -121,8 +122,8 @@ def test_lines_of_the_file_become(claim: str) -> None:
         "source": source_of(config),
         "back": source_of(config, BA),
         "worker": config.worker_config(AB),
-        "a": config.cluster_props("a"),
-        "b": config.cluster_props("b"),
+        "a": texts(cluster_props(config.layout, "a")),
+        "b": texts(cluster_props(config.layout, "b")),
     }
     for item in expected.split():
         name, _, value = item.partition("=")
@@ -370,8 +371,8 @@ def test_a_cluster_without_brokers_is_refused_by_its_property(line: str) -> None
 
 def test_top_level_bootstrap_servers_serve_every_cluster() -> None:
     config = read("clusters=a,b\nbootstrap.servers=h:1\nb.bootstrap.servers=i:2")
-    assert config.cluster_props("a")["bootstrap.servers"] == "h:1"
-    assert config.cluster_props("b")["bootstrap.servers"] == "i:2"
+    assert texts(cluster_props(config.layout, "a"))["bootstrap.servers"] == "h:1"
+    assert texts(cluster_props(config.layout, "b"))["bootstrap.servers"] == "i:2"
     assert config.findings == []
 
 

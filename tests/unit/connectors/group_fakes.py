@@ -19,7 +19,7 @@ from mm2py.mirror.offset_lookup import (
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Page, Segment
+from mm2py.mirror.offset_map import Page, Segment, decode_head, encode_page
 from mm2py.mirror.offset_syncs import OffsetSync, encode_offset_sync
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
@@ -224,7 +224,9 @@ class FakeMap:
         found = tuple(Segment(*it) for it in segments)
         position = len(self.pages)
         self.pages[position] = page = Page(0, source_id, NO_TOPIC_ID, covered, -1, -1, -1, 0, found)
-        self.index.put(TopicPartition(topic, partition), page.number, page.head, position)
+        self.index.put(
+            TopicPartition(topic, partition), page.number, decode_head(encode_page(page)), position
+        )
 
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
         self.index.on_anew = on_anew

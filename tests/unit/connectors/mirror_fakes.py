@@ -15,8 +15,8 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     AdminSession,
     ReaderEvents,
-    ReaderLimits,
     ReaderSession,
+    ReaderTuning,
     WriterSession,
 )
 from tests.kit.fakes.reader import FakeReader
@@ -84,13 +84,11 @@ class FakeAdmin:
         if self.broken is not None:
             raise self.broken
         return {
-            name: TopicDescription(name, b"\0" * 16, tuple(range(count)), 1, internal=False)
+            name: TopicDescription(name, b"\0" * 16, tuple(range(count)), internal=False)
             for name, count in self.topics.items()
         }
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
-    ) -> dict[str, ServerError | None]:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, ServerError | None]:
         answers: dict[str, ServerError | None] = {}
         for topic in topics:
             answers[topic.name] = self.refuse.get(topic.name)
@@ -216,7 +214,7 @@ class Region:
         self.sessions: list[FakeSession] = []
         self.client_ids: list[str] = []
         self.readers: list[FakeReader] = []
-        self.limits: list[ReaderLimits] = []
+        self.tuning: list[ReaderTuning] = []
         self.writers: list[FakeWriter] = []
         self.refuse_connect = 0
         self.cluster_id = ""
@@ -232,11 +230,11 @@ class Region:
         alias: str,
         clock: Clock,
         events: ReaderEvents,
-        limits: ReaderLimits,
+        tuning: ReaderTuning,
     ) -> ReaderSession:
         reader = FakeReader(events)
         self.readers.append(reader)
-        self.limits.append(limits)
+        self.tuning.append(tuning)
         return ReaderSession(self._session(props), reader)
 
     def open_writer(self, props: Mapping[str, str], alias: str, clock: Clock) -> WriterSession:

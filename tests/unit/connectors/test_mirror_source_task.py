@@ -249,7 +249,7 @@ async def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
 
 async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
     bench = await ran({"flow.max.bytes.per.second": "1500"})
-    assert [it.bytes_per_s for it in bench.region.limits] == [1500]
+    assert [it.bytes_per_s for it in bench.region.tuning] == [1500]
 
 
 @pytest.mark.parametrize(("limit", "paced"), [("1500", 700), ("0", 0)])
@@ -259,7 +259,7 @@ async def test_a_part_that_changes_is_that_of_the_reader_of_now_and_of_the_next(
     bench = Bench({"flow.max.bytes.per.second": limit})
     bench.task.pace(700)  # before it has read anything
     async with running(bench):
-        assert [it.bytes_per_s for it in bench.region.limits] == [paced]
+        assert [it.bytes_per_s for it in bench.region.tuning] == [paced]
         bench.task.pace(900)
         assert bench.reader.paces == [900]
 

@@ -15,7 +15,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext
 from mm2py.testing.task_contract import BatchTaskContract, RecordTaskContract
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import ReaderEvents, ReaderLimits, ReaderSession
+from mm2py_connectors.clients import ReaderEvents, ReaderSession, ReaderTuning
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
@@ -45,7 +45,7 @@ class LogsRegion(Region):
         alias: str,
         clock: Clock,
         events: ReaderEvents,
-        limits: ReaderLimits,
+        tuning: ReaderTuning,
     ) -> ReaderSession:
         return ReaderSession(self._session(props), LogsReader(events, LOGS))
 

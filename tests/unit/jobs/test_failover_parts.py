@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.admin import TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
+from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.failovers import (
     HANGS_MS,
@@ -63,7 +64,6 @@ from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.open_flow import FlowNow as OpenFlowNow
 from mm2py_workers.answers import Row
-from mm2py_workers.flow_target import SOURCE
 from tests.unit.rest.job_fakes import PLAN
 
 T = TypeVar("T")
@@ -262,7 +262,7 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not now.is_stopped
     assert not now.copies
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
-    stopped = {"name": SOURCE, "state": "STOPPED"}
+    stopped = {"name": SOURCE_NAME, "state": "STOPPED"}
     assert flow_now({"state": "STOPPED", "connectors": [stopped]}).is_stopped
     # A checkpoint connector without groups has no tasks, and would move the next group that comes.
     beside = {"name": "MirrorCheckpointConnector", "state": "RUNNING"}
@@ -281,7 +281,7 @@ class BesideApi:
 
     def __init__(self, state: str, source: str) -> None:
         self.posted: list[str] = []
-        connectors = [{"name": SOURCE, "state": source}, {"name": "MirrorCheckpointConnector"}]
+        connectors = [{"name": SOURCE_NAME, "state": source}, {"name": "MirrorCheckpointConnector"}]
         self._row: Row = {"flow": "A->B", "state": state, "connectors": connectors}
 
     async def rows(self, path: str) -> Sequence[Row]:
@@ -580,7 +580,7 @@ class BeginsBack:
 
     name, clock = FlowName(ClusterAlias("A"), ClusterAlias("B")), FakeClock()
     config: Final[dict[str, str]] = {}
-    connectors: Final[dict[str, dict[str, str]]] = {SOURCE: {}}
+    connectors: Final[dict[str, dict[str, str]]] = {SOURCE_NAME: {}}
 
     def __init__(self, done: list[str]) -> None:
         self._done, self.back = done, self
@@ -641,7 +641,7 @@ async def test_a_stop_is_known_by_its_record(
     monkeypatch: pytest.MonkeyPatch, state: TargetState | None, offset: int
 ) -> None:
     async def records(*_: object) -> dict[bytes, tuple[int, bytes]]:
-        key, value = encode_config_record(TargetPut(SOURCE, state or TargetState.STARTED))
+        key, value = encode_config_record(TargetPut(SOURCE_NAME, state or TargetState.STARTED))
         assert value is not None
         return {} if state is None else {key: (5, value)}
 
@@ -700,9 +700,6 @@ class SameNames:
     def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
         self.selection = self.policy = self.back = self
         self.failover, self._read_back = left, read_back
-
-    def selection_of(self, *_: object) -> "SameNames":
-        return self
 
     async def known_back(self) -> Known:
         return Known({ORDERS: self._read_back}, {})
@@ -788,7 +785,7 @@ async def test_a_group_skips_no_record_of_a_partition_that_the_flow_back_has_not
     maps._back = NothingBack()
     maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
     maps._ids = defaultdict(
-        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), 1, internal=False)}}
+        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), internal=False)}}
     )
     maps._own = await own_records(clusters, await maps._not_copied_back())
     assert await maps.place(ORDERS, 100, None) == place

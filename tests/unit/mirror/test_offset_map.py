@@ -17,6 +17,7 @@ from mm2py.mirror.offset_map import (
     PageRef,
     PartitionMap,
     Segment,
+    decode_head,
     decode_page,
     decode_page_key,
     encode_page,
@@ -93,7 +94,7 @@ def look(partition_map: PartitionMap) -> tuple[PartitionIndex, Mapping[int, Page
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition_map.take():
         pages[page.number] = page
-        index.put(page.number, page.head, 100 + page.number)
+        index.put(page.number, decode_head(encode_page(page)), 100 + page.number)
     return index, pages
 
 
@@ -145,13 +146,13 @@ def test_another_incarnation_begins_a_map_of_its_own() -> None:
         partition.add(2 * at, 1, at)
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition.take():
-        index.put(page.number, page.head, page.number)
+        index.put(page.number, decode_head(encode_page(page)), page.number)
     partition.note(NEW, under_way=2)
     assert partition.source_id == OLD
     partition.add(600, 3, 300)  # the third one is the first of the new topic
     assert partition.source_id == NEW
     for page in partition.take():
-        index.put(page.number, page.head, page.number)
+        index.put(page.number, decode_head(encode_page(page)), page.number)
         pages[page.number] = page
     assert [it.number for it in index.pages] == [0]
     assert index.source_id == NEW

@@ -193,8 +193,8 @@ def test_what_another_process_counted_is_taken_over_and_stays_in_the_sums() -> N
     assert (partition.task, partition.records, partition.lag_records) == ("c-0", 5, 1)
     assert partition.lag_ms == 1_000, "the hour without a change is no lag"
     here.forget_task("c-0")
-    snapshot = here.snapshot()
-    assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 50, 0)
+    sums = here.sample()
+    assert (sums.records, sums.size_bytes, here.node_snapshot("x").partitions) == (5, 50, ())
 
 
 # ---- windows of ages: Java's SampledStat of two samples of 30 s

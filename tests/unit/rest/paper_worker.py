@@ -258,7 +258,7 @@ class PaperWorker:
 
     def mend(self, *, stopped: bool = False) -> None:
         """Let the connector run with what the file says, or stop it, whatever was done to it."""
-        if self._overrides is not None and not self._overrides.present:
+        if self._overrides is not None and not self._overrides.state.present:
             added = {"source": FLOW.source, "target": FLOW.target}
             self.send(httpx.Request("POST", "http://worker/flows", json=added))
         self._run(self.herder.put_config(NAME, CONFIG, actor="test"))

@@ -10,7 +10,7 @@ import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError, RequestTimedOutError
-from mm2py.flows.changes import FlowChanges, Request
+from mm2py.flows.changes import ChangeRequest, FlowChanges
 from mm2py.flows.edits import patched
 from mm2py.flows.flow_offsets import stored_changes
 from mm2py.mirror.flow_overrides import (
@@ -128,7 +128,7 @@ def test_a_creation_whose_heartbeats_cannot_be_resumed_is_none_and_can_be_repeat
     herder, body = rig.add(BA, enabled="false"), {"source": "B", "target": "A"}
     herder.targets[NAME] = TargetState.PAUSED
     herder.refusal = RequestTimedOutError("the target did not answer")
-    assert (rig.ask("POST", "/flows", body=body).status, rig.stores[BA].revision) == (503, 0)
+    assert (rig.ask("POST", "/flows", body=body).status, rig.stores[BA].state.revision) == (503, 0)
     herder.refusal = None
     reply = rig.ask("POST", "/flows", body=body)
     assert changes(reply)[NAME] == ("PAUSED", "RUNNING")
@@ -264,7 +264,7 @@ def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
     assert rig.herders[AB].configs[NAME]["topics"] == "two"
     assert rig.stores[AB].held() == {TopicPartition("one", -1)}
     assert rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
-    assert rig.stores[AB].overrides(NAME) == {}
+    assert rig.stores[AB].state.overrides(NAME) == {}
     (newest, *former) = rig.ask("GET", "/flows/A->B/history").json
     assert (newest["action"], newest["target"]) == ("rollback", "revision 0")
     # In the words of the plan, not in the keys of the topic.
@@ -319,19 +319,19 @@ def test_a_flow_that_a_change_enables_is_one_that_people_added(rig: Rig) -> None
     for enabled, presence in (("false", None), ("true", Presence.ADDED)):
         body = {"config": {"enabled": enabled, "topics": enabled}}
         assert rig.ask("PATCH", "/flows/B->A", body=body).status == 200
-        assert rig.stores[BA].presence is presence
+        assert rig.stores[BA].state.presence is presence
 
 
 async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:
     changes = FlowChanges(rig.flow_parts)
-    asked = Request(AB, "anna", dry_run=False)
+    asked = ChangeRequest(AB, "anna", dry_run=False)
     done = await asyncio.gather(
         changes.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
         return_exceptions=True,
     )  # fmt: skip
     assert not isinstance(done[0], BaseException)
     assert (done[0].revision or 0, getattr(done[1], "status", 200)) == (1, 404)
-    assert rig.stores[AB].overrides(NAME) == {}
+    assert rig.stores[AB].state.overrides(NAME) == {}
 
 
 def test_where_there_is_nothing_to_go_back_to_it_is_said(rig: Rig) -> None:
@@ -382,7 +382,7 @@ def test_a_creation_is_forwarded_to_who_leads_the_flow(rig: Rig) -> None:
     reply = asked.ask("POST", "/flows", body={"source": "B", "target": "A"})
     assert reply.status == 201
     assert network.asked == ["POST /flows?forward=true"]
-    assert rig.stores[BA].revision == 1
+    assert rig.stores[BA].state.revision == 1
 
 
 def test_a_suspended_leader_changes_nothing(rig: Rig) -> None:
@@ -574,7 +574,7 @@ def test_a_lag_that_is_not_known_any_more_is_null_and_its_age_grows(orders: Rig)
 
 def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders: Rig) -> None:
     orders.ask("POST", "/flows/A->B/pause")
-    line = orders.stores[AB].history()[0]
+    line = orders.stores[AB].state.history()[0]
     assert isinstance(line, HistoryEntry)
     assert [(it.key, it.before, it.after) for it in line.changes] == [
         (f"state:{NAME}", "RUNNING", "PAUSED")
@@ -607,7 +607,7 @@ def test_the_history_has_what_was_done_before_a_failure_and_a_repeat_does_the_re
     assert orders.ask("POST", f"/flows/A->B/{action}").status == 503
 
     def changed() -> list[str]:
-        lines = [it for it in store.history() if it.action == action]
+        lines = [it for it in store.state.history() if it.action == action]
         return [it.key.removeprefix("state:") for line in lines for it in line.changes]
 
     assert changed() == [CHECKPOINTS] + [f"{CHECKPOINTS}-0"] * (action == "restart")
@@ -694,7 +694,7 @@ def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(orders: Rig) -> 
     ):
         reply = orders.ask(method, f"/flows/A->B{path}", body=given, headers={"If-Match": tag})
         assert (reply.status, "at revision 1, not 0" in reply.message) == (412, True), path
-    assert orders.stores[AB].revision == 1
+    assert orders.stores[AB].state.revision == 1
     assert [call for call in orders.herders[AB].calls if call[0] == "pause"] == []
     assert orders.ask("POST", "/flows/A->B/pause", headers={"If-Match": "*"}).status == 200
     assert orders.ask("POST", "/flows/A->B/pause", headers={"If-Match": "x"}).status == 422
@@ -714,7 +714,7 @@ def test_a_change_that_the_leader_does_not_write_is_recorded_and_reported(orders
     orders.stores[AB].listen(lambda: None)
     reply = orders.ask("PATCH", "/flows/A->B", body={"config": {"topics": "orders.eu"}})
     assert (reply.status, "recorded, but the leader has not acted" in reply.message) == (503, True)
-    assert orders.stores[AB].revision == 1
+    assert orders.stores[AB].state.revision == 1
 
 
 def test_a_pause_that_is_done_is_no_412_and_is_in_the_history(orders: Rig) -> None:
@@ -723,7 +723,7 @@ def test_a_pause_that_is_done_is_no_412_and_is_in_the_history(orders: Rig) -> No
     now.configs, now.states, now.snapshot = before.configs, before.states, before.snapshot
     reply = orders.ask("POST", "/flows/A->B/pause", headers={"If-Match": '"0"'})
     assert (reply.status, reply.json["revision"]) == (200, 2)
-    assert [it.action for it in store.history()] == ["pause", "patch"]
+    assert [it.action for it in store.state.history()] == ["pause", "patch"]
 
 
 def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(orders: Rig) -> None:

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from mm2py.flows.changes import FlowChanges, Request
-from mm2py.flows.edits import SINK, created
+from mm2py.config.class_names import SINK_NAME
+from mm2py.flows.changes import ChangeRequest, FlowChanges
+from mm2py.flows.edits import created
 from mm2py.mirror.flow_state import FlowPicture
 from tests.unit.rest.flow_fakes import AB, BA, CHECKPOINTS, IDENTITY, NAME, Rig, changes
 from tests.unit.rest.rest_fakes import PLACEHOLDER
@@ -29,7 +30,7 @@ def test_a_circle_is_seen_behind_placeholders(rig: Rig) -> None:
     assert rig.ask("POST", "/flows", body=body).status == 201
 
 
-@pytest.mark.parametrize(("copier", "checkpoints"), [(NAME, "true"), (SINK, "false")])
+@pytest.mark.parametrize(("copier", "checkpoints"), [(NAME, "true"), (SINK_NAME, "false")])
 def test_groups_follow_a_new_flow_where_offsets_of_its_copies_are_known(
     copier: str, checkpoints: str
 ) -> None:
@@ -82,12 +83,12 @@ def test_a_change_that_the_config_topic_does_not_have_yet_is_one_in_connects_dia
 async def test_flows_and_connects_dialect_change_a_flow_one_after_the_other(rig: Rig) -> None:
     parts = rig.flow_parts
     async with parts.changing.setdefault(AB, asyncio.Lock()):  # as a PUT of Connect's
-        asked = Request(AB, "ann", dry_run=False)
+        asked = ChangeRequest(AB, "ann", dry_run=False)
         patch = FlowChanges(parts).patch(asked, {NAME: {"topics": "second"}})
         waiting = asyncio.create_task(patch)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert rig.stores[AB].revision == 0
+        assert rig.stores[AB].state.revision == 0
     assert (await waiting).revision == 1
 
 

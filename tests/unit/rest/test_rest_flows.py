@@ -458,7 +458,7 @@ def test_null_returns_a_property_to_the_file(rig: Rig) -> None:
     assert rig.ask("PATCH", "/flows/A->B", content=content, headers=headers).status == 200
     stored = rig.herders[AB].configs[NAME]
     assert (stored["x"], stored["y"], stored["topics"]) == ("1.50", "true", "orders")
-    assert ("z" in stored, set(rig.stores[AB].overrides(NAME))) == (False, {"x", "y"})
+    assert ("z" in stored, set(rig.stores[AB].state.overrides(NAME))) == (False, {"x", "y"})
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(rig: Rig) -> None:
@@ -579,7 +579,7 @@ def test_a_list_of_flows_looks_at_each_flow_a_few_times_however_many_there_are(f
     looks = sum(
         it.callcount
         for it in profile.getstats()
-        if getattr(it.code, "co_qualname", "") == "FlowOverridesStore.present"
+        if getattr(it.code, "co_qualname", "") == "FlowState.present"
     )
     assert flows <= looks <= 8 * flows
 

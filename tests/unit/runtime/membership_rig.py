@@ -12,7 +12,7 @@ from mm2py.clock import Clock
 from mm2py.errors import RequestTimedOutError, RetriableError
 from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.connect_membership import ConnectMembership
-from mm2py.runtime.group.membership import Lost, MembershipLostError, Round
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import Work
@@ -83,6 +83,8 @@ class Worker:
         self.log: list[str] = []
         self.rounds: list[Round] = []
         self.lost: list[Lost] = []
+        self.has_news = asyncio.Event()
+        """Set by a test: as a herder does with a new config, it asks for another round."""
         self._clock = clock
 
     @property
@@ -118,11 +120,23 @@ class Worker:
                 self.log.append(str(error))
                 await self._clock.sleep(0.1)
                 continue
-            signal = await self.membership.signal()
+            signal = await self._signal()
             if isinstance(signal, Lost):
                 self._give_up(signal)
-            else:
+            elif signal is not None:
                 self.log.append(signal.reason)
+
+    async def _signal(self) -> Rejoin | Lost | None:
+        """Return what the membership says, None where there was news before."""
+        signal = asyncio.create_task(self.membership.signal())
+        news = asyncio.create_task(self.has_news.wait())
+        try:
+            await asyncio.wait({signal, news}, return_when=asyncio.FIRST_COMPLETED)
+            self.has_news.clear()
+            return await signal if signal.done() else None
+        finally:
+            signal.cancel()
+            news.cancel()
 
     def _give_up(self, lost: Lost) -> None:
         self.lost.append(lost)

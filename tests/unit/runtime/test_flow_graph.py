@@ -418,7 +418,7 @@ async def test_a_change_that_is_taken_back_is_never_acted_on() -> None:
         worker.put(AB, "loop"), other.put(BA, "loop"), return_exceptions=True
     )
     assert isinstance(results[0], BadRequestError)
-    assert [line.action for line in store.history()] == ["undo", "create"]
+    assert [line.action for line in store.state.history()] == ["undo", "create"]
     assert acted_on == ["none"]
 
 
@@ -565,7 +565,7 @@ async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage:
     assert BA in stage.fleet.nodes
     # Its leader died between the two: the next one completes it.
     await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
-    assert node.overrides.presence is Presence.DELETED
+    assert node.overrides.state.presence is Presence.DELETED
     await stage.looks(4)
     assert runner.connectors() == ()
     assert BA not in stage.fleet.nodes

@@ -38,8 +38,8 @@ class Worker:
         self.wrote = asyncio.Event()
         self.meter = FlowMeter(FLOW, FakeClock())
 
-    def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        self.lines.append(f"{level} {logger} {text}{trace}")
+    def log_line(self, level: str, logger: str, scope: str, text: str) -> None:
+        self.lines.append(f"{level} {logger} {text}")
 
     def happened(self, event: LossEvent) -> None:
         self.events.append(event)

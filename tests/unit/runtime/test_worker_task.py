@@ -423,7 +423,8 @@ async def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture)
     await until(lambda: not task.rounds)
     await until(lambda: len(bench.sender.sent) == 3)
     assert bench.running.status.state.value == "RUNNING"
-    assert bench.meter.snapshot().failed == (f"orders-0: {error}",)
+    seen = bench.meter.node_snapshot("me").partitions
+    assert [(it.source, it.cause) for it in seen if it.state == "FAILED"] == [(ORDERS, str(error))]
     await bench.running.stop(1.0)
     assert bench.task.given_up == [ORDERS]
     assert bench.position("orders") is None

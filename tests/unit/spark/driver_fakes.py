@@ -98,7 +98,7 @@ class Flow:
     async def group(self) -> DescribedGroup:
         members = tuple(
             GroupMember(
-                name, None, name, "h", encode_metadata(WorkerMetadata(0, f"http://{name}/", 0)), b""
+                name, name, "h", encode_metadata(WorkerMetadata(0, f"http://{name}/", 0)), b""
             )
             for name in self.members
         )

@@ -36,7 +36,7 @@ from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.backfill import STOPPED, BackfillDriver, Request
+from mm2py_jobs.copy.backfill import STOPPED, BackfillDriver, new_job
 from mm2py_jobs.copy.backfill_flow import altered_configs
 from mm2py_jobs.copy.backfill_report import report
 from mm2py_jobs.copy.live_flow import LET_GO_S
@@ -47,7 +47,7 @@ SETTING = SettingChange("A.t", "retention.ms", "1000", "-1")
 
 
 RUNNING = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
-REQUEST = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
+REQUEST = new_job("j", topics="t", start="earliest", end="now", lanes=2)
 
 
 class Stage(JobStage):
@@ -302,7 +302,7 @@ async def test_a_topic_that_another_restore_writes_is_refused_behind_the_reserva
     await stage.store.start()
     await stage.passing(stage.driver.claim())
     plan = Plan(flow="A->B", partitions=(part(ONE),), settings=(SETTING,))
-    request = Request(id="j", topics="", archive="/archive")
+    request = new_job("j", topics="", archive="/archive")
     with pytest.raises(
         BackfillRefusedError, match=r"topic A\.t is written by restore k of /backup"
     ):

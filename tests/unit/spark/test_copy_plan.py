@@ -152,7 +152,7 @@ class Sides:
 
     async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         return {
-            it: TopicDescription(it, b"1", (0,), 1, internal=False)
+            it: TopicDescription(it, b"1", (0,), internal=False)
             for it in names
             if it in self._topics
         }

@@ -17,6 +17,7 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
+from mm2py.flows.views import held_name
 from mm2py.mirror.backfills import (
     Job,
     JobState,
@@ -34,7 +35,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
 from mm2py.storage.connect_json import ConnectorPut, decode_config_record
-from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
+from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore, held_edit
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry, Handler
@@ -91,7 +92,7 @@ async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> No
         again = on(topic, newer)
         await again.start()
         assert again.effective()[SOURCE] == {"topics": "orders.*", "rate": "5"}
-        assert again.overrides(SOURCE)["topics"].revision.by == "anna"
+        assert again.state.overrides(SOURCE)["topics"].revision.by == "anna"
         await again.stop()
 
 
@@ -119,7 +120,7 @@ async def test_what_lets_a_pair_copy_that_the_file_has_for_heartbeats_only_is_a_
     await store.stop()
     again = on(topic, file, by_file=False)
     await again.start()
-    assert (again.presence, again.present) == (presence, presence is Presence.ADDED)
+    assert (again.state.presence, again.state.present) == (presence, presence is Presence.ADDED)
     await again.stop()
 
 
@@ -153,11 +154,12 @@ async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_part
         whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
         other = TopicPartition("else", 0)
         for partition in (whole, one, other):
-            await store.hold(partition, paused=True, actor="anna")
+            edit = held_edit(partition, paused=True)
+            await store.edit("pause", held_name(partition), edit, actor="anna")
         assert store.held() == {whole, one, other}
-        await store.hold(whole, paused=False, actor="anna")
+        await store.edit("resume", "orders", held_edit(whole, paused=False), actor="anna")
         assert store.held() == {other}
-        assert [line.target for line in store.history()] == [
+        assert [line.target for line in store.state.history()] == [
             "orders", "else-0", "orders-3", "orders",
         ]  # fmt: skip
 
@@ -181,12 +183,12 @@ async def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> N
     async with started() as (store, topic):
         for _ in range(HISTORY_KEPT + 3):
             await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
-        assert len(store.history()) == HISTORY_KEPT
+        assert len(store.state.history()) == HISTORY_KEPT
         again = on(topic)
         await again.start()
-        assert again.history() == store.history()
+        assert again.state.history() == store.state.history()
         await again.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
-        assert again.history()[0].revision.number == HISTORY_KEPT + 4
+        assert again.state.history()[0].revision.number == HISTORY_KEPT + 4
         await again.stop()
 
 
@@ -445,7 +447,7 @@ async def test_an_event_is_written_once_and_counted(bench: Bench) -> None:
         ("retention", "orders-0", 10, 19),
         ("may-be-doubled", "orders-0", 30, 39),
     ]
-    snapshot = bench.meter.snapshot()
+    snapshot = bench.meter.node_snapshot("me")
     assert snapshot.events == {"retention": 1, "may-be-doubled": 1}
     assert (snapshot.records_lost, snapshot.records_may_be_doubled) == (10, 10)
 
@@ -464,7 +466,7 @@ async def test_a_restart_writes_only_what_is_new() -> None:
         ("retention", "orders-0", 20, 29),
         ("retention", "bills-1", 10, 29),
     ]
-    assert bench.meter.snapshot().records_lost == 30
+    assert bench.meter.node_snapshot("me").records_lost == 30
 
 
 async def test_events_of_another_flow_are_not_ours() -> None:
@@ -531,7 +533,7 @@ async def test_what_retention_takes_while_nothing_can_be_written_is_one_range(
     ranges = log.ranges()
     assert ("retention", "orders-0", 0, 199) in ranges
     assert len(ranges) == 21, "what was copied between is not in it"
-    assert bench.meter.snapshot().records_lost == 400
+    assert bench.meter.node_snapshot("me").records_lost == 400
 
 
 async def test_what_was_not_written_at_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -565,7 +567,7 @@ async def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None
         assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
     assert len(bench.log.records) == 3
     assert bench.log.ranges() == []
-    assert bench.meter.snapshot().events == {}
+    assert bench.meter.node_snapshot("me").events == {}
     async with running(bench.log) as bench:
         assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
         bench.store.note_incarnation(BILLS, NEW)

@@ -271,7 +271,7 @@ class FakeAdmin:
         if self.blind or not self.existing:
             return {}
         return {
-            name: TopicDescription(name, bytes(16), tuple(range(self.existing)), 1, internal=False)
+            name: TopicDescription(name, bytes(16), tuple(range(self.existing)), internal=False)
             for name in names
             if name not in self.refused
         }

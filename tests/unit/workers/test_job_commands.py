@@ -31,7 +31,8 @@ from mm2py_jobs.log.log_batches import log_batch, records_in
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_run import lost_of, repaired_report
-from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code, verdict
+from mm2py_jobs.verify.verify_command import exit_code, verdict
+from mm2py_jobs.verify.verify_order import VerifyOrder
 from tests.kit.fakes.batches import sealed
 from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import CONFIG
@@ -67,7 +68,7 @@ def test_a_restore_of_other_topics_is_another_one() -> None:
         RestoreOrder(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(""), topics=topics)
         for topics in ("a", "b", "")
     )
-    assert len({it.request("/d/A-B").archive for it in (one, other, every)}) == 3
+    assert len({it.job("/d/A-B").archive for it in (one, other, every)}) == 3
 
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
@@ -121,7 +122,7 @@ def order(
     begins: str = "",
 ) -> VerifyOrder:  # fmt: skip
     return VerifyOrder(
-        path=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
+        file=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
         begins=begins,
     )  # fmt: skip
 
@@ -217,7 +218,7 @@ async def test_a_range_of_two_topics_of_the_same_name_is_not_done(
     class Source:
         async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
             there = {} if now is None else dict.fromkeys(names, now)
-            return {it: TopicDescription(it, id_, (0,), 1, internal=False) for it, id_ in there.items()}  # fmt: skip
+            return {it: TopicDescription(it, id_, (0,), internal=False) for it, id_ in there.items()}  # fmt: skip
 
     checked = check_topic(cast("Admin", Source()), "t", b"1" * 16, "t-again")
     if not refused:
