@@ -127,19 +127,21 @@ async def test_lost_connections_and_moved_leaders_are_survived() -> None:
         assert values(await read(reader)) == [b"a", b"b"]
 
 
-async def test_a_topic_that_may_not_be_read_is_an_error() -> None:
-    async with log_reader() as (broker, reader):
-        broker.append(TP, batch("a"))
-        broker.fail_next(FETCH, 29)
-        with pytest.raises(FatalServerError, match=r"TOPIC_AUTHORIZATION_FAILED.*log-0"):
-            await read(reader)
-
-
-async def test_a_leader_that_stays_away_ends_the_read_with_its_cause() -> None:
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        (29, FatalServerError, r"TOPIC_AUTHORIZATION_FAILED.*log-0"),
+        (6, RequestTimedOutError, "500 ms: NOT_LEADER_OR_FOLLOWER"),
+    ],
+    ids=["a topic that may not be read", "a leader that stays away"],
+)
+async def test_what_cannot_be_read_ends_the_read_with_its_cause(
+    code: int, error: type[Exception], said: str
+) -> None:
     async with log_reader(api_timeout_ms=500) as (broker, reader):
         broker.append(TP, batch("a"))
-        broker.fail_next(FETCH, 6, 10_000)
-        with pytest.raises(RequestTimedOutError, match="500 ms: NOT_LEADER_OR_FOLLOWER"):
+        broker.fail_next(FETCH, code, 10_000)
+        with pytest.raises(error, match=said):
             await read(reader)
 
 

@@ -182,17 +182,30 @@ def test_a_line_that_means_what_it_says_gets_no_finding(say: Say, line: str) -> 
     assert say.all(line) == []
 
 
-def test_the_new_name_wins_over_the_old_one_and_the_old_line_is_told(say: Say) -> None:
-    found = say.all("topics.exclude = x\ntopics.blacklist = y")
-    assert [(f.line, f.message) for f in found] == [
-        (5, "is left out: line 4 sets topics.exclude, and the new name wins")
-    ]
+SINK = "A->B.copy.connector = sink\nA->B.enabled = true\n"
 
 
-def test_a_doubled_key_is_told_at_the_line_that_does_not_count(say: Say) -> None:
-    found = say.all("topics = a\ntopics = b")
-    assert [(f.line, f.severity) for f in found] == [(4, Severity.WARNING)]
-    assert "line 5 sets it again" in found[0].message
+@pytest.mark.parametrize(
+    ("lines", "line", "said"),
+    [
+        ("topics.exclude = x\ntopics.blacklist = y", 5, "line 4 sets topics.exclude, and the new"),
+        ("topics = a\ntopics = b", 4, "WARNING: .*line 5 sets it again"),
+        ("A->B.enabled = true\nemit.checkpoints.enabled = false", 5, "WARNING: .*left out"),
+        (f"{SINK}B.exactly.once.source.support = enabled", 4, "ERROR: .*copies at least once"),
+    ],
+    ids=[
+        "the new name wins over the old one",
+        "of a doubled key the last one counts",
+        "without its checkpoints the flow runs",
+        "a group copies at least once",
+    ],
+)
+def test_of_lines_that_do_not_go_together_this_one_is_told(
+    say: Say, lines: str, line: int, said: str
+) -> None:
+    (found,) = say.all(lines)
+    assert found.line == line
+    assert re.search(said, f"{found.severity.name}: {found.message}")
 
 
 def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
@@ -218,14 +231,8 @@ def test_what_the_other_one_reads_is_told(say: Say, chosen: str, key: str, reads
     assert told == ([] if reads else [(4, True)])
 
 
-def test_exactly_once_of_a_flow_that_a_group_copies_is_an_error(say: Say) -> None:
-    lines = "A->B.copy.connector=sink\nA->B.enabled=true\n"
-    (found,) = say.all(lines + "B.exactly.once.source.support=enabled")
-    assert (found.severity, found.line, found.key) == (
-        Severity.ERROR, 4, "A->B.copy.connector",
-    )  # fmt: skip
-    assert "copies at least once" in found.message
-    found = say.all(lines + "A->B.exactly.once.support=required")[0]
+def test_exactly_once_support_of_a_flow_that_a_group_copies_is_an_error(say: Say) -> None:
+    found = say.all(f"{SINK}A->B.exactly.once.support = required")[0]
     assert (found.severity, found.line) == (Severity.ERROR, 6)
     assert "copies at least once" in found.message
 
@@ -234,12 +241,6 @@ def test_an_alias_with_the_separator_in_it_is_told(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_text("clusters=dc.1\nbootstrap.servers=h:1\n")
     assert "contains the separator '.'" in lint(file, CONNECTORS)[0].message
-
-
-def test_a_refused_checkpoint_connector_only_warns_because_the_others_run(say: Say) -> None:
-    found = say.all("A->B.enabled=true\nemit.checkpoints.enabled=false")
-    assert [f.severity for f in found] == [Severity.WARNING]
-    assert "left out" in found[0].message
 
 
 @pytest.mark.parametrize(

@@ -285,51 +285,42 @@ def names_of(config: MirrorMakerConfig, targets: list[str] | None = None) -> set
     return {str(f) for f in config.flows(targets)}
 
 
-def test_every_ordered_pair_is_a_flow_by_default() -> None:
-    assert names_of(with_clusters("a, b, c")) == {f"{s}->{t}" for s, t in permutations("abc", 2)}
-
-
 def test_heartbeats_off_everywhere_and_nothing_enabled_leaves_no_flow() -> None:
     config = with_clusters("a,b", "emit.heartbeats.enabled=false")
     with pytest.raises(ConfigError, match="no replication flows"):
         config.flows()
 
 
-def test_heartbeats_off_for_two_of_six_pairs_leaves_four() -> None:
-    config = with_clusters(
-        "a,b,c", "a->b.emit.heartbeats.enabled=false", "a->c.emit.heartbeats.enabled=false"
-    )
-    assert names_of(config) == {"b->a", "b->c", "c->a", "c->b"}
+ALL_PAIRS = {f"{source}->{target}" for source, target in permutations("abc", 2)}
+BEATS = "emit.heartbeats.enabled"
+NO_BEATS = f"{BEATS}=false c->a.enabled=false"
 
 
 @pytest.mark.parametrize(
-    ("switches", "run"),
+    ("names", "switches", "run"),
     [
-        ("a->b.enabled=true", {"a->b", "b->a"}),
-        ("a->b.enabled=true a->c.emit.heartbeats.enabled=true", {"a->b", "b->a", "a->c"}),
-        ("a->b.enabled=true b->a.emit.heartbeats.enabled=false", {"a->b"}),
-        ("a->b.enabled=true b->c.enabled=false emit.heartbeats.enabled=true", {"a->b", "b->a"}),
+        ("a, b, c", "", ALL_PAIRS),
+        ("a,b,c", f"a->b.{BEATS}=false a->c.{BEATS}=false", ALL_PAIRS - {"a->b", "a->c"}),
+        ("a,b,c", "a->b.enabled=true", {"a->b", "b->a"}),
+        ("a,b,c", f"a->b.enabled=true a->c.{BEATS}=true", {"a->b", "b->a", "a->c"}),
+        ("a,b,c", f"a->b.enabled=true b->a.{BEATS}=false", {"a->b"}),
+        ("a,b,c", f"a->b.enabled=true b->c.enabled=false {BEATS}=true", {"a->b", "b->a"}),
+        ("a,b,c,d", f"{NO_BEATS} a->b.enabled=true d->c.enabled=true", {"a->b", "d->c"}),
+        ("a,b,c", f"{NO_BEATS} a->b.enabled=true b->a.{BEATS}=true", {"a->b", "b->a"}),
+    ],
+    ids=[
+        "every ordered pair by default",
+        "without the heartbeats of two of six pairs",
+        "clusters that no enabled flow connects do not run for their heartbeats",
+        "but where the pair says so",
+        "an enabled flow and no way back",
+        "one that is disabled by itself",
+        "flows that are enabled stay when heartbeats are off",
+        "as does one that keeps its heartbeats",
     ],
 )
-def test_clusters_that_no_flow_connects_run_for_their_heartbeats_where_the_pair_says_so(
-    switches: str, run: set[str]
-) -> None:
-    assert names_of(with_clusters("a,b,c", *switches.split())) == run
-
-
-@pytest.mark.parametrize(
-    ("names", "flows", "left"),
-    [
-        ("a,b,c,d,e,f", "a->b a->c d->e", {"a->b", "a->c", "d->e"}),
-        ("a,b,c", "a->b c->b b->a.emit.heartbeats", {"a->b", "c->b", "b->a"}),
-    ],
-)
-def test_flows_that_are_enabled_or_keep_their_heartbeats_stay_when_those_are_off(
-    names: str, flows: str, left: set[str]
-) -> None:
-    lines = [f"{it}.enabled=true" for it in flows.split()]
-    off = ["emit.heartbeats.enabled=false", "c->a.enabled=false"]
-    assert names_of(with_clusters(names, *off, *lines)) == left
+def test_these_flows_run(names: str, switches: str, run: set[str]) -> None:
+    assert names_of(with_clusters(names, *switches.split())) == run
 
 
 def test_clusters_keeps_the_flows_to_the_named_targets() -> None:
@@ -356,17 +347,31 @@ def refused(text: str, environ: dict[str, str] | None = None) -> str:
     return str(errors[0].as_error(config.path))
 
 
-def test_a_file_without_clusters_is_refused_and_the_near_key_named() -> None:
-    assert "clusters: is missing" in refused("a=1")
-    assert "write clusters instead of 'Clusters'" in refused("Clusters=A,B")
-    assert "mm2.properties:1: clusters: names no cluster" in refused("clusters=")
+TWO = "clusters=a,b\na.bootstrap.servers=h:1\n"
+ONE = "clusters=a\nbootstrap.servers=h:1\n"
+PROVIDER = "config.providers=v\nconfig.providers.v.class=x.Y"
 
 
-@pytest.mark.parametrize("line", ["", "b.bootstrap.servers=", "b.bootstrap.servers= , "])
-def test_a_cluster_without_brokers_is_refused_by_its_property(line: str) -> None:
-    said = refused(f"clusters=a,b\na.bootstrap.servers=h:1\n{line}")
-    assert "b.bootstrap.servers" in said
-    assert "mm2.properties:" in said
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a=1", "clusters: is missing"),
+        ("Clusters=A,B", "write clusters instead of 'Clusters'"),
+        ("clusters=", "mm2.properties:1: clusters: names no cluster"),
+        (TWO, "mm2.properties:1: b.bootstrap.servers: "),
+        (f"{TWO}b.bootstrap.servers=", "mm2.properties:3: b.bootstrap.servers: "),
+        (f"{TWO}b.bootstrap.servers= , ", "mm2.properties:3: b.bootstrap.servers"),
+        ("clusters=<source>,b\nbootstrap.servers=h:1", "is no cluster alias"),
+        ("clusters=a/b,b\nbootstrap.servers=h:1", "is no cluster alias"),
+        ("clusters=dc 1,b\nbootstrap.servers=h:1", "is no cluster alias"),
+        (f"{ONE}security.protocol=abc", "is no security protocol"),
+        (f"{ONE}{ENV}\na.client.id=${{env:X}}", ":5: a.client.id: ${env:X} is not found"),
+        (f"{ONE}{ENV}\na.client.id=${{vault:a:b}}", ":5: a.client.id: ${vault:a:b}: config prov"),
+        (ONE + PROVIDER, ":4: config.providers.v.class: x.Y: not a config provider"),
+    ],
+)
+def test_what_no_flow_can_run_with_is_refused_with_its_line(text: str, said: str) -> None:
+    assert said in refused(text)
 
 
 def test_top_level_bootstrap_servers_serve_every_cluster() -> None:
@@ -376,28 +381,8 @@ def test_top_level_bootstrap_servers_serve_every_cluster() -> None:
     assert config.findings == []
 
 
-@pytest.mark.parametrize("alias", ["<source>", "a/b", "dc 1"])
-def test_an_alias_that_is_no_part_of_a_topic_name_is_refused(alias: str) -> None:
-    assert "is no cluster alias" in refused(f"clusters={alias},b\nbootstrap.servers=h:1")
-
-
-def test_an_unknown_security_protocol_is_refused_and_case_does_not_matter() -> None:
-    text = "clusters=a\nbootstrap.servers=h:1\nsecurity.protocol="
-    assert "is no security protocol" in refused(text + "abc")
-    assert read(text + "sasl_ssl").findings == []
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("${env:X}", r"${env:X} is not found"),
-        ("${vault:a:b}", r"config provider 'vault' is not declared"),
-    ],
-)
-def test_an_unresolved_variable_is_refused_with_its_line(value: str, said: str) -> None:
-    message = refused(f"clusters=a\nbootstrap.servers=h:1\n{ENV}\na.client.id={value}")
-    assert said in message
-    assert "mm2.properties:5: a.client.id" in message
+def test_the_case_of_a_security_protocol_does_not_matter() -> None:
+    assert read(f"{ONE}security.protocol=sasl_ssl").findings == []
 
 
 def test_what_the_value_of_a_variable_contains_is_text_and_in_no_message() -> None:
@@ -415,15 +400,6 @@ def test_what_no_colon_makes_a_placeholder_is_text() -> None:
     assert config.findings == []
     resolved = config.resolved({"transforms.x.topic.format": "${topic}-${timestamp}"})
     assert resolved == {"transforms.x.topic.format": "${topic}-${timestamp}"}
-
-
-def test_an_unknown_config_provider_class_is_refused_with_its_line() -> None:
-    message = refused(
-        "clusters=a\na.bootstrap.servers=h:1\nconfig.providers=v\nconfig.providers.v.class=x.Y"
-    )
-    assert message.startswith(
-        "mm2.properties:4: config.providers.v.class: x.Y: not a config provider"
-    )
 
 
 def test_load_raises_the_first_error_of_a_file(tmp_path: Path) -> None:

@@ -560,16 +560,13 @@ def test_what_was_put_in_is_remembered_as_secret() -> None:
 
 
 @pytest.mark.parametrize("text", ["${env:NONE}", "${vault:a:b}", "${X}", "${env}", "$X", "{env:X}"])
-def test_what_cannot_be_resolved_stays_as_it_is(text: str) -> None:
+def test_what_cannot_be_resolved_or_is_not_declared_stays_as_it_is(text: str) -> None:
     assert providers().resolve_text(text) == text
+    assert Providers.of({}, {"A": "x"}).resolve_text("${env:A}") == "${env:A}"
 
 
 def test_a_placeholder_is_replaced_once_and_not_again() -> None:
     assert providers({"A": "${env:B}", "B": "x"}).resolve_text("${env:A}") == "${env:B}"
-
-
-def test_without_declaration_nothing_is_replaced() -> None:
-    assert Providers.of({}, {"A": "x"}).resolve_text("${env:A}") == "${env:A}"
 
 
 def test_the_environment_has_no_paths_and_an_allow_list() -> None:

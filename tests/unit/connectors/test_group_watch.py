@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
+from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
     GROUP_ID_NOT_FOUND,
@@ -20,6 +21,7 @@ from mm2py.protocol.error_codes import (
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import TopicPartition
+from mm2py_connectors.group_sync import GroupSync
 from mm2py_connectors.group_watch import CONSUMER_PACE, GroupShare, GroupWatch
 from mm2py_connectors.mirror_checkpoint_task import (
     SHARES_LOOK_S,
@@ -379,3 +381,26 @@ async def test_share_groups_follow_the_switch_of_other_groups_unless_they_have_t
         assert (there(region) == 1_050) == synced
         assert bool(region.at_target.commits) == (groups == "true")
         assert (region.shares_at_source.lists > 0) == synced
+
+
+# ---- the writes of groups to the target
+
+
+async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> None:
+    context, looks = FakeTaskContext("MirrorCheckpointConnector-0"), 0
+
+    def may_write() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    tp = TopicPartition("A.t", 0)
+    known = {"g": {tp: Checkpoint("g", tp, 5, 5, "")}}
+    sync = GroupSync(FakeGroups(), known, context=context, may_write=may_write)
+    sync.want(["g"])
+    running = asyncio.create_task(sync.run(None))
+    for _ in range(200):
+        await context.clock.advance(0.05)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert looks < 40

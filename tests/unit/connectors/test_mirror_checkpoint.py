@@ -167,27 +167,20 @@ def test_each_group_has_exactly_one_task(tasks: int) -> None:
     assert not any(share.has("") for share in shares)  # no request can name it
 
 
-@pytest.mark.parametrize("name", ["emit.checkpoints.enabled", "emit.offset-syncs.enabled"])
-async def test_a_connector_that_may_not_write_checkpoints_runs_without_tasks_and_names_the_cause(
+@pytest.mark.parametrize(
+    "name", ["enabled", "emit.checkpoints.enabled", "emit.offset-syncs.enabled"]
+)
+async def test_a_connector_that_is_to_write_no_checkpoints_has_no_tasks_and_names_the_cause(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     region = GroupRegion()
     region.at_source.put("g1", t_0=1)
-    connector = MirrorCheckpointConnector(CONFIG | {name: "false"})
+    connector = connector_of(region, **{name: "false"})
     await connector.start(FakeConnectorContext())
     assert list(connector.task_configs(3)) == []
     assert region.sessions == []
-    assert f"cause={name}=false" in caplog.text
+    assert (f"cause={name}=false" in caplog.text) is (name != "enabled")
     await connector.stop()
-
-
-async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
-    region = GroupRegion()
-    region.at_source.put("g1", t_0=1)
-    connector = connector_of(region, enabled="false")
-    await connector.start(FakeConnectorContext())
-    assert list(connector.task_configs(3)) == []
-    assert region.sessions == []
 
 
 async def test_new_groups_start_no_task_anew_until_there_are_a_thousand_more() -> None:

@@ -193,35 +193,29 @@ def test_nothing_may_be_committed_while_the_target_does_not_acknowledge() -> Non
     assert task.pre_commit({T0: 1}) == {T0: 1}
 
 
-def test_records_that_had_room_are_not_sent_twice_when_the_batch_is_put_again() -> None:
+@pytest.mark.parametrize(
+    ("batch", "rooms"),
+    [
+        ([(T0, 0), (T1, 5), (T0, 1), (T1, 6)], (2, 3)),
+        ([(T0, 98), (T0, 99), (T0, 0), (T0, 1)], (1, 3)),
+    ],
+    ids=["two partitions", "a topic that was created again"],
+)
+def test_records_that_had_room_are_not_sent_twice_when_the_batch_is_put_again(
+    batch: list[tuple[TopicPartition, int]], rooms: tuple[int, ...]
+) -> None:
     target = Target()
     task = a_task(target)
-    batch = [record(T0, 0), record(T1, 5), record(T0, 1), record(T1, 6)]
-    target.room = 2
-    for room in (2, 3):
+    records = [record(*it) for it in batch]
+    for room in rooms:
         target.room = room
         with pytest.raises(RetriableError):
-            task.put(batch)
+            task.put(records)
     target.room = 100
-    task.put(batch)
-    assert [it.place for it in target.sent] == [
-        ("t1", 0, 0), ("t1", 1, 5), ("t1", 0, 1), ("t1", 1, 6),
-    ]  # fmt: skip
-    task.put([record(T0, 0)])  # read again after a rewind: it is sent
+    task.put(records)
+    assert [it.place for it in target.sent] == [(*place, offset) for place, offset in batch]
+    task.put(records[:1])  # read again after a rewind: it is sent
     assert len(target.sent) == 5
-
-
-def test_records_of_a_topic_that_was_created_again_are_sent_when_their_batch_is_put_again() -> None:
-    target = Target()
-    task = a_task(target)
-    batch = [record(T0, 98), record(T0, 99), record(T0, 0), record(T0, 1)]
-    for room in (1, 3):
-        target.room = room
-        with pytest.raises(RetriableError):
-            task.put(batch)
-    target.room = 100
-    task.put(batch)
-    assert [it.place[2] for it in target.sent] == [98, 99, 0, 1]
 
 
 def test_a_partition_that_comes_back_is_sent_from_where_it_is_read() -> None:

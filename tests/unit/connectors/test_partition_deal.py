@@ -102,16 +102,17 @@ def test_heavy_partitions_of_one_task_are_spread_and_stay_where_they_came() -> N
     assert weighed(deal, 2, 9, 1, 9, 1) == [[0, 3], [2, 1]]
 
 
-def test_tasks_that_are_about_even_are_left_alone() -> None:
+@pytest.mark.parametrize(
+    ("tasks", "rates", "hands"),
+    [(2, (10, 9, 10, 8), [[0, 2], [1, 3]]), (3, (1000, 1, 1), [[0], [1], [2]])],
+    ids=["about even", "one outweighs all"],
+)
+def test_what_another_deal_would_not_even_out_is_left_alone(
+    tasks: int, rates: tuple[int, ...], hands: list[list[int]]
+) -> None:
     deal = PartitionDeal()
-    deal.update(parts(0, 1, 2, 3))
-    assert weighed(deal, 2, 10, 9, 10, 8) == [[0, 2], [1, 3]]
-
-
-def test_one_partition_that_outweighs_all_is_not_worth_a_restart() -> None:
-    deal = PartitionDeal()
-    deal.update(parts(0, 1, 2))
-    assert weighed(deal, 3, 1000, 1, 1) == [[0], [1], [2]]
+    deal.update(parts(*range(len(rates))))
+    assert weighed(deal, tasks, *rates) == hands
 
 
 def test_what_nobody_measured_counts_as_the_mean_and_idle_ones_are_spread() -> None:

@@ -386,12 +386,6 @@ def test_a_flow_has_its_dialect_under_its_pair(name: FlowName, prefix: str) -> N
     assert created.headers["location"] == f"{BASE}{prefix}/connectors/n"
 
 
-def test_an_unknown_pair_is_a_404_that_names_both() -> None:
-    reply = ask(app_of(herder()), "GET", "/x%20y/B/connectors")
-    text = "No replication flow found for source 'x y' and target 'B'"
-    assert (reply.status, reply.message) == (404, text)
-
-
 @pytest.mark.parametrize("word", ["connectors", "admin", "metrics", "ui"])
 def test_an_alias_that_is_a_word_of_the_api_is_found_under_pairs_only(word: str) -> None:
     app = app_of(herder(flow(word, "B")))
@@ -479,16 +473,19 @@ def test_a_connector_created_at_the_root_needs_its_flow_in_the_name(name: str) -
 
 
 @pytest.mark.parametrize(
-    ("method", "rest", "text"),
+    ("method", "path", "text"),
     [
-        ("GET", "", "Connector x not found"),
-        ("GET", "/status", "No status found for connector x"),
-        ("GET", "/tasks/0/status", "No status found for task x-0"),
-        ("PUT", "/stop", "Unknown connector x"),
+        ("GET", "/connectors/x", "Connector x not found"),
+        ("GET", "/connectors/x/status", "No status found for connector x"),
+        ("GET", "/connectors/x/tasks/0/status", "No status found for task x-0"),
+        ("PUT", "/connectors/x/stop", "Unknown connector x"),
+        ("GET", "/x%20y/B/connectors", "No replication flow found for source 'x y' and target 'B'"),
     ],
 )
-def test_an_unknown_long_name_is_a_404(method: str, rest: str, text: str) -> None:
-    reply = ask(app_of(herder()), method, f"/connectors/x{rest}")
+def test_an_unknown_long_name_and_an_unknown_pair_are_a_404_that_names_it(
+    method: str, path: str, text: str
+) -> None:
+    reply = ask(app_of(herder()), method, path)
     assert (reply.status, reply.message) == (404, text)
 
 

@@ -402,22 +402,19 @@ async def test_a_failure_after_the_start_keeps_the_instance_until_a_stop(stage: 
 
 
 @pytest.mark.parametrize(
-    ("target", "last"), [(TargetState.PAUSED, "FAILED"), (TargetState.STOPPED, "STOPPED")]
+    ("target", "last"),
+    [(TargetState.PAUSED, "FAILED"), (TargetState.STOPPED, "STOPPED"), (None, "FAILED")],
+    ids=["pause", "stop", "the end"],
 )
-async def test_an_error_in_stop_fails_a_pause_but_not_a_stop(
-    stage: Stage, target: TargetState, last: str
+async def test_an_error_in_stop_fails_a_pause_and_the_end_but_not_a_stop(
+    stage: Stage, target: TargetState | None, last: str
 ) -> None:
     stage.made[0].stop_error = FatalError("stuck")
-    stage.connector.set_target(target)
+    if target is None:
+        await stage.connector.stop()
+    else:
+        stage.connector.set_target(target)
     await stage.reaches("RUNNING", last)
-
-
-async def test_an_error_in_stop_at_the_end_is_a_failure() -> None:
-    stage = Stage()
-    await until(lambda: len(stage.applied) == 1)
-    stage.made[0].stop_error = FatalError("stuck")
-    await stage.connector.stop()
-    await stage.reaches("RUNNING", "FAILED")
 
 
 async def test_a_retriable_start_is_tried_until_the_target_state_changes() -> None:
@@ -468,9 +465,7 @@ async def test_too_many_tasks_fail_the_connector_and_are_not_tried_again() -> No
     await stage.connector.stop()
 
 
-async def test_a_stop_does_not_wait_for_a_publication_under_way() -> None:
-    stage = Stage()
-    await until(lambda: len(stage.applied) == 1)
+async def test_a_stop_does_not_wait_for_a_publication_under_way(stage: Stage) -> None:
     stage.hangs = True
     stage.connector.request_reconfiguration()
     await turns(5)

@@ -192,15 +192,6 @@ async def _waits(node: Node) -> None:
     await until(lambda: node.state(C0) == "UNASSIGNED")
 
 
-async def test_nothing_starts_with_what_the_file_said_before(cluster: Cluster) -> None:
-    await (await cluster.on_file()).stop()
-    TestConnector.made.clear()
-    after = cluster.node("after", effective={"c": FILE | {"work": "5"}}).start()
-    await after.runs("c-0")
-    assert after.host.events == ["start c-0 5"]
-    assert [made.config["work"] for made in TestConnector.made] == ["5"]
-
-
 @pytest.mark.parametrize("paused", [False, True])
 async def test_tasks_of_a_connector_that_cannot_publish_wait_visibly(
     cluster: Cluster, *, paused: bool

@@ -197,36 +197,26 @@ async def test_ages_reach_the_worker_with_each_fifth_report(host: Host) -> None:
     assert [relay.send() for _ in range(5)] == [False] * 5
 
 
-async def test_findings_of_tasks_reach_the_worker_and_end_with_their_task(host: Host) -> None:
+async def test_findings_and_figures_of_tasks_reach_the_worker_and_end_with_their_task(
+    host: Host,
+) -> None:
     meter = FlowMeter(FLOW, FakeClock())
     relay = MeterRelay(meter, FakeClock(), host.channel)
-    one = Finding(task="c-0", what="groups not read", text="two", count=2, harms=True)
-    other = Finding(task="c-1", what="commits", text="slow", count=1, harms=False)
-    meter.note_finding(one)
-    meter.note_finding(other)
+    there = host.worker.meter
+    ends = Finding(task="c-0", what="groups not read", text="two", count=2, harms=True)
+    stays = Finding(task="c-1", what="commits", text="slow", count=1, harms=False)
+    figures = [Figure(task=f"c-{it}", name="groups SYNCED", value=it) for it in range(2)]
+    for finding, figure in zip((ends, stays), figures, strict=True):
+        meter.note_finding(finding)
+        meter.note_figure(figure)
     assert relay.send()
-    await until(lambda: host.worker.meter.findings == (one, other))
+    await until(lambda: (there.findings, there.figures) == ((ends, stays), tuple(figures)))
     assert not relay.send(), "nothing has changed"
-    meter.forget_task("c-0")
-    assert relay.send()
-    await until(lambda: host.worker.meter.findings == (other,))
-
-
-async def test_figures_of_tasks_reach_the_worker_and_end_with_their_task(host: Host) -> None:
-    meter = FlowMeter(FLOW, FakeClock())
-    relay = MeterRelay(meter, FakeClock(), host.channel)
-    one = Figure(task="c-0", name="groups SYNCED", value=2)
-    other = Figure(task="c-1", name="groups SYNCED", value=0)
-    meter.note_figure(one)
-    meter.note_figure(other)
-    assert relay.send()
-    await until(lambda: host.worker.meter.figures == (one, other))
-    assert not relay.send(), "nothing has changed"
-    changed = replace(other, value=5)
+    changed = replace(figures[1], value=5)
     meter.note_figure(changed)
     meter.forget_task("c-0")
     assert relay.send()
-    await until(lambda: host.worker.meter.figures == (changed,))
+    await until(lambda: (there.findings, there.figures) == ((stays,), (changed,)))
 
 
 async def test_latencies_of_checkpoints_reach_the_worker_once_each(host: Host) -> None:

@@ -291,23 +291,23 @@ async def test_a_negative_offset_is_no_offset() -> None:
         await editor(Groups()).alter("files", FILES, [entry("t", 0, -1)])
 
 
-@pytest.mark.parametrize("code", [codes.UNKNOWN_MEMBER_ID, codes.NON_EMPTY_GROUP])
-async def test_a_task_that_is_still_in_the_group_is_named(code: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (codes.server_error(codes.UNKNOWN_MEMBER_ID), "zombie sink task"),
+        (codes.server_error(codes.NON_EMPTY_GROUP), "zombie sink task"),
+        (RequestTimedOutError("no answer"), "group offsets for connector files: no answer"),
+    ],
+)
+async def test_a_task_in_the_group_and_a_cluster_that_does_not_answer_are_named(
+    error: Exception, said: str
+) -> None:
     groups = Groups()
-    groups.error = codes.server_error(code)
-    with pytest.raises(HerderError, match="zombie sink task"):
+    groups.error = error
+    with pytest.raises(HerderError, match=said):
         await editor(groups).alter("files", FILES, [entry("t", 0, 1)])
-    with pytest.raises(HerderError, match="zombie sink task"):
+    with pytest.raises(HerderError, match=said):
         await editor(groups).reset("files", FILES)
-
-
-async def test_a_cluster_that_does_not_answer_is_an_error_that_says_so() -> None:
-    groups = Groups()
-    groups.error = RequestTimedOutError("no answer")
-    with pytest.raises(
-        HerderError, match="Failed to alter consumer group offsets for connector files: no answer"
-    ):
-        await editor(groups).alter("files", FILES, [entry("t", 0, 1)])
     with pytest.raises(HerderError, match="Failed to list offsets for connector files"):
         await editor(groups).read("files", FILES)
 

@@ -1,10 +1,12 @@
-"""The shipped fakes: the contract suite finds tasks that break one rule each; clocks, and conditions that come in time."""
+"""What users may import: three faces, and the shipped fakes: the contract suite finds tasks that break one rule each; clocks, and conditions that come in time."""
 
 import asyncio
 from collections.abc import Sequence
+from types import ModuleType
 
 import pytest
 
+from mm2py import api, mirror_client, testing
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
 from mm2py.clock import SLACK_S, SYSTEM_CLOCK, wait_or_stop, with_slack_s
@@ -151,3 +153,27 @@ async def test_a_condition_ends_the_wait_and_one_that_never_comes_is_quoted() ->
         await until(lambda: number > 1, turns=3)
     with pytest.raises(AssertionError, match=r"not within 0 s: .*lambda: number > 2"):
         await eventually(lambda: number > 2, within_s=0)
+
+
+# ---- what users may import
+
+
+API = """DATE DECIMAL TIME TIMESTAMP BatchSourceTask ConfigError ConfigPropertyFilter Connector ConnectorContext
+DefaultReplicationPolicy Delivery FatalError Field GroupFilter IdentityReplicationPolicy MessageHandler MirrorRecord Outgoing OutgoingRecord
+PartitionState Predicate RebalanceListener ReplicationPolicy RetriableError Run Schema SchemaType SinkConnector SinkRecord SinkTask
+SinkTaskContext SourceGap SourceOffset SourcePartition SourceRecord SourceTask TaskContext TopicFilter TopicPartition Transformation"""
+TESTING = (
+    "BatchTaskContract FakeClock FakeConnectorContext FakeTaskContext RecordTaskContract eventually"
+)
+CLIENT = """MirrorClient checkpoint_topics exact_offsets heartbeat_topics remote_topics replication_hops translate_offset translate_offsets
+upstream_clusters"""
+
+
+@pytest.mark.parametrize(("face", "names"), [(api, API), (testing, TESTING)])
+def test_a_face_offers_what_is_documented_and_nothing_else(face: ModuleType, names: str) -> None:
+    assert sorted(face.__all__) == sorted(names.split())
+    assert [name for name in face.__all__ if not hasattr(face, name)] == []
+
+
+def test_consumers_that_fail_over_find_their_functions() -> None:
+    assert [name for name in CLIENT.split() if not hasattr(mirror_client, name)] == []

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -359,183 +359,144 @@ def test_panels_do_not_overlap_and_each_has_a_query() -> None:
 
 # ---- promtool: two hours of a scrape each minute
 
-HOURS_2 = 120
-LABELS = 'flow="A->B",instance="w1",job="mm2py"'
-BACK = 'flow="B->A",instance="w1",job="mm2py"'
-FLAT = f"+0x{HOURS_2}"
+MINUTES = 120
+FOR_ALL_TIME = f"+0x{MINUTES}"
+CERTIFICATE = "mm2py_certificate_expiry_timestamp_seconds"
+OF_A_BROKER = {"owner": "broker", "cluster": "B", "address": "b:1"}
+Series = Mapping[str, str]
 
 
-def well() -> dict[str, str]:
-    """Series of two workers and a flow in which nothing is wrong; values in promtool's notation."""
-    states = {state: int(state == "RUNNING") for state in FLOW_STATES}
-    return {
-        **{f'up{{job="mm2py",instance="{w}"}}': f"1{FLAT}" for w in ("w1", "w2")},
-        **{
-            f'mm2py_build_info{{version="1",job="mm2py",instance="{w}"}}': f"1{FLAT}"
-            for w in ("w1", "w2")
-        },
-        **{f'mm2py_flow_state{{{LABELS},state="{s}"}}': f"{v}{FLAT}" for s, v in states.items()},
-        **{f'mm2py_partitions{{{LABELS},state="{s}"}}': f"0{FLAT}" for s in PARTITION_STATES},
-        f'mm2py_partition_state{{{LABELS},topic="heartbeats",partition="0",state="RUNNING"}}': f"1{FLAT}",
-        f'mm2py_partition_state{{{LABELS},topic="t",partition="0",state="RUNNING"}}': f"1{FLAT}",
-        f"mm2py_failed_partitions{{{LABELS}}}": f"0{FLAT}",
-        f'mm2py_rpo_seconds{{{LABELS},topic="t",partition="0"}}': f"3{FLAT}",
-        f"mm2py_records_lost_total{{{LABELS}}}": f"7{FLAT}",
-        f'mm2py_newest_record_timestamp_seconds{{{LABELS},topic="heartbeats",partition="0"}}': (
-            f"0+60x{HOURS_2}"
-        ),
-        f'mm2py_newest_record_timestamp_seconds{{{LABELS},topic="t",partition="0"}}': f"5{FLAT}",
-        f'mm2py_groups{{{LABELS},kind="group",state="NOT_SYNCED"}}': f"0{FLAT}",
-        f'mm2py_groups{{{LABELS},kind="group",state="IN_USE"}}': f"0{FLAT}",
-        f'mm2py_groups{{{LABELS},kind="group",state="SYNCED"}}': f"3{FLAT}",
-        f'mm2py_flow_findings{{{LABELS},finding="gone on the source"}}': f"1{FLAT}",
-        f'mm2py_flow_state{{{BACK},state="DISABLED"}}': f"1{FLAT}",
-        f'mm2py_flow_state{{{BACK},state="RUNNING"}}': f"0{FLAT}",
-        f'mm2py_backfill_state{{{LABELS},state="FAILED"}}': f"0{FLAT}",
-        f"mm2py_memberships_lost_total{{{LABELS}}}": f"1{FLAT}",
-        f'mm2py_restarts_total{{{LABELS},what="task"}}': f"4{FLAT}",
-        'mm2py_certificate_expiry_timestamp_seconds{owner="broker",cluster="B",address="b:1",instance="w1",job="mm2py"}': (
-            f"{90 * 86_400}{FLAT}"
-        ),
-        'process_open_fds{job="mm2py",instance="w1"}': f"100{FLAT}",
-        'process_max_fds{job="mm2py",instance="w1"}': f"1024{FLAT}",
-    }
+def series(name: str, values: str | int, **labels: str) -> Series:
+    """One series in promtool's notation; a plain number is its value for all two hours."""
+    shown = {"job": "mm2py", "instance": "w1", **labels}
+    text = ",".join(f'{label}="{value}"' for label, value in shown.items())
+    return {f"{name}{{{text}}}": f"{values}{FOR_ALL_TIME}" if isinstance(values, int) else values}
 
 
-def bad_state(state: str) -> Mapping[str, str]:
-    return {
-        f'mm2py_flow_state{{{LABELS},state="RUNNING"}}': f"0{FLAT}",
-        f'mm2py_flow_state{{{LABELS},state="{state}"}}': f"1{FLAT}",
-    }
+def of_flow(name: str, values: str | int, flow: str = "A->B", **labels: str) -> Series:
+    return series(name, values, flow=flow, **labels)
 
 
-CERTIFICATE = 'mm2py_certificate_expiry_timestamp_seconds{owner="broker",cluster="B",address="b:1",instance="w1",job="mm2py"}'
-BUILD_2 = 'mm2py_build_info{version="1",job="mm2py",instance="w2"}'
-SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
-    "all is well": ({}, ()),
-    **{
-        f"the flow is {state}": (bad_state(state), ["FlowNotWell"])
-        for state in FLOW_STATES
-        if state not in WELL
-    },
-    "a flow that is not to run": (bad_state("PAUSED"), ()),
-    "a state of a minute": (
-        {
-            f'mm2py_flow_state{{{LABELS},state="RUNNING"}}': f"1+0x{HOURS_2 - 2} 0 0",
-            f'mm2py_flow_state{{{LABELS},state="DEGRADED"}}': f"0+0x{HOURS_2 - 2} 1 1",
-        },
-        (),
-    ),
-    "a typing error in topics": (
-        {f'mm2py_partition_state{{{LABELS},topic="t",partition="0",state="RUNNING"}}': f"_x{HOURS_2}"},
-        ["FlowWithoutTopics"],
-    ),
-    "a name of topics that the source does not have any more": (
-        {f'mm2py_flow_findings{{{LABELS},finding="topics"}}': f"_x20 1+0x{HOURS_2 - 20}"},
-        ["TopicsMissing"],
-    ),
-    "no flow is enabled": (bad_state("DISABLED"), ["NothingEnabled"]),
-    "a group that is active on the target for two hours": (
-        {f'mm2py_groups{{{LABELS},kind="group",state="IN_USE"}}': f"1{FLAT}"},
-        ["GroupsInUse"],
-    ),
-    "a group whose clients move": (
-        {f'mm2py_groups{{{LABELS},kind="group",state="IN_USE"}}': f"0+0x{HOURS_2 - 50} 1+0x49"},
-        (),
-    ),
-    "behind": (
-        {f'mm2py_rpo_seconds{{{LABELS},topic="u",partition="1"}}': f"61{FLAT}"},
-        ["FlowBehind"],
-    ),
-    "records lost just now": (
-        {f"mm2py_records_lost_total{{{LABELS}}}": f"7+0x{HOURS_2 - 8} 12+0x7"},
-        ["RecordsLost"],
-    ),
-    "records that a new worker found lost before its first scrape": (
-        {f"mm2py_records_lost_total{{{LABELS.replace('w1', 'w3')}}}": f"_x{HOURS_2 - 5} 12+0x4"},
-        ["RecordsLost"],
-    ),
-    "a failed partition": (
-        {f"mm2py_failed_partitions{{{LABELS}}}": f"1{FLAT}"},
-        ["PartitionsFailed"],
-    ),
-    "a held partition": (
-        {f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}"},
-        ["PartitionsHeld"],
-    ),
-    "partitions that a job copies": (
-        {
-            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}",
-            f'mm2py_backfill_partitions{{{LABELS},state="RESERVED"}}': f"1{FLAT}",
-            f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"1{FLAT}",
-            f'mm2py_backfill_state{{{LABELS},state="RUNNING"}}': f"1{FLAT}",
-        },
-        [],
-    ),
-    "partitions that a job has which failed": (
-        {
-            f'mm2py_partitions{{{LABELS},state="HELD"}}': f"2{FLAT}",
-            f'mm2py_backfill_partitions{{{LABELS},state="COPYING"}}': f"2{FLAT}",
-            f'mm2py_backfill_state{{{LABELS},state="RUNNING"}}': f"0{FLAT}",
-            f'mm2py_backfill_state{{{LABELS},state="FAILED"}}': f"1{FLAT}",
-        },
-        ["BackfillFailed", "PartitionsHeld"],
-    ),
-    "no new heartbeat": (
-        {
-            f'mm2py_newest_record_timestamp_seconds{{{LABELS},topic="heartbeats",partition="0"}}': (
-                f"0+60x{HOURS_2 - 10} {60 * (HOURS_2 - 10)}+0x9"
-            )
-        },
-        ["HeartbeatOld"],
-    ),
-    "retention that overtakes the copy tomorrow and the day after": (
-        {f"mm2py_retention_overtakes_seconds{{{LABELS}}}": f"80000{FLAT}"},
-        ["RetentionOvertakes"],
-    ),
-    "a group that is refused": (
-        {f'mm2py_groups{{{LABELS},kind="group",state="NOT_SYNCED"}}': f"1{FLAT}"},
-        ["GroupsNotSynced"],
-    ),
-    "a failed backfill": (
-        {f'mm2py_backfill_state{{{LABELS},state="FAILED"}}': f"1{FLAT}"},
-        ["BackfillFailed"],
-    ),
-    "a worker that does not answer": (
-        {'up{job="mm2py",instance="w2"}': f"0{FLAT}", BUILD_2: f"1+0x{HOURS_2 - 20} stale"},
-        ["WorkerDown", "WorkersMissing"],
-    ),
-    "a worker that Prometheus does not know any more": (
-        {'up{job="mm2py",instance="w2"}': "1 stale", BUILD_2: f"1+0x{HOURS_2 - 20} stale"},
-        ["WorkersMissing"],
-    ),
-    "workers that were replaced, one more for four minutes": (
-        {BUILD_2.replace("w2", "w3"): f"_x{HOURS_2 - 40} 1+0x3 stale"},
-        (),
-    ),
-    "memberships lost again and again": (
-        {f"mm2py_memberships_lost_total{{{LABELS}}}": f"1+0x{HOURS_2 - 10} 2+1x9"},
-        ["MembershipsLost"],
-    ),
-    "a task that fails each two minutes": (
-        {f'mm2py_restarts_total{{{LABELS},what="task"}}': f"0+0.5x{HOURS_2}"},
-        ["RestartsRepeat"],
-    ),
-    "a certificate of ten days": ({CERTIFICATE: f"{10 * 86_400}{FLAT}"}, ["CertificateExpires"]),
-    "a certificate that has expired": ({CERTIFICATE: f"60{FLAT}"}, ["CertificateExpires"]),
-    "a certificate that was renewed, as the other worker saw": (
-        {
-            CERTIFICATE: f"60{FLAT}",
-            CERTIFICATE.replace("w1", "w2"): f"{90 * 86_400}{FLAT}",
-        },
-        (),
-    ),
-    "files run out": ({'process_open_fds{job="mm2py",instance="w1"}': f"900{FLAT}"}, ["FilesRunOut"]),
-}  # fmt: skip
+def joined(found: Iterable[Series]) -> Series:
+    return {name: values for each in found for name, values in each.items()}
+
+
+def well() -> Series:
+    """Series of two workers and a flow in which nothing is wrong."""
+    newest, copied = "mm2py_newest_record_timestamp_seconds", "mm2py_partition_state"
+    found = (
+        *(series("up", 1, instance=worker) for worker in ("w1", "w2")),
+        *(series("mm2py_build_info", 1, version="1", instance=worker) for worker in ("w1", "w2")),
+        *(of_flow("mm2py_flow_state", int(it == "RUNNING"), state=it) for it in FLOW_STATES),
+        *(of_flow("mm2py_partitions", 0, state=it) for it in PARTITION_STATES),
+        of_flow(copied, 1, topic="heartbeats", partition="0", state="RUNNING"),
+        of_flow(copied, 1, topic="t", partition="0", state="RUNNING"),
+        of_flow("mm2py_failed_partitions", 0),
+        of_flow("mm2py_rpo_seconds", 3, topic="t", partition="0"),
+        of_flow("mm2py_records_lost_total", 7),
+        of_flow(newest, f"0+60x{MINUTES}", topic="heartbeats", partition="0"),
+        of_flow(newest, 5, topic="t", partition="0"),
+        of_flow("mm2py_groups", 0, kind="group", state="NOT_SYNCED"),
+        of_flow("mm2py_groups", 0, kind="group", state="IN_USE"),
+        of_flow("mm2py_groups", 3, kind="group", state="SYNCED"),
+        of_flow("mm2py_flow_findings", 1, finding="gone on the source"),
+        of_flow("mm2py_flow_state", 1, flow="B->A", state="DISABLED"),
+        of_flow("mm2py_flow_state", 0, flow="B->A", state="RUNNING"),
+        of_flow("mm2py_backfill_state", 0, state="FAILED"),
+        of_flow("mm2py_memberships_lost_total", 1),
+        of_flow("mm2py_restarts_total", 4, what="task"),
+        series(CERTIFICATE, 90 * 86_400, **OF_A_BROKER),
+        series("process_open_fds", 100),
+        series("process_max_fds", 1024),
+    )
+    return joined(found)
+
+
+def bad_state(state: str) -> tuple[Series, ...]:
+    return (
+        of_flow("mm2py_flow_state", 0, state="RUNNING"),
+        of_flow("mm2py_flow_state", 1, state=state),
+    )
+
+
+def build_of(worker: str, values: str) -> Series:
+    return series("mm2py_build_info", values, version="1", instance=worker)
+
+
+SCENES: list[tuple[str, tuple[Series, ...], Collection[str]]] = [
+    ("all is well", (), ()),
+    *((f"the flow is {it}", bad_state(it), ["FlowNotWell"]) for it in FLOW_STATES if it not in WELL),
+    ("a flow that is not to run", bad_state("PAUSED"), ()),
+    ("a state of a minute",
+     (of_flow("mm2py_flow_state", f"1+0x{MINUTES - 2} 0 0", state="RUNNING"),
+      of_flow("mm2py_flow_state", f"0+0x{MINUTES - 2} 1 1", state="DEGRADED")),
+     ()),
+    ("a typing error in topics",
+     (of_flow("mm2py_partition_state", f"_x{MINUTES}", topic="t", partition="0", state="RUNNING"),),
+     ["FlowWithoutTopics"]),
+    ("a name of topics that the source does not have any more",
+     (of_flow("mm2py_flow_findings", f"_x20 1+0x{MINUTES - 20}", finding="topics"),),
+     ["TopicsMissing"]),
+    ("no flow is enabled", bad_state("DISABLED"), ["NothingEnabled"]),
+    ("a group that is active on the target for two hours",
+     (of_flow("mm2py_groups", 1, kind="group", state="IN_USE"),), ["GroupsInUse"]),
+    ("a group whose clients move",
+     (of_flow("mm2py_groups", f"0+0x{MINUTES - 50} 1+0x49", kind="group", state="IN_USE"),), ()),
+    ("behind", (of_flow("mm2py_rpo_seconds", 61, topic="u", partition="1"),), ["FlowBehind"]),
+    ("records lost just now",
+     (of_flow("mm2py_records_lost_total", f"7+0x{MINUTES - 8} 12+0x7"),), ["RecordsLost"]),
+    ("records that a new worker found lost before its first scrape",
+     (of_flow("mm2py_records_lost_total", f"_x{MINUTES - 5} 12+0x4", instance="w3"),),
+     ["RecordsLost"]),
+    ("a failed partition", (of_flow("mm2py_failed_partitions", 1),), ["PartitionsFailed"]),
+    ("a held partition", (of_flow("mm2py_partitions", 2, state="HELD"),), ["PartitionsHeld"]),
+    ("partitions that a job copies",
+     (of_flow("mm2py_partitions", 2, state="HELD"),
+      of_flow("mm2py_backfill_partitions", 1, state="RESERVED"),
+      of_flow("mm2py_backfill_partitions", 1, state="COPYING"),
+      of_flow("mm2py_backfill_state", 1, state="RUNNING")),
+     ()),
+    ("partitions that a job has which failed",
+     (of_flow("mm2py_partitions", 2, state="HELD"),
+      of_flow("mm2py_backfill_partitions", 2, state="COPYING"),
+      of_flow("mm2py_backfill_state", 0, state="RUNNING"),
+      of_flow("mm2py_backfill_state", 1, state="FAILED")),
+     ["BackfillFailed", "PartitionsHeld"]),
+    ("no new heartbeat",
+     (of_flow("mm2py_newest_record_timestamp_seconds",
+              f"0+60x{MINUTES - 10} {60 * (MINUTES - 10)}+0x9", topic="heartbeats", partition="0"),),
+     ["HeartbeatOld"]),
+    ("retention that overtakes the copy tomorrow and the day after",
+     (of_flow("mm2py_retention_overtakes_seconds", 80_000),), ["RetentionOvertakes"]),
+    ("a group that is refused",
+     (of_flow("mm2py_groups", 1, kind="group", state="NOT_SYNCED"),), ["GroupsNotSynced"]),
+    ("a failed backfill", (of_flow("mm2py_backfill_state", 1, state="FAILED"),), ["BackfillFailed"]),
+    ("a worker that does not answer",
+     (series("up", 0, instance="w2"), build_of("w2", f"1+0x{MINUTES - 20} stale")),
+     ["WorkerDown", "WorkersMissing"]),
+    ("a worker that Prometheus does not know any more",
+     (series("up", "1 stale", instance="w2"), build_of("w2", f"1+0x{MINUTES - 20} stale")),
+     ["WorkersMissing"]),
+    ("workers that were replaced, one more for four minutes",
+     (build_of("w3", f"_x{MINUTES - 40} 1+0x3 stale"),), ()),
+    ("memberships lost again and again",
+     (of_flow("mm2py_memberships_lost_total", f"1+0x{MINUTES - 10} 2+1x9"),), ["MembershipsLost"]),
+    ("a task that fails each two minutes",
+     (of_flow("mm2py_restarts_total", f"0+0.5x{MINUTES}", what="task"),), ["RestartsRepeat"]),
+    ("a certificate of ten days",
+     (series(CERTIFICATE, 10 * 86_400, **OF_A_BROKER),), ["CertificateExpires"]),
+    ("a certificate that has expired",
+     (series(CERTIFICATE, 60, **OF_A_BROKER),), ["CertificateExpires"]),
+    ("a certificate that was renewed, as the other worker saw",
+     (series(CERTIFICATE, 60, **OF_A_BROKER),
+      series(CERTIFICATE, 90 * 86_400, **OF_A_BROKER, instance="w2")),
+     ()),
+    ("files run out", (series("process_open_fds", 900),), ["FilesRunOut"]),
+]  # fmt: skip
 
 
 def test_every_alert_has_a_scene() -> None:
-    fired = {alert for _, alerts in SCENES.values() for alert in alerts}
+    fired = {alert for *_, alerts in SCENES for alert in alerts}
     assert fired | {"NoWorker"} == {rule["alert"] for rule in rules()}
 
 
@@ -545,21 +506,21 @@ def promtool(*words: str) -> str:
     return done.stdout
 
 
-def scene(name: str, series: Mapping[str, str], alerts: Collection[str]) -> dict[str, object]:
+def scene(name: str, found: Series, alerts: Collection[str]) -> dict[str, object]:
     firing = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(alerts)]
     expr = 'count by (alertname) (count by (alertname, flow) (ALERTS{alertstate="firing"}))'
     return {
         "name": name,
         "interval": "1m",
-        "input_series": [{"series": key, "values": value} for key, value in series.items()],
+        "input_series": [{"series": key, "values": value} for key, value in found.items()],
         "promql_expr_test": [{"expr": expr, "eval_time": "2h", "exp_samples": firing}],
     }
 
 
 @needs_promtool
 def test_each_alert_fires_in_its_scene_and_no_other_does(tmp_path: Path) -> None:
-    scenes = [scene(name, {**well(), **more}, alerts) for name, (more, alerts) in SCENES.items()]
-    scenes.append(scene("nothing is scraped", {"other": f"1{FLAT}"}, ["NoWorker"]))
+    scenes = [scene(name, joined([well(), *more]), alerts) for name, more, alerts in SCENES]
+    scenes.append(scene("nothing is scraped", series("other", 1), ["NoWorker"]))
     file = tmp_path / "scenes.yaml"
     content = {"rule_files": [str(ALERTS)], "evaluation_interval": "5m", "tests": scenes}
     file.write_text(yaml.safe_dump(content))
