@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final, cast, final
+from typing import Final, Self, cast, final
 
 import pyarrow as pa
 from pyarrow import parquet

@@ -341,7 +341,7 @@ def test_a_manifest_of_a_later_version_is_read_and_a_damaged_one_is_named(
 ) -> None:
     store = ArchiveStore(str(tmp_path))
     publish(store, ONE, 0, 20)
-    data = store.read(manifest_name(ONE, 0))
+    data = store.read(f"{manifest_stem(ONE, 0)}.json")
     (manifest,) = chain_of(store, ONE)
     assert FileManifest.parse(data, "m") == manifest
     other = json.dumps(json.loads(data) | changed).encode()

@@ -235,7 +235,7 @@ async def test_a_stray_record_keeps_no_flow_from_starting(value: bytes) -> None:
             topic.append(key, value)
         store = on(topic)
         await store.start()
-        assert store.revision == 0
+        assert store.state.revision == 0
         assert list(store.problems()) == [f"topic {topic.name}"]
         assert "override:x:topics (" in store.problems()[f"topic {topic.name}"]
         assert "order-7" not in store.problems()[f"topic {topic.name}"]
