@@ -19,7 +19,8 @@ BYTES_PER_S: Final = 2_000_000
 OTHER_RATES: Final = (200_000, 20_000_000)
 RECORD_BYTES: Final = 1_000
 LINGER_MS: Final = 5  # default of Kafka's own producer since 4.0
-_TICK_S: Final = 0.005
+TICK_S: Final = 0.005
+"""How often the producer of a steady stream writes."""
 _DRAIN_S: Final = 20.0
 _STAMP: Final = struct.Struct(">q")
 
@@ -62,12 +63,14 @@ def measure_latency(
         {"bootstrap.servers": target[0], "group.id": "bench-latency", "log_level": 2}
     )
     consumer.assign([TopicPartition(target[1], p, end) for p, end in enumerate(begin_at)])
-    per_tick = round(bytes_per_s / RECORD_BYTES * _TICK_S)
-    total = per_tick * round((warm_up_s + measured_s) / _TICK_S)
+    per_tick = round(bytes_per_s / RECORD_BYTES * TICK_S)
+    total = per_tick * round((warm_up_s + measured_s) / TICK_S)
     begun_ns = time.monotonic_ns()
     first_ns = begun_ns + round(warm_up_s * 1e9)
     thread = threading.Thread(
-        target=_produce, args=(source, len(begin_at), begun_ns, per_tick, total), daemon=True
+        target=produce_steadily,
+        args=(source, len(begin_at), begun_ns, per_tick, total),
+        daemon=True,
     )
     thread.start()
     found_ms: list[float] = []
@@ -94,15 +97,16 @@ def measure_latency(
     return Latency(len(found_ms), _share(found_ms, 0.5), _share(found_ms, 0.99), found_ms[-1])
 
 
-def _produce(
+def produce_steadily(
     source: tuple[str, str], partitions: int, begun_ns: int, per_tick: int, total: int
 ) -> None:
+    """Write ``total`` records to a topic (bootstrap servers, name), ``per_tick`` each ``TICK_S`` from ``begun_ns`` on, to its partitions in turn."""
     producer = Producer(
         {"bootstrap.servers": source[0], "linger.ms": LINGER_MS, "acks": "all", "log_level": 2}
     )
     padding = b"x" * (RECORD_BYTES - _STAMP.size)
     for index in range(total):
-        due_ns = begun_ns + round(index // per_tick * _TICK_S * 1e9)
+        due_ns = begun_ns + round(index // per_tick * TICK_S * 1e9)
         if index % per_tick == 0:
             producer.poll(0)
             time.sleep(max(due_ns - time.monotonic_ns(), 0) / 1e9)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
-from tests.integration.traffic import Sent, commit, member, write
+from tests.integration.traffic import Load, Sent, commit, member, write
 from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import ForeignRegion, Region
 from tests.kit.regions import NewRegion
@@ -80,6 +81,19 @@ def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Se
         assert [it | {"finding": ""} for it in served] == [it | {"finding": ""} for it in rows]
     shown = subprocess.run([MM2PY, "doctor", str(flow.file)], capture_output=True, text=True)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "nothing is wrong\n")
+
+
+def test_how_much_the_source_is_written_now_and_what_a_worker_needs_for_it(setup: Setup) -> None:
+    topic = setup.topic("busy", 3)
+    with Load(setup.a, topic, 2) as traffic:
+        traffic.wait_acked(100)
+        _, rows = examined(setup.flow(topic))
+    text = said(rows, "load", "ok")
+    assert re.match(
+        r"3 partitions, 2 of them written to now with [1-9]\d* records/s and [\d.]+ [KM]B/s:"
+        r" a worker that has all of them needs about [1-9]\d*% of a core and [\d.]+ MB \|",
+        text,
+    ), text
 
 
 def narrow(setup: Setup) -> Flow:

@@ -27,6 +27,7 @@ from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor import cluster_checks, flow_checks
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
+from mm2py_jobs.doctor.load import load
 from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, flow_of_file, plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.flow_target import FlowTarget
@@ -77,6 +78,7 @@ CHECKS: Final = (
     Check("groups", SIDES, flow_checks.groups),
     Check("transactions", ("source",), flow_checks.transactions),
     Check("bytes to copy", SIDES, flow_checks.disk, is_of_copies=True),
+    Check("load", ("source",), load),
 )
 
 
