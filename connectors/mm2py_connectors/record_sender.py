@@ -16,6 +16,7 @@ Invariants, tests of the same names:
 4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
 5. After ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
    member has written already would be written over by older ones. Invariant 1 holds for all others.
+6. A call that ``idle`` has ended is continued by the next one: nothing is sent again for that.
 """
 
 import logging
