@@ -18,7 +18,7 @@ ARCHIVE: Final = "archive"
 _CONNECTOR: Final = "mm2py_jobs.archive.archive_task:ArchiveConnector"
 
 
-class ArchivedTopic(NamedTuple):
+class ArchivedCopy(NamedTuple):
     """A topic of the archive: its name and id there, and the topic that it is restored into."""
 
     name: str
@@ -30,7 +30,7 @@ class TaskArchive(NamedTuple):
     """What a task restores: a path, and by the name that positions are kept under its topics and partitions with their ends."""
 
     path: str
-    topics: Mapping[str, ArchivedTopic]
+    topics: Mapping[str, ArchivedCopy]
     ends: Mapping[TopicPartition, int]
 
     def to_text(self) -> str:
@@ -46,7 +46,7 @@ class TaskArchive(NamedTuple):
         ends = cast("Sequence[tuple[str, int, int]]", document["ends"])
         return cls(
             document["path"],
-            {name: ArchivedTopic(*topic) for name, topic in topics.items()},
+            {name: ArchivedCopy(*topic) for name, topic in topics.items()},
             {TopicPartition(topic, partition): end for topic, partition, end in ends},
         )
 

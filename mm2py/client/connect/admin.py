@@ -44,10 +44,10 @@ from mm2py.protocol.topics import (
     MetadataResult,
     NamedError,
     NewTopic,
+    OffsetAnswer,
     OffsetQuery,
     TopicMetadata,
 )
-from mm2py.protocol.topics import ListedOffset as OffsetAnswer
 from mm2py.types import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 
 log = logging.getLogger(__name__)

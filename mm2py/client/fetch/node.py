@@ -20,7 +20,7 @@ from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
-from mm2py.client.fetch.session import FetchSession, Plan, shares
+from mm2py.client.fetch.session import FetchPlan, FetchSession, shares
 from mm2py.client.fetch.stripes import PlainLease, Stripes
 from mm2py.client.pacing import QUOTAS_EVERY_S, ByteRate, LongPoll, Throttle
 from mm2py.clock import Clock
@@ -350,7 +350,7 @@ class FetchNode:
             self._session = FetchSession(enabled=version >= SESSION_VERSION, by_name=by_name)
         return self._session
 
-    def _frame(self, version: int, correlation_id: int, plan: Plan, max_bytes: int) -> bytes:
+    def _frame(self, version: int, correlation_id: int, plan: FetchPlan, max_bytes: int) -> bytes:
         settings = self._settings
         return encode_fetch(
             version,

@@ -27,6 +27,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive import run_lane
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
+    ArchivedTopic,
     ArchiveHead,
     FileManifest,
     Shape,
@@ -36,12 +37,11 @@ from mm2py_jobs.archive.archive_format import (
     partition_folder,
     put_or_check,
 )
-from mm2py_jobs.archive.archive_format import ArchivedTopic as StoredTopic
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
 from mm2py_jobs.archive.restore import read_archive
 from mm2py_jobs.archive.restore_runs import run_each
-from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
+from mm2py_jobs.copy.archive_order import ArchivedCopy, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED
 from mm2py_jobs.log.log_batches import log_batch
 from mm2py_jobs.spark.session import require_spark
@@ -94,7 +94,7 @@ def an_archive(path: Path) -> TaskArchive:
     for tp in (ONE, TWO):
         publish(store, tp, 0, 20)
         publish(store, tp, 20, 40)
-    topics = {tp.topic: ArchivedTopic(tp.topic, "", f"A.{tp.topic}") for tp in (ONE, TWO)}
+    topics = {tp.topic: ArchivedCopy(tp.topic, "", f"A.{tp.topic}") for tp in (ONE, TWO)}
     return TaskArchive(str(path), topics, {ONE: 40, TWO: 40})
 
 
@@ -262,7 +262,7 @@ async def test_the_slower_one_of_two_attempts_of_a_lane_continues_behind_the_oth
         for _ in range(4):
             broker.append(tp, bytes(a_batch(0)))
         topic_id = broker.cluster.topics["t"].topic_id.hex()
-        stored = StoredTopic(topic="t", topic_id=topic_id, partitions=1, configs={}, begins={})
+        stored = ArchivedTopic(topic="t", topic_id=topic_id, partitions=1, configs={}, begins={})
         put_or_check(store, "topic=t/topic.json", stored)
         answer = await archived(store, broker, 20)
     assert (answer["to"], answer["cause"], answer["records"], answer["files"]) == (20, "", 20, 2)
@@ -303,7 +303,7 @@ def test_files_that_are_gone_from_an_archive_are_named(
     store = ArchiveStore(str(tmp_path))
     head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
     put_or_check(store, "manifest.json", head)
-    topic = StoredTopic(
+    topic = ArchivedTopic(
         topic="one", topic_id="", partitions=1, configs={}, begins=begins, ends=ends
     )
     put_or_check(store, "topic=one/topic.json", topic)
