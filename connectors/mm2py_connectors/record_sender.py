@@ -143,7 +143,7 @@ def _check_principal(principal: str) -> None:
         )
 
 
-class Sent(NamedTuple):
+class SentRecord(NamedTuple):
     """A record under way, and the topic, partition and offset that it came from; ``origin`` is whose it is."""
 
     place: tuple[str, int, int]
@@ -151,7 +151,7 @@ class Sent(NamedTuple):
     origin: object = None
 
 
-Refused = Callable[[Sent, str], None]
+Refused = Callable[[SentRecord, str], None]
 """Takes a record that the target does not take, and the cause with its place; raises ``FatalError`` to end the sender."""
 
 
@@ -182,7 +182,7 @@ def no_text(message: Message) -> FatalError:
 
 @dataclass(slots=True)
 class _Failure:
-    sent: Sent
+    sent: SentRecord
     number: int
     """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
     error: KafkaError
@@ -247,7 +247,7 @@ class RecordSender:
         finally:
             self._gate.release()
 
-    def send(self, sent: Sent, idle: Idle) -> None:
+    def send(self, sent: SentRecord, idle: Idle) -> None:
         """Hand a record over.
 
         Raises:
@@ -380,7 +380,7 @@ class RecordSender:
         idempotent = bool(self._values.get("enable.idempotence"))
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
-    def _produce(self, producer: Producer, sent: Sent, number: int, idle: Idle) -> None:
+    def _produce(self, producer: Producer, sent: SentRecord, number: int, idle: Idle) -> None:
         topic, key, value, headers, timestamp_ms, partition = sent.record
         # It takes lists alone, and nothing in place of an empty one.
         listed = cast("list[tuple[str, str | bytes | None]]", list(headers)) if headers else None
@@ -412,7 +412,11 @@ class RecordSender:
                 return
 
     def _failed(
-        self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
+        self,
+        sent: SentRecord,
+        number: int,
+        error: KafkaError | None,
+        _message: Message | None = None,
     ) -> None:
         self._note(sent, number, error, is_alone=False)
 
@@ -581,9 +585,9 @@ class RecordSender:
         self.dropped += 1
 
 
-def _as_it_is(source: Message) -> Sent:
+def _as_it_is(source: Message) -> SentRecord:
     place = source.topic() or "", source.partition() or 0, source.offset() or 0
-    return Sent(place, mirrored(source))
+    return SentRecord(place, mirrored(source))
 
 
 def _ignored(_error: KafkaError) -> None:

@@ -38,7 +38,7 @@ from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import PlaceObserver, SinkPlaces
 from mm2py.runtime.tasks.task_context import log_gap
 from mm2py.types import TopicPartition
-from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
+from mm2py_connectors.record_sender import RecordSender, SentRecord, mirrored
 from mm2py_workers.group_consumer import AskSource, ConfluentConsumer
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ class Stream(AssignmentListener):
                 for record in handle(message):
                     if place not in stays:
                         break
-                    sender.send(Sent((place[0], place[1], offset), record), idle)
+                    sender.send(SentRecord((place[0], place[1], offset), record), idle)
             if place in stays:  # a send may have waited, and seen a revocation
                 positions[place] = self._uncommitted[place] = offset + 1
             self.records += 1

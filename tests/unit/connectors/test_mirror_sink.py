@@ -21,7 +21,7 @@ from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_sink import MirrorSinkConnector
 from mm2py_connectors.mirror_sink_task import MirrorSinkTask
-from mm2py_connectors.record_sender import Idle, Refused, Sent
+from mm2py_connectors.record_sender import Idle, Refused, SentRecord
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.mirror_fakes import Region, flow_config
 
@@ -111,7 +111,7 @@ class Target:
 
     def __init__(self) -> None:
         self.room, self.away = 100, False
-        self.sent: list[Sent] = []
+        self.sent: list[SentRecord] = []
         self.refusals: dict[int, str] = {}
         self.refused: Refused = lambda _sent, _text: None
         self.closed = False
@@ -124,7 +124,7 @@ class Target:
         self.refused = refused
         return self
 
-    def send(self, sent: Sent, idle: Idle, /) -> None:
+    def send(self, sent: SentRecord, idle: Idle, /) -> None:
         if len(self.sent) >= self.room:
             raise RetriableError("full")
         self.sent.append(sent)

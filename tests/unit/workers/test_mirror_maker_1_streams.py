@@ -12,7 +12,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import EARLIEST, TopicPartition
-from mm2py_connectors.record_sender import Idle, RecordSender, Sent
+from mm2py_connectors.record_sender import Idle, RecordSender, SentRecord
 from mm2py_migrate.mirror_maker_1 import stream as stream_module
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
 from tests.unit.workers.consumer_fakes import NoSource, Read
@@ -130,7 +130,7 @@ class Target:
     def take(self, _partitions: Collection[TopicPartition], reader: object) -> None:
         self.reader = reader
 
-    def send(self, sent: Sent, idle: Idle) -> None:
+    def send(self, sent: SentRecord, idle: Idle) -> None:
         topic, partition, offset = sent.place
         self.forward(Read(TopicPartition(topic, partition), offset), idle)
 
