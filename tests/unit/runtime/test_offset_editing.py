@@ -300,7 +300,7 @@ async def test_a_negative_offset_is_no_offset() -> None:
     ],
 )
 async def test_a_task_in_the_group_and_a_cluster_that_does_not_answer_are_named(
-    error: Exception, said: str
+    error: Mm2pyError, said: str
 ) -> None:
     groups = Groups()
     groups.error = error
