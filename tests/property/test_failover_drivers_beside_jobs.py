@@ -73,7 +73,7 @@ class World:
         self.position, self.copies = 0, list[int]()
         self.runs, self.fenced = True, False
         self.switched_at: int | None = None
-        self.lane_copies, self.ended = 0, False
+        self.ended = False
 
     @property
     def failover(self) -> Failover | None:
@@ -239,7 +239,6 @@ class JobProcess:
             is_past = failover is not None and not failover.step.is_over and failover.fenced
             assert not is_past, f"a lane copies beside {failover}"
             world.copy()
-            world.lane_copies += 1
             if world.position >= min(lease.end, ENDS) and lease.end != NO_END:
                 over = replace(lease, state=LeaseState.HANDED_OVER, position=lease.end)
                 world.jobs.append(*encode_backfill(over))
