@@ -421,11 +421,17 @@ class RecordSender:
         self._note(sent, number, error, is_alone=False)
 
     def _failed_alone(
-        self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
+        self,
+        sent: SentRecord,
+        number: int,
+        error: KafkaError | None,
+        _message: Message | None = None,
     ) -> None:
         self._note(sent, number, error, is_alone=True)
 
-    def _note(self, sent: Sent, number: int, error: KafkaError | None, *, is_alone: bool) -> None:
+    def _note(
+        self, sent: SentRecord, number: int, error: KafkaError | None, *, is_alone: bool
+    ) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
             self._failures.append(_Failure(sent, number, error, is_alone))
 

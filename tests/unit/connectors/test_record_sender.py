@@ -355,7 +355,7 @@ def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next
 def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another(
     cluster: Cluster,
 ) -> None:
-    refused: list[Sent] = []
+    refused: list[SentRecord] = []
     sender = RecordSender({}, lambda it, _text: refused.append(it))
     # The first producer, and the one that sends alone.
     cluster.failures, cluster.fails = [TOO_LARGE, FORGOTTEN], 2
