@@ -22,7 +22,7 @@ from mm2py.config.client_properties import (
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import ConfigModel, options_of, parse_config
 from mm2py.config.derivation import Effective, Value, texts
-from mm2py.config.findings import Finding, Severity, first_error, in_order
+from mm2py.config.findings import LintFinding, Severity, first_error, in_order
 from mm2py.config.lint import findings_of
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
@@ -104,12 +104,12 @@ def _refused_at_start(config: MirrorMakerConfig) -> str:
     return ""
 
 
-def _rest_files(config: MirrorMakerConfig) -> list[Finding]:
+def _rest_files(config: MirrorMakerConfig) -> list[LintFinding]:
     """Warn of files without which REST is not served."""
     keys = ("rest.basic.auth.file", "rest.bearer.tokens.file")
     given = [(key, config.raw[key]) for key in keys if key in config.raw]
     return [
-        Finding(
+        LintFinding(
             Severity.WARNING,
             value.line,
             key,
@@ -120,20 +120,20 @@ def _rest_files(config: MirrorMakerConfig) -> list[Finding]:
     ]
 
 
-def _circles(config: MirrorMakerConfig) -> list[Finding]:
+def _circles(config: MirrorMakerConfig) -> list[LintFinding]:
     """Return the circle that refuses the start, at the line of the first flow in it."""
     cycle = file_cycle(config, config.resolved)
     if cycle is None:
         return []
     key = f"{cycle.flows[0]}.enabled"
     message = f"records would be copied in a circle: {cycle}"
-    return [Finding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
+    return [LintFinding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
 
 
-def _meetings(config: MirrorMakerConfig) -> list[Finding]:
+def _meetings(config: MirrorMakerConfig) -> list[LintFinding]:
     """Warn where flows write into one topic: groups are not placed there."""
     return [
-        Finding(
+        LintFinding(
             Severity.WARNING,
             config.raw[key].line if (key := f"{meeting.flows[0]}.enabled") in config.raw else 0,
             key,
@@ -145,7 +145,7 @@ def _meetings(config: MirrorMakerConfig) -> list[Finding]:
     ]
 
 
-def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:
+def _nothing_to_do(config: MirrorMakerConfig) -> list[LintFinding]:
     """Warn where nothing is copied, or a cluster would be copied to itself."""
     line, rows = config.raw["clusters"].line, list[tuple[str, str]]()
     if len(config.clusters) > 1 and not config.enabled_pairs:
@@ -160,7 +160,7 @@ def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:
         for aliases in by_address.values()
         if len(aliases) > 1
     ]
-    return [Finding(Severity.WARNING, line, "clusters", *row) for row in rows]
+    return [LintFinding(Severity.WARNING, line, "clusters", *row) for row in rows]
 
 
 def explain_file(

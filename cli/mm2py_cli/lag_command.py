@@ -39,7 +39,7 @@ _TOPICS: Final = (
 
 @final
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LagLimits:
     """How far behind is too far; None for any."""
 
     records: int | None = None
@@ -81,7 +81,7 @@ def show_lag(
     Ends with 3 if a limit is passed, a partition failed or a flow is not well.
     """
     name = None if flow is None else flow_name(flow)
-    view = _View(name, Limits(max_records, max_seconds), Printer(output), top=top)
+    view = _View(name, LagLimits(max_records, max_seconds), Printer(output), top=top)
     with access.client() as rest:
         if watch:
             return view.watch(rest, lambda: time.sleep(every))
@@ -96,7 +96,7 @@ class _View:
     """What is asked for, and how it is shown."""
 
     flow: str | None
-    limits: Limits
+    limits: LagLimits
     printer: Printer
     _: KW_ONLY
     top: int

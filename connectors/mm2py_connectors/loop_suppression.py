@@ -179,4 +179,5 @@ class LoopFilter(BatchOrigins):
                 record.offset,
                 error,
             )
-            self._unreadable[producer_id] = error
+            if producer_id >= 0:  # -1 is what batches without an id have
+                self._unreadable[producer_id] = error

@@ -1,6 +1,6 @@
 """MirrorHeartbeat connector: one record per interval in the target's ``heartbeats`` topic.
 
-Flow: clock -> ``Heartbeat`` -> ``SourceRecord`` -> the worker writes it. It works for disabled flows too,
+Flow: clock -> ``SourceRecord`` -> the worker writes it. It works for disabled flows too,
 since other flows copy these records and so measure the way (Java's ``MirrorHeartbeatConnector``).
 """
 
@@ -17,7 +17,7 @@ from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_HEARTBEAT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
-from mm2py.mirror.heartbeats import Heartbeat, encode_heartbeat
+from mm2py.mirror.heartbeats import encode_heartbeat
 from mm2py.mirror.offset_checks import Positions, check_heartbeat_offsets
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.source_offsets import heartbeat_source_partition, source_offset
@@ -141,8 +141,8 @@ class MirrorHeartbeatTask(SourceTask):
         if self._stopping.is_set() or now < self._due:
             return ()
         self._due = max(self._due + self._interval_s, now)
-        beat = Heartbeat(self._source, self._target, self._clock.now_ms())
-        key, value = encode_heartbeat(beat)
+        now_ms = self._clock.now_ms()
+        key, value = encode_heartbeat(self._source, self._target, now_ms)
         return (
             SourceRecord(
                 source_partition=heartbeat_source_partition(self._source, self._target),
@@ -151,7 +151,7 @@ class MirrorHeartbeatTask(SourceTask):
                 partition=0,
                 key=key,
                 value=value,
-                timestamp_ms=beat.timestamp_ms,
+                timestamp_ms=now_ms,
             ),
         )
 

@@ -22,7 +22,7 @@ from mm2py.errors import FatalError, PartitionError, RetriableError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_sink_config import MirrorSinkTaskConfig
-from mm2py_connectors.record_sender import Idle, RecordSender, Refused, Sent, within
+from mm2py_connectors.record_sender import Idle, RecordSender, Refused, SentRecord, within
 
 PUT_S: Final = 5.0
 """How long one ``put`` waits for room; then the group must see that the task lives."""
@@ -37,7 +37,7 @@ _INT_MAX: Final = str((1 << 31) - 1)
 class TargetSender(Protocol):
     """What the task needs of a ``RecordSender``; see there."""
 
-    def send(self, sent: Sent, idle: Idle, /) -> None:
+    def send(self, sent: SentRecord, idle: Idle, /) -> None:
         """Hand a record over."""
         ...
 
@@ -119,7 +119,7 @@ class MirrorSinkTask(SinkTask):
                     at_ms if at_ms >= 0 else None,
                     partition if topic == read_from else None,
                 )
-                sender.send(Sent((read_from, number, offset), out, record), idle)
+                sender.send(SentRecord((read_from, number, offset), out, record), idle)
                 last = record
         except RetriableError:
             if last is not None:
@@ -162,7 +162,7 @@ class MirrorSinkTask(SinkTask):
         count = next(at for at, record in enumerate(records, 1) if record is last)
         self._handed = Counter(map(_place, records[:count]))
 
-    def _refused(self, sent: Sent, text: str) -> None:
+    def _refused(self, sent: SentRecord, text: str) -> None:
         topic, partition, offset = sent.place
         error = PartitionError(text, topic=topic, partition=partition, offset=offset)
         self._context.report(cast("SinkRecord", sent.origin), error)

@@ -16,6 +16,7 @@ Invariants, tests of the same names:
 4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
 5. After ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
    member has written already would be written over by older ones. Invariant 1 holds for all others.
+6. A call that ``idle`` has ended is continued by the next one: nothing is sent again for that.
 """
 
 import logging
@@ -142,7 +143,7 @@ def _check_principal(principal: str) -> None:
         )
 
 
-class Sent(NamedTuple):
+class SentRecord(NamedTuple):
     """A record under way, and the topic, partition and offset that it came from; ``origin`` is whose it is."""
 
     place: tuple[str, int, int]
@@ -150,7 +151,7 @@ class Sent(NamedTuple):
     origin: object = None
 
 
-Refused = Callable[[Sent, str], None]
+Refused = Callable[[SentRecord, str], None]
 """Takes a record that the target does not take, and the cause with its place; raises ``FatalError`` to end the sender."""
 
 
@@ -181,7 +182,7 @@ def no_text(message: Message) -> FatalError:
 
 @dataclass(slots=True)
 class _Failure:
-    sent: Sent
+    sent: SentRecord
     number: int
     """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
     error: KafkaError
@@ -246,7 +247,7 @@ class RecordSender:
         finally:
             self._gate.release()
 
-    def send(self, sent: Sent, idle: Idle) -> None:
+    def send(self, sent: SentRecord, idle: Idle) -> None:
         """Hand a record over.
 
         Raises:
@@ -379,7 +380,7 @@ class RecordSender:
         idempotent = bool(self._values.get("enable.idempotence"))
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
-    def _produce(self, producer: Producer, sent: Sent, number: int, idle: Idle) -> None:
+    def _produce(self, producer: Producer, sent: SentRecord, number: int, idle: Idle) -> None:
         topic, key, value, headers, timestamp_ms, partition = sent.record
         # It takes lists alone, and nothing in place of an empty one.
         listed = cast("list[tuple[str, str | bytes | None]]", list(headers)) if headers else None
@@ -411,16 +412,26 @@ class RecordSender:
                 return
 
     def _failed(
-        self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
+        self,
+        sent: SentRecord,
+        number: int,
+        error: KafkaError | None,
+        _message: Message | None = None,
     ) -> None:
         self._note(sent, number, error, is_alone=False)
 
     def _failed_alone(
-        self, sent: Sent, number: int, error: KafkaError | None, _message: Message | None = None
+        self,
+        sent: SentRecord,
+        number: int,
+        error: KafkaError | None,
+        _message: Message | None = None,
     ) -> None:
         self._note(sent, number, error, is_alone=True)
 
-    def _note(self, sent: Sent, number: int, error: KafkaError | None, *, is_alone: bool) -> None:
+    def _note(
+        self, sent: SentRecord, number: int, error: KafkaError | None, *, is_alone: bool
+    ) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
             self._failures.append(_Failure(sent, number, error, is_alone))
 
@@ -580,9 +591,9 @@ class RecordSender:
         self.dropped += 1
 
 
-def _as_it_is(source: Message) -> Sent:
+def _as_it_is(source: Message) -> SentRecord:
     place = source.topic() or "", source.partition() or 0, source.offset() or 0
-    return Sent(place, mirrored(source))
+    return SentRecord(place, mirrored(source))
 
 
 def _ignored(_error: KafkaError) -> None:

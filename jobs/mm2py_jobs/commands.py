@@ -289,7 +289,7 @@ def rerun(*, only_plans: bool) -> Callable[..., None]:
 
 
 @dataclass(frozen=True, slots=True)
-class JobKind:
+class KindCommands:
     """A kind of job: the verbs that it has, of plan, run, status, pause, resume and cancel.
 
     ``verify``, ``archive`` and ``rerun`` end with their command, and SIGTERM is their cancel: they only tell how far they are
@@ -310,7 +310,7 @@ class JobKind:
 
 
 KINDS: Final = (
-    JobKind(
+    KindCommands(
         "backfill",
         "Copy history with Spark, then hand each partition over to the running flow.",
         BACKFILL_VERBS,
@@ -320,7 +320,7 @@ KINDS: Final = (
             "mm2py job backfill status mm2.properties --flow 'A->B' -o json",
         ),
     ),
-    JobKind(
+    KindCommands(
         "stream",
         "Copy a flow with Spark in place of the tasks of its workers (flow.engine = spark).",
         STREAM_VERBS,
@@ -329,7 +329,7 @@ KINDS: Final = (
             "mm2py job stream run mm2.properties --flow 'A->B' --master spark://host:7077",
         ),
     ),
-    JobKind(
+    KindCommands(
         "verify",
         "Compare what a flow has copied with its source, and repair it.",
         {"plan": plan_verify, "run": verify},
@@ -339,7 +339,7 @@ KINDS: Final = (
             "mm2py job verify run mm2.properties --flow 'A->B' --topics orders --repair",
         ),
     ),
-    JobKind(
+    KindCommands(
         "archive",
         "Archive a flow's source topics as Parquet files.",
         {"plan": archive(only_plans=True), "run": archive(only_plans=False)},
@@ -348,7 +348,7 @@ KINDS: Final = (
             "mm2py job archive run mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
         ),
     ),
-    JobKind(
+    KindCommands(
         "restore",
         "Restore an archive into the flow's target.",
         {
@@ -361,7 +361,7 @@ KINDS: Final = (
             "mm2py job restore run mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
         ),
     ),
-    JobKind(
+    KindCommands(
         "rerun",
         "Copy a range again into another topic.",
         {"plan": rerun(only_plans=True), "run": rerun(only_plans=False)},
@@ -370,7 +370,7 @@ KINDS: Final = (
             "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-3 --partition 3 --from offset:1500 --to offset:9000",
         ),
     ),
-    JobKind(
+    KindCommands(
         "failover",
         "Move clients to the target of a flow.",
         failover_verbs(FailoverKind.FAILOVER),
@@ -380,7 +380,7 @@ KINDS: Final = (
             "mm2py job failover run mm2.properties --flow 'A->B' --unplanned --accept-loss 120",
         ),
     ),
-    JobKind(
+    KindCommands(
         "failback",
         "Return clients to the source of a flow that was failed over.",
         failover_verbs(FailoverKind.FAILBACK),

@@ -1,6 +1,6 @@
 """A MirrorMaker 1 command as a MirrorMaker 2 file: one flow that keeps names, partitions and positions.
 
-Flow: both properties files and the options -> ``mirror_maker_2_file`` -> ``Translation``. What MirrorMaker 1 never did (heartbeats,
+Flow: both properties files and the options -> ``mirror_maker_2_file`` -> ``TranslatedFile``. What MirrorMaker 1 never did (heartbeats,
 checkpoints, configs, ACLs, a topic on the source) is switched off, each in a line that can be removed. Positions of its
 consumer group are not part of a file: ``mm2py_migrate.migrated_positions``.
 """
@@ -18,7 +18,7 @@ from mm2py.config.java_values import parse_list
 from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import names_a_secret
 from mm2py_migrate.mirror_maker_1.options import ClientFile, topic_choice, topic_expression
-from mm2py_migrate.written_file import Translation, WrittenFile
+from mm2py_migrate.written_file import TranslatedFile, WrittenFile
 
 _JAAS: Final = "sasl.jaas.config"
 EXCLUDED: Final = r"mm2.*\.internal,.*\.replica,__.*"
@@ -83,7 +83,7 @@ class MirrorMaker1:
     """Of the JAAS file of ``KAFKA_OPTS``, which counts for a side whose file has none."""
 
 
-def mirror_maker_2_file(command: MirrorMaker1, source: str, target: str) -> Translation:
+def mirror_maker_2_file(command: MirrorMaker1, source: str, target: str) -> TranslatedFile:
     """Return the file of the flow ``source->target``; secrets stay in the files of the command.
 
     Raises:

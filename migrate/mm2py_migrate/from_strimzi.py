@@ -1,6 +1,6 @@
 """A ``KafkaMirrorMaker2`` resource of the Strimzi operator as a MirrorMaker 2 file.
 
-Flow: the resource as parsed YAML -> ``mirror_maker_2_file`` -> ``Translation``. Both shapes: ``spec.clusters`` and
+Flow: the resource as parsed YAML -> ``mirror_maker_2_file`` -> ``TranslatedFile``. Both shapes: ``spec.clusters`` and
 ``spec.connectCluster`` (v1beta2), ``spec.target`` and ``spec.mirrors[].source`` (v1, late v1beta2). Kubernetes secrets become
 ``${dir:<secrets>/<name>:<key>}``: a folder with a folder for each secret, as pods mount them. What has no counterpart is a remark.
 Source: the operator's ``KafkaMirrorMaker2Connectors``, which turns the resource into connectors.
@@ -13,7 +13,7 @@ from typing import Final, cast, final
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKAGE
 from mm2py.errors import ConfigError
-from mm2py_migrate.written_file import Translation, WrittenFile
+from mm2py_migrate.written_file import TranslatedFile, WrittenFile
 
 KIND: Final = "KafkaMirrorMaker2"
 _PROVIDERS: Final = {
@@ -93,7 +93,7 @@ class OperatorFlow:
         return f"{self.source}->{self.target}.MirrorSourceConnector"
 
 
-def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False) -> Translation:
+def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False) -> TranslatedFile:
     """Return the file of a resource; ``secrets`` is the folder that has a folder for each Kubernetes secret.
 
     With ``carries`` the positions are carried over beside the file, which then does not ask for that.
@@ -137,7 +137,7 @@ class _Import:
         self._clusters: dict[str, Node] = {}
         self._lines: dict[str, dict[str, str]] = {}
 
-    def run(self, *, carries: bool) -> Translation:
+    def run(self, *, carries: bool) -> TranslatedFile:
         """Read everything, then write it: which providers are needed is known at the end."""
         mirrors = self._all_mirrors()
         for alias, cluster in self._clusters.items():

@@ -16,10 +16,10 @@ from mm2py.errors import ConfigError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_migrate.from_strimzi import KIND, mirror_maker_2_file, operator_flows
 from mm2py_migrate.migrated_positions import carry_operator_positions, plan_of
-from mm2py_migrate.written_file import Translation
+from mm2py_migrate.written_file import TranslatedFile
 
 
-def imported(file: str, secrets: str, *, carries: bool) -> Translation:
+def imported(file: str, secrets: str, *, carries: bool) -> TranslatedFile:
     """Return the file of a resource; store the positions of its flows first where ``carries``.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from mm2py_cli.output import OK, DebugOption, Panel, end_with, examples, say
-from mm2py_migrate.written_file import Translation
+from mm2py_migrate.written_file import TranslatedFile
 
 migrate_app: Final = typer.Typer(help="From older mirrors.", no_args_is_help=True)
 import_app: Final = typer.Typer(help="From other systems.", no_args_is_help=True)
@@ -89,7 +89,7 @@ def strimzi(
     end_with(run, debug=debug)
 
 
-def _print(translation: Translation, to: Path | None) -> None:
+def _print(translation: TranslatedFile, to: Path | None) -> None:
     for remark in translation.remarks:
         say(remark)
     if to is None:

@@ -15,7 +15,7 @@ _IN_KEYS: Final = re.compile(r"([=:#! ])")
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
+class TranslatedFile:
     """``text`` of a properties file, and ``remarks``: a line each, what it lacks or has otherwise."""
 
     text: str
@@ -58,9 +58,9 @@ class WrittenFile:
         if text not in self._remarks:
             self._remarks.append(text)
 
-    def done(self) -> Translation:
+    def done(self) -> TranslatedFile:
         """Return the file."""
-        return Translation("\n".join(self._lines) + "\n", tuple(self._remarks))
+        return TranslatedFile("\n".join(self._lines) + "\n", tuple(self._remarks))
 
 
 def _key(text: str) -> str:

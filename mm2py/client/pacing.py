@@ -189,7 +189,7 @@ class LongPoll:
 
 
 @final
-class Patience:
+class CallDeadlines:
     """Deadlines of one call, which stand still while a request of it waits for its turn: an unsent one keeps nobody waiting for a broker."""
 
     def __init__(self) -> None:
@@ -230,17 +230,17 @@ class Patience:
                         deadline.reschedule(now() + left_s)
 
 
-_patience: Final[ContextVar[Patience | None]] = ContextVar("patience", default=None)
+_patience: Final[ContextVar[CallDeadlines | None]] = ContextVar("patience", default=None)
 
 
 @contextmanager
-def patience() -> Generator[Patience]:
+def patience() -> Generator[CallDeadlines]:
     """Return the deadlines of the present call, also in the tasks that it starts."""
     outer = _patience.get()
     if outer is not None:
         yield outer
         return
-    token = _patience.set(made := Patience())
+    token = _patience.set(made := CallDeadlines())
     try:
         yield made
     finally:

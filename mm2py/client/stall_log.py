@@ -111,7 +111,7 @@ class StallLog:
         kind.since[partition] = now
         self._stalled[partition] = kind
         if kind.logged_s is not None:
-            self._count(partition, kind, now)
+            self._count(partition, kind)
         elif len(kind.since) == 1:
             self._look_at(now + _grace_s(kind.error))
 
@@ -147,7 +147,7 @@ class StallLog:
                 kind.moved[partition] = None
             self._closed(kind)
 
-    def _count(self, partition: TopicPartition, kind: _Kind, now: float) -> None:
+    def _count(self, partition: TopicPartition, kind: _Kind) -> None:
         """Count the partition in the lines of ``kind`` from now on."""
         before = self._logged.get(partition)
         if before is kind:
@@ -212,7 +212,7 @@ class StallLog:
     def _log_stalled(self, kind: _Kind, now: float) -> None:
         kind.logged_s = now
         for partition in kind.since:
-            self._count(partition, kind, now)
+            self._count(partition, kind)
         unreachable = isinstance(_root(kind.error), ConnectionFailedError | RequestTimedOutError)
         log.warning(
             "%s, retrying without end partitions=%d (%s) since_s=%.0f cause=%s",

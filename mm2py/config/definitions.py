@@ -105,7 +105,7 @@ class Problem(NamedTuple):
     """Over REST it is refused; a connector that has it already runs without tasks, and the rest of its flow runs."""
 
 
-class Refusal(NamedTuple):
+class PropertyRefusal(NamedTuple):
     """Why a value is out of its bounds: in our words, and in Java's; ``value`` is the value or item it is about."""
 
     text: str
@@ -223,7 +223,7 @@ def value_problem(option: Option, text: str) -> str:
     return "" if refusal is None else refusal.text
 
 
-def refusal_of(option: Option, value: JavaValue) -> Refusal | None:
+def refusal_of(option: Option, value: JavaValue) -> PropertyRefusal | None:
     """Return why a value is out of the bounds or choices of its option, None where it is not."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _out_of_range(option, value)
@@ -234,20 +234,22 @@ def refusal_of(option: Option, value: JavaValue) -> Refusal | None:
         if _folded(option, (item,))[0] not in known:
             how = " (case insensitive)" if option.any_case else ""
             words = ", ".join(filter(None, option.choices))
-            return Refusal(f"must be one of {words}", f"String must be one of{how}: {words}", item)
+            return PropertyRefusal(
+                f"must be one of {words}", f"String must be one of{how}: {words}", item
+            )
     return None
 
 
-def _out_of_range(option: Option, value: float) -> Refusal | None:
+def _out_of_range(option: Option, value: float) -> PropertyRefusal | None:
     unit = option.unit and f" {option.unit}"
     if option.low is not None and value < option.low:
         text = f"must be at least {option.low}{unit}"
-        return Refusal(text, f"Value must be at least {option.low}", value)
+        return PropertyRefusal(text, f"Value must be at least {option.low}", value)
     if option.high is not None and value > option.high:
         text = f"must be at most {option.high}{unit}"
-        return Refusal(text, f"Value must be no more than {option.high}", value)
+        return PropertyRefusal(text, f"Value must be no more than {option.high}", value)
     if value in option.forbidden:
-        return Refusal(f"must not be {value}", f"Value must not be {value}", value)
+        return PropertyRefusal(f"must not be {value}", f"Value must not be {value}", value)
     return None
 
 

@@ -19,7 +19,7 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One remark; ``line`` is 0 where it is about the file as a whole."""
 
     severity: Severity
@@ -42,11 +42,11 @@ class Finding:
         return f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
 
 
-def first_error(findings: list[Finding]) -> Finding | None:
+def first_error(findings: list[LintFinding]) -> LintFinding | None:
     """Return the first remark that refuses the start, in file order."""
     return next((f for f in in_order(findings) if f.severity is Severity.ERROR), None)
 
 
-def in_order(findings: list[Finding]) -> list[Finding]:
+def in_order(findings: list[LintFinding]) -> list[LintFinding]:
     """Return the remarks in file order, each once."""
     return sorted(dict.fromkeys(findings), key=lambda f: (f.line, -f.severity))

@@ -27,7 +27,7 @@ from mm2py.config.definitions import (
 )
 from mm2py.config.derivation import Effective, Value, cluster_props, texts
 from mm2py.config.exactly_once import contradictions
-from mm2py.config.findings import Finding, Severity, first_error, in_order
+from mm2py.config.findings import LintFinding, Severity, first_error, in_order
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.lint_keys import key_findings
@@ -53,7 +53,7 @@ def lint(
     definitions: Sequence[ConnectorDefinition],
     *,
     environ: Mapping[str, str] | None = None,
-) -> list[Finding]:
+) -> list[LintFinding]:
     """Return the findings of a file in file order.
 
     Raises:
@@ -67,7 +67,7 @@ def load_checked(
     definitions: Sequence[ConnectorDefinition],
     *,
     environ: Mapping[str, str] | None = None,
-) -> tuple[MirrorMakerConfig, list[Finding]]:
+) -> tuple[MirrorMakerConfig, list[LintFinding]]:
     """Read a file for a start: the config, and the findings to log once each.
 
     Raises:
@@ -81,13 +81,13 @@ def load_checked(
     return config, findings
 
 
-def findings_of(config: MirrorMakerConfig) -> list[Finding]:
+def findings_of(config: MirrorMakerConfig) -> list[LintFinding]:
     """Return the findings of a file that is read already, as ``lint``."""
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     return in_order([_without_secrets(config, it) for it in _all_findings(config, catalog)])
 
 
-def _without_secrets(config: MirrorMakerConfig, finding: Finding) -> Finding:
+def _without_secrets(config: MirrorMakerConfig, finding: LintFinding) -> LintFinding:
     """Return a finding without any word of a value that a config provider supplied: it may be a secret."""
     value = config.raw.get(finding.key)
     if value is None or not placeholders(value.text):
@@ -104,10 +104,10 @@ def _without_secrets(config: MirrorMakerConfig, finding: Finding) -> Finding:
     choices = "|".join(map(re.escape, ordered))
     pattern = re.compile(rf"(?<!\w)(?:{choices})(?!\w)", re.IGNORECASE)
     message, remedy = (pattern.sub("********", it) for it in (finding.message, finding.remedy))
-    return Finding(finding.severity, finding.line, finding.key, message, remedy)
+    return LintFinding(finding.severity, finding.line, finding.key, message, remedy)
 
 
-def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFinding]:
     findings = list(config.findings)
     if not config.clusters:
         return findings + _value_findings(config, catalog)
@@ -126,7 +126,7 @@ def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
     return findings + _aliases(config) + _exactly_once(config)
 
 
-def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
+def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[LintFinding]:
     findings = _model_findings(config, flow, WorkerConfig, flow.worker)
     for definition in config.definitions:
         effective = flow.connectors.get(definition.name)
@@ -146,11 +146,11 @@ def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding
     return findings
 
 
-def _topic_creation(flow: FlowConfigs) -> Iterator[Finding]:
+def _topic_creation(flow: FlowConfigs) -> Iterator[LintFinding]:
     """Name the first rule for topics that a worker would create (KIP-158)."""
     rules = [it for name, it in flow.copy.items() if name.startswith("topic.creation.")]
     for value in rules[:1]:
-        yield Finding(
+        yield LintFinding(
             Severity.WARNING,
             value.line,
             value.key,
@@ -160,7 +160,7 @@ def _topic_creation(flow: FlowConfigs) -> Iterator[Finding]:
         )
 
 
-def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
+def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[LintFinding]:
     """Name what is set for the flow and read only by the connector that does not copy it (``copy.connector``)."""
     read: set[str] = set()
     others: set[str] = set()
@@ -169,7 +169,7 @@ def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Fin
             options_of(definition.model)
         )
     return [
-        Finding(
+        LintFinding(
             Severity.WARNING,
             value.line,
             value.key,
@@ -182,7 +182,7 @@ def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Fin
 
 def _contradictions(
     config: MirrorMakerConfig, flow: FlowConfigs, connector: Effective
-) -> list[Finding]:
+) -> list[LintFinding]:
     resolve = config.providers.resolve
     try:
         problems = contradictions(resolve(texts(connector)), resolve(texts(flow.worker)))
@@ -193,7 +193,7 @@ def _contradictions(
 
 def _model_findings(
     config: MirrorMakerConfig, flow: FlowConfigs, model: type[ConfigModel], effective: Effective
-) -> list[Finding]:
+) -> list[LintFinding]:
     props = config.providers.resolve(texts(effective))
     problems = [
         problem
@@ -212,23 +212,23 @@ def _with_severity(problems: Iterable[Problem]) -> Iterator[tuple[Severity, Prob
 
 def _findings(
     flow: FlowConfigs, effective: Effective, problems: Iterable[tuple[Severity, Problem]]
-) -> list[Finding]:
-    findings: list[Finding] = []
+) -> list[LintFinding]:
+    findings: list[LintFinding] = []
     for severity, problem in problems:
         value = effective.get(problem.name, Value(""))
         secret = problem.value is None or placeholders(value.text)
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"
         message = f"{shown}{problem.message}"
-        findings.append(Finding(severity, value.line, key, message, problem.remedy))
+        findings.append(LintFinding(severity, value.line, key, message, problem.remedy))
     return findings
 
 
-def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
+def _process_findings(config: MirrorMakerConfig) -> list[LintFinding]:
     props = config.providers.resolve(texts(config.raw))
     problems = [*check_config(ProcessConfig, props), *check_config(RestOptions, props)]
     return [
-        Finding(
+        LintFinding(
             Severity.ERROR,
             config.raw[problem.name].line,
             problem.name,
@@ -240,8 +240,8 @@ def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
     ]
 
 
-def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
-    findings: list[Finding] = []
+def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFinding]:
+    findings: list[LintFinding] = []
     for key, value in config.raw.items():
         scope = catalog.scope(key)
         entry = catalog.client_property(scope)
@@ -249,20 +249,21 @@ def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
             option = catalog.option(scope)  # a wrong value of it is found by its model
             if option is not None and option.effect is Effect.WITHOUT_EFFECT:
                 message = f"has no effect: {option.doc}"
-                findings.append(Finding(Severity.INFO, value.line, key, message))
+                findings.append(LintFinding(Severity.INFO, value.line, key, message))
             continue
         text = config.providers.resolve_text(value.text)
         problem = value_problem(entry, text)
         if problem and not placeholders(text) and entry.name != "bootstrap.servers":
             shown = "" if text != value.text else f"{value.text!r} "
             findings.append(
-                Finding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
+                LintFinding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
             )
             continue
         if entry.effect is Effect.WITHOUT_EFFECT and config.copies_by_group:
             continue  # a group's clients are librdkafka's, which knows what the mirror's own does not need
         findings += [
-            Finding(severity, value.line, key, message) for severity, message in _say(entry, text)
+            LintFinding(severity, value.line, key, message)
+            for severity, message in _say(entry, text)
         ]
     return findings
 
@@ -304,9 +305,9 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 
-def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
+def _exactly_once(config: MirrorMakerConfig) -> list[LintFinding]:
     """Warn of exactly-once support that reaches less than it seems to."""
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     enabled = config.enabled_pairs
     for target in config.clusters:
         key = f"{target}.exactly.once.source.support"
@@ -317,7 +318,7 @@ def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
         if not writers and any(it.source == target for it in enabled):
             message = f"has no effect: flows read {target}, none that is enabled writes it"
             findings.append(
-                Finding(Severity.WARNING, value.line, key, message, "set it for the target")
+                LintFinding(Severity.WARNING, value.line, key, message, "set it for the target")
             )
         for flow in writers:
             source = config.providers.resolve(texts(config.flow_configs(flow).copy))
@@ -328,15 +329,15 @@ def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
                     f" isolation.level={level}"
                 )
                 remedy = f"remove it, or set {flow.source}.consumer.isolation.level=read_committed"
-                findings.append(Finding(Severity.WARNING, value.line, key, message, remedy))
+                findings.append(LintFinding(Severity.WARNING, value.line, key, message, remedy))
     return findings
 
 
-def _aliases(config: MirrorMakerConfig) -> list[Finding]:
+def _aliases(config: MirrorMakerConfig) -> list[LintFinding]:
     separator = config.raw.get("replication.policy.separator", Value(".")).text
     line = config.raw["clusters"].line
     return [
-        Finding(
+        LintFinding(
             Severity.WARNING,
             line,
             "clusters",
@@ -352,9 +353,9 @@ def _aliases(config: MirrorMakerConfig) -> list[Finding]:
 _CLIENTS: Final = ("", "consumer.", "producer.", "admin.")
 
 
-def security_findings(config: MirrorMakerConfig) -> list[Finding]:
+def security_findings(config: MirrorMakerConfig) -> list[LintFinding]:
     """Return an error for each login or store that cannot be used; one per line."""
-    findings: dict[tuple[int, str], Finding] = {}
+    findings: dict[tuple[int, str], LintFinding] = {}
     for alias in config.clusters:
         props = cluster_props(config.layout, alias)
         resolved = config.providers.resolve(texts(props))
@@ -368,7 +369,7 @@ def security_findings(config: MirrorMakerConfig) -> list[Finding]:
 
 def _login_finding(
     alias: str, prefix: str, own: Mapping[str, str], props: Mapping[str, Value]
-) -> Finding | None:
+) -> LintFinding | None:
     security = {key: own[key] for key in CLIENT_KEYS if key in own}
     if any(placeholders(text) for text in security.values()):
         return None  # reported as unresolved
@@ -379,7 +380,7 @@ def _login_finding(
         name = error.message.split(maxsplit=1)[0].rstrip(":")
         cause = props.get(f"{prefix}{name}") or props.get(f"{prefix}security.protocol", Value(""))
         key = cause.key or f"{alias}.{prefix}{name}"
-        return Finding(Severity.ERROR, cause.line, key, error.message, error.remedy)
+        return LintFinding(Severity.ERROR, cause.line, key, error.message, error.remedy)
     return None
 
 
@@ -406,10 +407,10 @@ _DECIDING_CLASSES: Final = (
 )
 
 
-def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFinding]:
     """Return what is to say about the values of a file."""
     findings = [
-        Finding(
+        LintFinding(
             Severity.WARNING,
             entry.line,
             entry.key,
@@ -437,8 +438,8 @@ def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding
 
 def _finding_at(
     severity: Severity, entry: Property, message: str, remedy: str = ""
-) -> list[Finding]:
-    return [Finding(severity, entry.line, entry.key, message, remedy)]
+) -> list[LintFinding]:
+    return [LintFinding(severity, entry.line, entry.key, message, remedy)]
 
 
 def _shown(entry: Property, kind: JavaType | None) -> str:
@@ -446,7 +447,7 @@ def _shown(entry: Property, kind: JavaType | None) -> str:
     return "********" if secret else repr(entry.value)
 
 
-def _comment(entry: Property, kind: JavaType | None) -> list[Finding]:
+def _comment(entry: Property, kind: JavaType | None) -> list[LintFinding]:
     if not _COMMENT.search(entry.value):
         return []
     typed = kind not in _FREE_TEXT or is_switch(entry.key)
@@ -459,7 +460,7 @@ def _comment(entry: Property, kind: JavaType | None) -> list[Finding]:
     )
 
 
-def _placeholder(entry: Property) -> list[Finding]:
+def _placeholder(entry: Property) -> list[LintFinding]:
     if not _PLACEHOLDER.fullmatch(entry.value) and not re.search(r"<[^<>=]*>", entry.key):
         return []
     return _finding_at(
@@ -470,7 +471,7 @@ def _placeholder(entry: Property) -> list[Finding]:
     )
 
 
-def _shell_variable(entry: Property, kind: JavaType | None) -> list[Finding]:
+def _shell_variable(entry: Property, kind: JavaType | None) -> list[LintFinding]:
     """Name a variable that a shell or a template was to replace; the text is not quoted, it may be in a password."""
     form = next((form for form, it in _VARIABLES.items() if it.search(entry.value)), "")
     # Routers have named groups.
@@ -485,7 +486,7 @@ def _shell_variable(entry: Property, kind: JavaType | None) -> list[Finding]:
     )
 
 
-def _blanks(entry: Property, kind: JavaType | None) -> list[Finding]:
+def _blanks(entry: Property, kind: JavaType | None) -> list[LintFinding]:
     if entry.value == entry.value.rstrip() or is_switch(entry.key):
         return []
     # What no ConfigDef reads is not trimmed; the replication policy reads its separator itself.
@@ -502,7 +503,7 @@ def _blanks(entry: Property, kind: JavaType | None) -> list[Finding]:
     )
 
 
-def _quotes(entry: Property, kind: JavaType | None) -> list[Finding]:
+def _quotes(entry: Property, kind: JavaType | None) -> list[LintFinding]:
     text = entry.value.strip()
     if len(text) < 2 or text[0] not in _QUOTES or text[-1] != text[0]:
         return []
@@ -524,7 +525,7 @@ def _quotes(entry: Property, kind: JavaType | None) -> list[Finding]:
     )
 
 
-def _backslashes(entry: Property, kind: JavaType | None) -> list[Finding]:
+def _backslashes(entry: Property, kind: JavaType | None) -> list[LintFinding]:
     lost = [e for e in _ESCAPE.findall(entry.raw_value) if e not in _KNOWN_ESCAPES]
     if not lost:
         return []
@@ -540,10 +541,10 @@ def _backslashes(entry: Property, kind: JavaType | None) -> list[Finding]:
 
 def _patterns(
     config: MirrorMakerConfig, scope: Scope, entry: Property, kind: JavaType | None
-) -> list[Finding]:
+) -> list[LintFinding]:
     if kind not in (JavaType.LIST, JavaType.PATTERNS):
         return []
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     items = parse_list(entry.value)
     if "" in items:
         findings += _finding_at(
@@ -562,7 +563,7 @@ def _patterns(
     return findings
 
 
-def _classes(entry: Property) -> list[Finding]:
+def _classes(entry: Property) -> list[LintFinding]:
     unusable = is_unusable_converter(entry.key, entry.value)
     if not unusable and not (is_class_property(entry.key) and is_foreign_java_class(entry.value)):
         return []
@@ -582,7 +583,7 @@ def _classes(entry: Property) -> list[Finding]:
     )
 
 
-def _characters(entry: Property) -> list[Finding]:
+def _characters(entry: Property) -> list[LintFinding]:
     if entry.value.isascii() and entry.key.isascii():
         return []
     return _finding_at(

@@ -6,7 +6,7 @@ from typing import Final
 from mm2py.config.catalog import DERIVED, NEVER_WORKED, REMOVED, Catalog, Scope, client_part
 from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.derivation import Value
-from mm2py.config.findings import Finding, Severity
+from mm2py.config.findings import LintFinding, Severity
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.old_names import modern_name
 
@@ -14,10 +14,10 @@ _FLOW_KEY: Final = re.compile(r"(.+?)\s*->\s*([^.]+)\.(.+)")
 _CLUSTER_KEY: Final = re.compile(r"([^.]+)\.(bootstrap\.servers)")
 
 
-def key_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+def key_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFinding]:
     """Return what is to say about the keys of a file."""
     return [
-        Finding(severity, value.line, key, message, remedy)
+        LintFinding(severity, value.line, key, message, remedy)
         for key, value in config.raw.items()
         for severity, message, remedy in _verdict(config, catalog, key, value)
     ]

@@ -29,7 +29,7 @@ from mm2py.config.derivation import (
     texts,
     worker_config,
 )
-from mm2py.config.findings import Finding, Severity, first_error
+from mm2py.config.findings import LintFinding, Severity, first_error
 from mm2py.config.framework import converter_problem
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.properties import PropertiesFile, load
@@ -310,7 +310,7 @@ class MirrorMakerConfig:
         value = self.raw.get(key)
         return "" if value is None else value.text
 
-    def _structure(self) -> list[Finding]:
+    def _structure(self) -> list[LintFinding]:
         if not self.clusters:
             return [self._no_clusters()]
         findings = [*self._named_twice(), *self._bad_aliases()]
@@ -319,7 +319,7 @@ class MirrorMakerConfig:
             findings += self._bad_bootstrap(alias)
         return findings
 
-    def _no_clusters(self) -> Finding:
+    def _no_clusters(self) -> LintFinding:
         entry = self.raw.get("clusters")
         other = next((k for k in self.raw if k.strip().lower() == "clusters"), "")
         remedy = "name the clusters, for example clusters = A, B"
@@ -327,9 +327,9 @@ class MirrorMakerConfig:
             remedy = f"write clusters instead of {other!r}"
         problem = "is missing" if entry is None else "names no cluster"
         line = entry.line if entry else self.raw[other].line if other else 0
-        return Finding(Severity.ERROR, line, "clusters", problem, remedy)
+        return LintFinding(Severity.ERROR, line, "clusters", problem, remedy)
 
-    def _named_twice(self) -> list[Finding]:
+    def _named_twice(self) -> list[LintFinding]:
         names = parse_list(self._text("clusters"))
         twice = [cluster for cluster in self.clusters if names.count(cluster) > 1]
         line, remedy = (
@@ -337,13 +337,14 @@ class MirrorMakerConfig:
             "name each cluster once, for example clusters = A, B",
         )
         return [
-            Finding(Severity.ERROR, line, "clusters", f"names {it} twice", remedy) for it in twice
+            LintFinding(Severity.ERROR, line, "clusters", f"names {it} twice", remedy)
+            for it in twice
         ]
 
-    def _bad_aliases(self) -> list[Finding]:
+    def _bad_aliases(self) -> list[LintFinding]:
         line = self.raw["clusters"].line
         return [
-            Finding(
+            LintFinding(
                 Severity.ERROR,
                 line,
                 "clusters",
@@ -356,11 +357,11 @@ class MirrorMakerConfig:
             if not _ALIAS.fullmatch(alias)
         ]
 
-    def _bad_protocol(self) -> Iterator[Finding]:
+    def _bad_protocol(self) -> Iterator[LintFinding]:
         value = self.raw.get("security.protocol")
         if value is None or value.text.upper() in _PROTOCOLS or placeholders(value.text):
             return
-        yield Finding(
+        yield LintFinding(
             Severity.ERROR,
             value.line,
             value.key,
@@ -368,7 +369,7 @@ class MirrorMakerConfig:
             f"use one of {', '.join(_PROTOCOLS)}",
         )
 
-    def _unresolved(self) -> Iterator[Finding]:
+    def _unresolved(self) -> Iterator[LintFinding]:
         for key, value in self.raw.items():
             if key.startswith(PROVIDER_PREFIX) or not placeholders(value.text):
                 continue
@@ -382,13 +383,13 @@ class MirrorMakerConfig:
                 problem, remedy = error.message, error.remedy
                 self.unreadable = True
             if problem:
-                yield Finding(Severity.ERROR, value.line, value.key, problem, remedy)
+                yield LintFinding(Severity.ERROR, value.line, value.key, problem, remedy)
 
-    def _bad_bootstrap(self, alias: str) -> Iterator[Finding]:
+    def _bad_bootstrap(self, alias: str) -> Iterator[LintFinding]:
         name = f"{alias}.bootstrap.servers"
         value = self.raw.get(name) or self.raw.get("bootstrap.servers")
         if value is None:
-            yield Finding(
+            yield LintFinding(
                 Severity.ERROR,
                 self.raw["clusters"].line,
                 name,
@@ -401,19 +402,19 @@ class MirrorMakerConfig:
             if not placeholders(text):
                 parse_bootstrap_servers(text)
         except ConfigError as error:
-            yield Finding(Severity.ERROR, value.line, value.key, error.message, error.remedy)
+            yield LintFinding(Severity.ERROR, value.line, value.key, error.message, error.remedy)
 
-    def _provider_finding(self, error: ConfigError) -> Finding:
+    def _provider_finding(self, error: ConfigError) -> LintFinding:
         key = re.split(r"[= ]", error.message, maxsplit=1)[0]
         value = self.raw.get(key) or self.raw.get(PROVIDER_PREFIX)
         message = error.message[len(key) :].lstrip("=: ") or "is missing"
-        return Finding(Severity.ERROR, value.line if value else 0, key, message, error.remedy)
+        return LintFinding(Severity.ERROR, value.line if value else 0, key, message, error.remedy)
 
 
 # ---- values that are read otherwise than Java reads them
 
 
-def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
+def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[LintFinding]]:
     """Return the entries by key, and a finding for each of the few values that are read otherwise than Java reads them.
 
     Switches are trimmed, because Java's flow evaluation takes ``true`` with a blank after it for false and would copy nothing;
@@ -421,14 +422,14 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
     derived, since there the new name wins.
     """
     raw: dict[str, Value] = {}
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     for entry in file.entries:
         text = entry.value
         if is_switch(entry.key) and text != text.strip():
             text = text.strip()
             if _FLOW_SWITCH.fullmatch(entry.key):
                 findings.append(
-                    Finding(
+                    LintFinding(
                         Severity.WARNING,
                         entry.line,
                         entry.key,
@@ -443,7 +444,7 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
             text = canonical_class(text)
             if text != entry.value.strip():
                 findings.append(
-                    Finding(Severity.INFO, entry.line, entry.key, f"is taken as {text}")
+                    LintFinding(Severity.INFO, entry.line, entry.key, f"is taken as {text}")
                 )
         raw[entry.key] = Value(text, entry.key, entry.line)
     return raw, findings

@@ -32,7 +32,7 @@ from mm2py.flows.edits import (
 )
 from mm2py.flows.graph import FlowNode, chosen, copies, source_configs
 from mm2py.flows.patch_rules import PatchRules
-from mm2py.flows.service import FlowParts
+from mm2py.flows.service import FlowServiceParts
 from mm2py.flows.states import (
     FlowWork,
     assigned_tasks,
@@ -98,7 +98,7 @@ def _unchanged(now: FlowPicture) -> FlowPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChangeStep:
     """What the herder has to do, and the states that it changes: shown, and kept in the history once it is done."""
 
     states: Sequence[Change]
@@ -112,7 +112,7 @@ class FlowChange:
     action: str
     target: str
     edit: Edit = _unchanged
-    steps: Sequence[Step] | None = None
+    steps: Sequence[ChangeStep] | None = None
 
     @property
     def states(self) -> Sequence[Change]:
@@ -127,7 +127,7 @@ MakeChange = Callable[[FlowNode], Awaitable[FlowChange]]
 class FlowChanges:
     """Changes the flows of this process; one at a time."""
 
-    def __init__(self, parts: FlowParts) -> None:
+    def __init__(self, parts: FlowServiceParts) -> None:
         self._parts, self._rules = parts, PatchRules(parts)
         # Two changes that are safe each may close a circle together: the second sees the first.
         self._changing = asyncio.Lock()
@@ -333,7 +333,7 @@ class FlowChanges:
                 raise ConflictError(f"Flow {request.flow} is STOPPED; resume it instead")
             live = [it for it in work.connectors if it.state is not None and it not in stopped]
             steps = [
-                Step(
+                ChangeStep(
                     _restarts(FlowWork([it]).works(), only_failed=only_failed),
                     partial(
                         node.herder.restart, it.name, only_failed=only_failed, include_tasks=True
@@ -672,24 +672,24 @@ def _restarts(works: Iterable[tuple[str, WorkState | None]], *, only_failed: boo
     ]
 
 
-def _to_state(herder: Herder, name: str, action: str, actor: str) -> Step:
+def _to_state(herder: Herder, name: str, action: str, actor: str) -> ChangeStep:
     """Pause, resume or stop a connector; done again where it is so already, as a repeat may follow a failure."""
     runs = {"pause": herder.pause, "resume": herder.resume, "stop": herder.stop_connector}
     wanted, now = _WANTED[action], herder.target_now(name)
     states = [] if now is wanted else [_state_change(name, now.state.value, wanted.state.value)]
-    return Step(states, partial(runs[action], name, actor=actor))
+    return ChangeStep(states, partial(runs[action], name, actor=actor))
 
 
 def _task_restart(
     herder: Herder, task: TaskId, state: WorkState | None, elsewhere: Elsewhere
-) -> Step:
+) -> ChangeStep:
     async def run() -> None:
         try:
             await herder.restart_task(task)
         except ForwardError as error:
             await elsewhere(error, task)
 
-    return Step(_restarts([(str(task), state)], only_failed=False), run)
+    return ChangeStep(_restarts([(str(task), state)], only_failed=False), run)
 
 
 def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:

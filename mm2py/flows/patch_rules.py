@@ -9,7 +9,7 @@ from typing import Final, final
 
 from mm2py.config.class_names import SINK_NAME, SOURCE_NAME
 from mm2py.flows.edits import ENABLED, Patches, switched
-from mm2py.flows.service import FlowParts
+from mm2py.flows.service import FlowServiceParts
 from mm2py.flows.views import shown_value
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.observability.logging import HIDDEN
@@ -28,7 +28,7 @@ _POLICY: Final = "replication.policy."
 class PatchRules:
     """The rules of patches of this process's flows."""
 
-    def __init__(self, parts: FlowParts) -> None:
+    def __init__(self, parts: FlowServiceParts) -> None:
         self._parts = parts
 
     def allowed(

@@ -46,7 +46,7 @@ from mm2py.flows.view_models import (
 )
 from mm2py.flows.views import (
     CopyName,
-    Members,
+    FlowMembers,
     flow_view,
     forecast_views,
     history_view,
@@ -118,7 +118,7 @@ class Fleet(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowParts:
+class FlowServiceParts:
     """What ``/flows`` needs.
 
     ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
@@ -151,7 +151,7 @@ class FlowParts:
 class FlowService:
     """Reads the flows of this process."""
 
-    def __init__(self, parts: FlowParts) -> None:
+    def __init__(self, parts: FlowServiceParts) -> None:
         self._parts = parts
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._ledgers: dict[FlowName, KeptLedger] = {}
@@ -320,7 +320,7 @@ class FlowService:
             if info is not None
         ]
 
-    def _view(self, flow: FlowName, members: Members) -> FlowView:
+    def _view(self, flow: FlowName, members: FlowMembers) -> FlowView:
         node = self._node(flow)
         work = read_flow(node.herder)
         policy = self._policy(flow, work.source)
@@ -377,11 +377,11 @@ class FlowService:
         except ConfigError:
             return None
 
-    def _here(self, flow: FlowName) -> Members:
+    def _here(self, flow: FlowName) -> FlowMembers:
         herder = self._node(flow).herder
-        return Members(snapshots=(herder.node_snapshot(),), assigned=assigned_now(herder))
+        return FlowMembers(snapshots=(herder.node_snapshot(),), assigned=assigned_now(herder))
 
-    async def _members(self, flow: FlowName) -> Members:
+    async def _members(self, flow: FlowName) -> FlowMembers:
         herder, peers = self._node(flow).herder, self._node(flow).peers
         here = self._here(flow)
         if herder.failure is not None or herder.not_ready:
@@ -411,7 +411,7 @@ class FlowService:
             if isinstance(answer, str)
         }
         # Read again: who answered may have measured what was assigned meanwhile.
-        return Members(
+        return FlowMembers(
             snapshots=tuple(snapshots.values()),
             assigned=assigned_now(herder),
             incomplete=tuple(silent),

@@ -45,7 +45,7 @@ _HELD: Final = PartitionState.HELD.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
+class FlowMembers:
     """What the members of a flow copy, and which of them are missing.
 
     ``assigned``: the partitions that the flow's tasks are to copy. ``silent``: why a member gave no answer, by its URL.
@@ -94,7 +94,7 @@ class Members:
 def flow_view(
     flow: FlowName,
     work: FlowWork,
-    members: Members,
+    members: FlowMembers,
     overrides: FlowOverridesStore,
     mask: SecretMask,
     is_heartbeats: Callable[[str], bool] = HEARTBEATS.__eq__,
@@ -181,7 +181,7 @@ CopyName = Callable[[str], str | None]
 
 def partition_views(
     flow: FlowName,
-    members: Members,
+    members: FlowMembers,
     mask: SecretMask,
     copy_name: CopyName,
     topic: str | None = None,
@@ -210,7 +210,7 @@ def partition_views(
     return sorted(views, key=lambda it: (it.topic, it.partition))
 
 
-def forecast_views(flow: FlowName, members: Members, now_ms: int) -> list[ForecastView]:
+def forecast_views(flow: FlowName, members: FlowMembers, now_ms: int) -> list[ForecastView]:
     """Return when retention overtakes which partitions, the soonest first; those that keep up are not in it."""
     views = [
         ForecastView(
@@ -251,7 +251,7 @@ def sample_views(samples: Sequence[FlowSample]) -> list[SampleView]:
     return views
 
 
-def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[TopicView]:
+def topic_views(flow: FlowName, members: FlowMembers, copy_name: CopyName) -> list[TopicView]:
     """Return every topic of a flow, the largest lag in time first."""
     topics: dict[str, list[PartitionSnapshot]] = {}
     for _, it in members.partitions():

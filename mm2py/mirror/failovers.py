@@ -96,7 +96,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LogPlace:
     """An offset of a partition."""
 
     topic: str
@@ -243,12 +243,12 @@ class Failover:
     missing: int = -1
     fenced: bool = False
     fence_note: str = ""
-    ends: tuple[Place, ...] = ()
-    ends_there: tuple[Place, ...] = ()
+    ends: tuple[LogPlace, ...] = ()
+    ends_there: tuple[LogPlace, ...] = ()
     groups: tuple[GroupMove, ...] = ()
     tail: tuple[Tail, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
-    starts: tuple[Place, ...] = ()
+    starts: tuple[LogPlace, ...] = ()
     stopped_at: int = -1
     cause: str = ""
     steps: tuple[StepTime, ...] = ()

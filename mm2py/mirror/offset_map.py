@@ -168,9 +168,9 @@ class PartitionMap:
     """
 
     __slots__ = (
-        "_changed", "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
-        "_segments", "_source", "_target", "begins", "cut_below", "epoch", "former_end", "position", "producer_from",
-        "producer_id", "source_id", "target_id",
+        "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records", "_segments", "_source",
+        "_target", "begins", "changed", "cut_below", "epoch", "former_end", "position", "producer_from", "producer_id",
+        "source_id", "target_id",
     )  # fmt: skip
 
     def __init__(self, page: Page | None = None, older: Sequence[PageRef] = ()) -> None:
@@ -199,7 +199,8 @@ class PartitionMap:
         self._next_target: int = -1
         self._segments: list[Segment] = []
         self._pending: deque[tuple[int, Segment | bytes]] = deque()
-        self._changed: bool = False
+        self.changed: bool = False
+        """Whether ``take`` would return anything."""
         if page is not None and page.segments:
             if not _precedes_copies(page):
                 self._next_target = page.segments[-1].target_end
@@ -239,11 +240,6 @@ class PartitionMap:
         return max(self._covered, end)
 
     @property
-    def changed(self) -> bool:
-        """Whether ``take`` would return anything."""
-        return self._changed
-
-    @property
     def has_older_pages(self) -> bool:
         """Whether there is any page that may expire."""
         return bool(self._older)
@@ -277,7 +273,7 @@ class PartitionMap:
 
     def add(self, source: int, records: int, target: int) -> TargetLoss | None:
         """Note records that were acknowledged; return what the target lost before it took them. Hot path."""
-        self._changed = True
+        self.changed = True
         if source == self._next_source and target == self._next_target:
             self._records += records
             self._next_source = source + records
@@ -305,16 +301,16 @@ class PartitionMap:
             self._segments.pop()
         self._segments.append(Segment(source, 0, target))
         self._next_target = target
-        self._changed = True
+        self.changed = True
 
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
         """Name the target topic's incarnation, and the producer id of the copies after the end of its log."""
         if producer_id != self.producer_id:
             self.producer_id, self.producer_from = producer_id, log_end
-            self._changed = True
+            self.changed = True
         if target_id != self.target_id:
             self.target_id = target_id
-            self._changed = True
+            self.changed = True
 
     def follows(self, stored: int, topic_id: bytes) -> bool:
         """Whether it has copies of an incarnation after that of the stored position: the next position was not stored any more."""
@@ -332,7 +328,7 @@ class PartitionMap:
 
     def _cover(self, position: int) -> None:
         if position > self._covered and not (self.is_empty and self.begins):
-            self._changed = self._changed or position > self.covered
+            self.changed = self.changed or position > self.covered
             self._covered = position
 
     def go_back(self, position: int) -> None:
@@ -340,7 +336,7 @@ class PartitionMap:
         segments = self._drain()
         self._covered, self.epoch = max(position, 0), -1
         self._reopen(segments)
-        self._changed = True
+        self.changed = True
 
     def note(self, segment: Segment | bytes, under_way: int = 0) -> None:
         """Put a mark after the next ``under_way`` records; a topic id begins the map of that incarnation."""
@@ -356,9 +352,9 @@ class PartitionMap:
             return
         if self.source_id != NO_TOPIC_ID and (self.covered or not self.is_empty):
             self._restart()
-            self._changed = True
+            self.changed = True
         self.source_id = source_id
-        self._changed = self._changed or not self.is_empty
+        self.changed = self.changed or not self.is_empty
 
     def lose_target(self, from_target: int) -> TargetLoss | None:
         """Cut the map where the target's log ends now; return what was after it."""
@@ -386,7 +382,7 @@ class PartitionMap:
             _append_lost(segments, source + kept, source + records, from_target)
         self._next_target = from_target
         self.target_id = NO_TOPIC_ID  # perhaps the topic was created again
-        self._changed = True
+        self.changed = True
         if all(segment.is_anchor for segment in segments) and not self._number:
             return None  # nothing was copied yet
         return TargetLoss(first, last, from_target, end - 1)
@@ -414,15 +410,15 @@ class PartitionMap:
         self._segments += behind
         if behind:
             self._next_target = behind[-1].target_end
-        self._changed = True
+        self.changed = True
         return loss
 
     def take(self) -> list[Page]:
         """Return the pages that changed since the last call, oldest first; not while ``cut_below`` is set."""
-        if not self._changed:
+        if not self.changed:
             return []
         self._settle()
-        self._changed = False
+        self.changed = False
         segments = self._drain()
         pages: list[Page] = []
         while True:
@@ -440,11 +436,11 @@ class PartitionMap:
         if self.is_empty:
             return
         self._number, self._older = 0, []
-        self._changed = True
+        self.changed = True
 
     def again(self) -> None:
         """What was taken was not written: the open page is changed still."""
-        self._changed = True
+        self.changed = True
 
     # ---- inside
 
@@ -499,7 +495,7 @@ class PartitionMap:
             self._place(self._pending.popleft()[1])
 
     def _place(self, segment: Segment | bytes) -> None:
-        self._changed = True
+        self.changed = True
         if isinstance(segment, bytes):
             self._restart()
             self.source_id = segment

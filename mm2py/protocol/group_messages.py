@@ -15,9 +15,9 @@ from mm2py.protocol.groups import (
     CoordinatorResult,
     CoordinatorType,
     DescribedGroup,
+    DescribedMember,
     FetchedOffset,
     FetchedOffsets,
-    GroupMember,
     GroupProtocol,
     JoinedMember,
     JoinResult,
@@ -237,7 +237,7 @@ def describe_groups(
                 group.protocol_type,
                 group.protocol_data,
                 tuple(
-                    GroupMember(
+                    DescribedMember(
                         member.member_id,
                         member.client_id,
                         member.client_host,

@@ -66,7 +66,7 @@ class SyncResult:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class DescribedMember:
     """A member as DescribeGroups shows it."""
 
     member_id: str
@@ -86,7 +86,7 @@ class DescribedGroup:
     state: str
     protocol_type: str
     protocol_name: str
-    members: tuple[GroupMember, ...]
+    members: tuple[DescribedMember, ...]
     operations: frozenset[int] | None = None
     """What the principal may do with it, as values of ``AclOperation`` (KIP-430); None where that was not asked."""
 

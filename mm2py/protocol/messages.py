@@ -26,10 +26,10 @@ from mm2py.protocol.topics import (
     CreatedTopic,
     EpochEnd,
     EpochQuery,
-    ListedOffset,
     MetadataResult,
     NamedError,
     NewTopic,
+    OffsetAnswer,
     OffsetQuery,
     PartitionMetadata,
     PartitionOutcome,
@@ -134,7 +134,7 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
 
 def list_offsets(
     queries: Iterable[OffsetQuery], *, isolation_level: int = 0
-) -> Call[tuple[ListedOffset, ...]]:
+) -> Call[tuple[OffsetAnswer, ...]]:
     """Look up offsets by time; ``isolation_level`` 1 makes LATEST the last stable offset."""
     topics = by_topic((required(query.topic, "topic"), query) for query in queries)
 
@@ -160,9 +160,9 @@ def list_offsets(
             timeout_ms=_TIMEOUT_MS,
         )
 
-    def convert(answer: consumer_schema.ListOffsetsResponse) -> tuple[ListedOffset, ...]:
+    def convert(answer: consumer_schema.ListOffsetsResponse) -> tuple[OffsetAnswer, ...]:
         return tuple(
-            ListedOffset(
+            OffsetAnswer(
                 topic.name,
                 part.partition_index,
                 part.error_code,

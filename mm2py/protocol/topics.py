@@ -38,7 +38,7 @@ class OffsetQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedOffset:
+class OffsetAnswer:
     """Answer to one ``OffsetQuery``; ``offset`` -1 means no such record."""
 
     topic: str

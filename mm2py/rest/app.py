@@ -1,6 +1,6 @@
 """The two applications of a worker: what users reach, and what only workers reach.
 
-Flow: ``ErrorEdge`` -> ``Probes`` (public) -> ``RawPath`` -> Gate (public) or ``InternalGate`` -> ``Page`` (public) -> ``Options`` -> routes.
+Flow: ``ErrorEdge`` -> ``Probes`` (public) -> ``RawPath`` -> Gate (public) or ``InternalGate`` -> ``PageFiles`` (public) -> ``Options`` -> routes.
 An ordinary worker has Connect's dialect at its root. In the dedicated mode each flow has it under
 ``/{source}/{target}`` and ``/pairs/{source}/{target}``, and the root shows all flows as one.
 Failures: exception of a handler -> Connect's ``{"error_code", "message"}``, secrets masked. ``HerderError`` by its
@@ -23,7 +23,7 @@ from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import UNPROCESSABLE, error_response, framework_text
 from mm2py.rest.internal_gate import NODE_SNAPSHOT_ROUTE, InternalGate
-from mm2py.rest.page import Page
+from mm2py.rest.page import PageFiles
 from mm2py.rest.parts import (
     RESERVED_ALIASES,
     SIGNED_FLOW,
@@ -69,7 +69,7 @@ def public_app(parts: RestParts) -> ASGIApp:
             )
     app: ASGIApp = _application(parts, DIALECT, at_root=[metrics_route(parts)])
     if parts.flows is not None:
-        app = Page(app)
+        app = PageFiles(app)
     gated = app if parts.gate is None else parts.gate(app)
     return ErrorEdge(Probes(RawPath(gated), parts), parts.mask)
 

@@ -19,7 +19,7 @@ NAME: Final = "name"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Connector:
+class NamedConnector:
     """A connector that a request names: its herder, its own name there, and the name that the caller uses."""
 
     herder: Herder
@@ -58,14 +58,14 @@ def long_name(flow: FlowName | None, own: str) -> str:
     return f"{flow}.{own}"
 
 
-def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> Connector | None:
+def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnector | None:
     """Return the connector of a long name, None for one of no flow.
 
     An alias may hold a dot, so that two flows may fit: the one that has the connector is meant, else the
     longer one.
     """
     fits = [
-        Connector(herder, name.removeprefix(f"{flow}."), name)
+        NamedConnector(herder, name.removeprefix(f"{flow}."), name)
         for flow, herder in sorted(herders.items(), key=lambda item: -len(str(item[0])))
         if flow is not None and name.startswith(f"{flow}.")
     ]
@@ -73,7 +73,7 @@ def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> Connector | 
     return next(existing, next(iter(fits), None))
 
 
-def locate_new(name: str, herders: Mapping[FlowName | None, Herder]) -> Connector:
+def locate_new(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnector:
     """Return where a connector of a long name is to be created.
 
     Raises:

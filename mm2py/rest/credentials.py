@@ -1,6 +1,6 @@
 """Authentication: passwords, bearer tokens and client certificates against the worker's files.
 
-Flow: ``RestSettings`` -> files, read once at start -> ``Credentials.caller``. Secrets are compared in
+Flow: ``RestSettings`` -> files, read once at start -> ``RestCredentials.caller``. Secrets are compared in
 constant time and leave this module only for the log mask.
 """
 
@@ -32,7 +32,7 @@ ANONYMOUS: Final = Caller("anonymous", operator=True)
 
 
 @final
-class Credentials:
+class RestCredentials:
     """Users by password, token and certificate."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Credentials:
         self._read_only = frozenset(read_only)
 
     @classmethod
-    def read(cls, settings: RestSettings) -> "Credentials":
+    def read(cls, settings: RestSettings) -> "RestCredentials":
         """Read the files that ``settings`` name.
 
         Raises:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.rest.answers import error_response
 from mm2py.rest.credentials import Caller
-from mm2py.rest.parts import CALLER, SIGNED_FLOW, Call, RestParts, RouteSpec
+from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestCall, RestParts, RouteSpec
 from mm2py.rest.request_body import CLOSE, BodyReader, replayed
 from mm2py.runtime.errors import HerderError, SignatureError
 from mm2py.runtime.group.request_signing import REQUEST_HEADER, SeenRequests, verify_request
@@ -101,7 +101,7 @@ def _target(scope: Scope) -> str:
 NODE_SNAPSHOT: Final = "/mm2py/node-snapshot"
 
 
-async def node_snapshot(call: Call) -> Response:
+async def node_snapshot(call: RestCall) -> Response:
     """``GET /mm2py/node-snapshot``: what this node copies."""
     return Response(call.herder.node_snapshot().to_json(), media_type="application/json")
 

@@ -1,6 +1,6 @@
 """The page at ``/ui``: the files of the folder ``ui``, and where a browser that asks for ``/`` is sent.
 
-Flow: request -> ``Page`` -> a file, or the API inside it. The files are static and hold no data: the page reads
+Flow: request -> ``PageFiles`` -> a file, or the API inside it. The files are static and hold no data: the page reads
 the API with the rights of its caller. Its headers allow nothing from elsewhere, no inline script or style, no frame.
 """
 
@@ -102,7 +102,7 @@ def _is_page(path: str) -> bool:
 
 
 @final
-class Page:
+class PageFiles:
     """ASGI middleware that serves ``/ui`` and sends browsers there from ``/``; ``RawPath`` is outside of it."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,6 +1,6 @@
 """The parts that both REST applications are built from, and one request as a handler sees it.
 
-Flow: request -> ``endpoint`` (media types, which herders) -> handler(``Call``) -> its connector -> response.
+Flow: request -> ``endpoint`` (media types, which herders) -> handler(``RestCall``) -> its connector -> response.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
 from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
-from mm2py.rest.connector_names import Connector, locate, locate_new
+from mm2py.rest.connector_names import NamedConnector, locate, locate_new
 from mm2py.rest.credentials import ANONYMOUS, Caller
 from mm2py.rest.etags import check_config_tag, config_tag
 from mm2py.rest.raw_path import plain_segment
@@ -114,7 +114,7 @@ def signed_in(request: Request) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Call:
+class RestCall:
     """One request; with ``long_names`` its connectors are named ``A->B.Connector``."""
 
     request: Request
@@ -137,7 +137,7 @@ class Call:
             raise HerderError("Worker is still starting up.", status=503)
         return self._about(next(iter(self.herders.values())))
 
-    def connector(self, refusal: str = "Connector {} not found") -> Connector:
+    def connector(self, refusal: str = "Connector {} not found") -> NamedConnector:
         """Return the connector in the path.
 
         Raises:
@@ -154,19 +154,19 @@ class Call:
         """Name of the connector in the path, as it is written there."""
         return plain_segment(str(self.request.path_params["connector"]))
 
-    def find(self, name: str) -> Connector | None:
+    def find(self, name: str) -> NamedConnector | None:
         """Return the connector that a name of this request means, None for no flow's."""
         if not self.long_names:
-            return Connector(self.herder, name, name)
+            return NamedConnector(self.herder, name, name)
         place = locate(name, self.herders)
         if place is not None:
             self._about(place.herder)
         return place
 
-    def new(self, name: str) -> Connector:
+    def new(self, name: str) -> NamedConnector:
         """Return where a connector is to be created; ``BadRequestError`` for the name of no flow."""
         if not self.long_names:
-            return Connector(self.herder, name, name)
+            return NamedConnector(self.herder, name, name)
         place = locate_new(name, self.herders)
         self._about(place.herder)
         return place
@@ -195,13 +195,13 @@ class Call:
         """Whether another worker's signature was verified: that worker has checked the body."""
         return SIGNED_FLOW in self.request.scope
 
-    def tag(self, connector: Connector, info: ConnectorInfo) -> str:
+    def tag(self, connector: NamedConnector, info: ConnectorInfo) -> str:
         """Return the ``ETag`` of a connector's config, the same on all workers of its group."""
         key = connector.herder.session_key()
         return config_tag(info.config, b"" if key is None else key.key)
 
     @asynccontextmanager
-    async def changing(self, connector: Connector) -> AsyncGenerator[None]:
+    async def changing(self, connector: NamedConnector) -> AsyncGenerator[None]:
         """Change a connector's config, one change of a flow at a time, only as ``If-Match`` allows.
 
         Raises:
@@ -242,7 +242,7 @@ class Call:
         return flag(self.request, name)
 
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[RestCall], Awaitable[Response]]
 RouteSpec = tuple[str, str, Handler]
 """Method, path below the prefix, handler."""
 
@@ -272,6 +272,6 @@ def _serve(
     async def serve(request: Request) -> Response:
         await check_media_types(request)
         refuse_dry_run(request)
-        return await handler(Call(request, pick(request), parts, prefix, long_names))
+        return await handler(RestCall(request, pick(request), parts, prefix, long_names))
 
     return serve

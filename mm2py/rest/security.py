@@ -23,7 +23,7 @@ from mm2py.config.header_rules import HeaderRule
 from mm2py.config.limits import MAX_NAME_CHARS
 from mm2py.config.rest_settings import RestSettings, is_loopback
 from mm2py.rest.answers import error_response, framework_text
-from mm2py.rest.credentials import Caller, Credentials, claimed_name
+from mm2py.rest.credentials import Caller, RestCredentials, claimed_name
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.page import PAGE_HEADER, is_of_page
 from mm2py.rest.parts import CALLER, RESERVED_ALIASES
@@ -74,7 +74,7 @@ class GateRules:
 
 
 def gate_for(
-    settings: RestSettings, credentials: Credentials, *, clock: Clock = SYSTEM_CLOCK
+    settings: RestSettings, credentials: RestCredentials, *, clock: Clock = SYSTEM_CLOCK
 ) -> Callable[[ASGIApp], ASGIApp]:
     """Return what wraps the public application: the gate, and headers for all its answers."""
     rules = GateRules(
@@ -102,7 +102,7 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        credentials: Credentials,
+        credentials: RestCredentials,
         rules: GateRules,
         *,
         clock: Clock = SYSTEM_CLOCK,

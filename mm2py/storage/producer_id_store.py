@@ -64,7 +64,9 @@ class ProducerIdStore:
                 self._open = True
 
     def _take(self, _partition: int, record: Record) -> None:
-        self._mirrors.add(published_id(record.key))
+        producer_id = published_id(record.key)
+        if producer_id >= 0:  # -1 is what batches without an id have
+            self._mirrors.add(producer_id)
 
     async def close(self) -> None:
         """Close the table; safe twice."""

@@ -52,7 +52,23 @@ def _plain(position: Mapping[str, object]) -> bool:
     return flat and json.loads(json.dumps(dict(position))) == dict(position)
 
 
-class RecordTaskContract(ABC):
+class _TaskContract(ABC):
+    @abstractmethod
+    def open_task(self, context: FakeTaskContext) -> SourceTask | BatchSourceTask:
+        """Return a new task."""
+
+    async def test_stop_is_safe_before_start_and_safe_twice(self) -> None:
+        """The runtime stops what it could not start."""
+        context = FakeTaskContext()
+        task = self.open_task(context)
+        await ended(context, task.stop())
+        task = self.open_task(context)
+        await task.start()
+        await ended(context, task.stop())
+        await ended(context, task.stop())
+
+
+class RecordTaskContract(_TaskContract):
     """The contract of a task that returns records. The source has at least ``count`` of them."""
 
     count: ClassVar[int] = 3
@@ -81,16 +97,6 @@ class RecordTaskContract(ABC):
             await task.stop()
         assert len(found) >= count, f"{len(found)} records in {POLLS} polls"
         return found
-
-    async def test_stop_is_safe_before_start_and_safe_twice(self) -> None:
-        """The runtime stops what it could not start."""
-        context = FakeTaskContext()
-        task = self.open_task(context)
-        await ended(context, task.stop())
-        task = self.open_task(context)
-        await task.start()
-        await ended(context, task.stop())
-        await ended(context, task.stop())
 
     async def test_a_poll_ends_soon_though_there_may_be_nothing(self) -> None:
         """A pause, a stop and a commit wait for it."""
@@ -135,7 +141,7 @@ class RecordTaskContract(ABC):
             ] == [(it.source_partition, it.source_offset) for it in whole[done : self.count]]
 
 
-class BatchTaskContract(ABC):
+class BatchTaskContract(_TaskContract):
     """The contract of a task that returns whole batches. At least two partitions have two batches or more."""
 
     @abstractmethod
@@ -160,16 +166,6 @@ class BatchTaskContract(ABC):
                 firsts = offsets.setdefault(outgoing.source, [])
                 firsts += [batch.base_offset for batch in outgoing.batches]
         return offsets
-
-    async def test_stop_is_safe_before_start_and_safe_twice(self) -> None:
-        """The runtime stops what it could not start."""
-        context = FakeTaskContext()
-        task = self.open_task(context)
-        await ended(context, task.stop())
-        task = self.open_task(context)
-        await task.start()
-        await ended(context, task.stop())
-        await ended(context, task.stop())
 
     async def test_batches_of_a_partition_come_in_order_and_once(self) -> None:
         """The sender keeps the order that it is given."""

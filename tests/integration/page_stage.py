@@ -17,7 +17,7 @@ from mm2py.flows.service import FlowService
 from mm2py.flows.view_models import GroupPartitionView, GroupView
 from mm2py.mirror.failovers import OpenTransaction
 from mm2py.rest.app import public_app
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.listening import Listener
 from mm2py.rest.parts import RestParts
 from mm2py.rest.security import gate_for
@@ -179,7 +179,7 @@ PLANNED = replace(
 
 def gated(parts: RestParts) -> ASGIApp:
     """The API of flows for ann, who may change, and bob, who may only read; both have the password pw."""
-    credentials = Credentials({"ann": "pw", "bob": "pw"}, {}, read_only=["bob"])
+    credentials = RestCredentials({"ann": "pw", "bob": "pw"}, {}, read_only=["bob"])
     gate = gate_for(RestSettings.of_worker({"rest.insecure": "true"}), credentials)
     return public_app(replace(parts, gate=gate))
 

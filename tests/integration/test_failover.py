@@ -19,7 +19,7 @@ from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_pr
 from mm2py_cli.rest_access import Access
 from mm2py_cli.rest_client import RemoteApi
 from mm2py_jobs.failover.driver import FailoverStore
-from mm2py_jobs.failover.flows import FlowNow, FlowsApi, RestFlows
+from mm2py_jobs.failover.flows import FlowAnswer, FlowsApi, RestFlows
 from mm2py_jobs.failover.job import FailoverJob, opened
 from mm2py_jobs.open_flow import flow_plan
 from mm2py_workers.answers import Row
@@ -420,7 +420,7 @@ class LateApi:
         await self._known.post(path, body)
 
 
-async def stopped_late(drivers: Drivers) -> FlowNow | None:
+async def stopped_late(drivers: Drivers) -> FlowAnswer | None:
     """Stop a flow that the worker learns of late; return it as it is then."""
     async with opened_work(drivers, LateApi) as work:
         await work.sides.stop_flow()

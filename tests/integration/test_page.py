@@ -16,7 +16,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, Tail
 from mm2py.observability.metrics import Finding, FlowSample, Forecast
 from mm2py.rest.app import public_app
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.security import gate_for
 from mm2py.runtime.herder.api import ConnectorState
 from mm2py.storage.flow_overrides_store import held_edit
@@ -581,7 +581,7 @@ async def test_a_reader_who_signs_in_with_a_password_sees_the_numbers(
     browser: Browser, rig: Rig
 ) -> None:
     settings = RestSettings.of_worker({"rest.insecure": "true"})
-    gate = gate_for(settings, Credentials({"bob": "pw"}, {}, read_only=["bob"]))
+    gate = gate_for(settings, RestCredentials({"bob": "pw"}, {}, read_only=["bob"]))
     async with served(public_app(replace(rig.parts, gate=gate))) as url:
         # The page's own requests have no password in their address: the browser knows it from here.
         await browser.open(f"{url.replace('//', '//bob:pw@')}ui/")

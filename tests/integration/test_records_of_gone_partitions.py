@@ -10,8 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.config.librdkafka import Value
-from mm2py_connectors.record_sender import RecordSender
-from mm2py_connectors.record_sender import Sent as Handed
+from mm2py_connectors.record_sender import RecordSender, SentRecord
 from tests.integration.mirror_process import running, until
 from tests.integration.setups import Setup
 from tests.integration.sinks import PARTITIONS, a_flow, group_of, wait_committed
@@ -48,7 +47,7 @@ def values(region: KafkaAddress) -> Mapping[str, Value]:
     }
 
 
-def refuse(sent: Handed, text: str) -> None:
+def refuse(sent: SentRecord, text: str) -> None:
     raise AssertionError(f"{sent.place}: {text}")
 
 
@@ -57,7 +56,7 @@ def send(sender: RecordSender, topic: str, start: int, count: int) -> None:
         for partition in (0, 1):
             value = b"%d" % number + bytes(SIZE)
             out = OutgoingRecord(topic, None, value, (), None, partition)
-            sender.send(Handed((topic, partition, number), out), never)
+            sender.send(SentRecord((topic, partition, number), out), never)
 
 
 def numbers(region: KafkaAddress, topic: str, partition: int) -> list[int]:
@@ -102,7 +101,9 @@ def test_a_partition_that_was_given_up_gets_nothing_more_and_others_everything(
         producer.produce(topic, b"-1", partition=0)
         assert producer.flush(60) == 0
         sender.flush(never)
-        sender.send(Handed((topic, 0, 9), OutgoingRecord(topic, None, b"-2", (), None, 0)), never)
+        sender.send(
+            SentRecord((topic, 0, 9), OutgoingRecord(topic, None, b"-2", (), None, 0)), never
+        )
         sender.flush(never)
     sender.close()
     assert len(numbers(target, topic, 0)) <= BEFORE + IN_REQUESTS + 2

@@ -14,12 +14,17 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.mirror.failovers import Failover, GroupMove, OpenTransaction, Place, Step, Tail
+from mm2py.mirror.failovers import Failover, GroupMove, LogPlace, OpenTransaction, Step, Tail
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
-from mm2py_jobs.failover.driver import FailoverDriver, FailoverStore, Progress, SourceAwayError
+from mm2py_jobs.failover.driver import (
+    DriverProgress,
+    FailoverDriver,
+    FailoverStore,
+    SourceAwayError,
+)
 from mm2py_jobs.failover.plan import FailoverRefusedError, FailoverRequest
 from tests.property.effort import examples
 from tests.property.model_writer import Epochs, ModelWriter
@@ -275,10 +280,10 @@ class Process(ModelWriter):
         await self.step()
         return ""
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> DriverProgress:
         await self.ask_source()
         world = self.world
-        return Progress({ONE: len(world.source)}, {ONE: world.position}, {ONE: world.stable})
+        return DriverProgress({ONE: len(world.source)}, {ONE: world.position}, {ONE: world.stable})
 
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
@@ -289,9 +294,9 @@ class Process(ModelWriter):
             return ()
         return [OpenTransaction(topic="orders", partition=0, offset=at, transactional_id="till")]
 
-    async def target_ends(self) -> Sequence[Place]:
+    async def target_ends(self) -> Sequence[LogPlace]:
         await self.step()
-        return [Place(topic="orders", partition=0, offset=len(self.world.target))]
+        return [LogPlace(topic="orders", partition=0, offset=len(self.world.target))]
 
     async def move_groups(self) -> Sequence[GroupMove]:
         await self.step()
@@ -323,12 +328,12 @@ class Process(ModelWriter):
             assert set(range(self.world.position, it.end)) <= kept  # (3)
             self.world.position = it.end
 
-    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
         await self.ask_source()
         copies = [at for at, it in enumerate(self.world.target) if it != "native"]
         return [replace(it, offset=(copies[-1] + 1) if copies else 0) for it in ends_there]
 
-    async def start_reverse(self, starts: Sequence[Place]) -> None:
+    async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
         await self.ask_source()
         recorded = self.world.failover
         assert recorded is not None

@@ -29,8 +29,8 @@ from mm2py.mirror.backfills import (
 from mm2py.mirror.failovers import (
     Failover,
     GroupMove,
+    LogPlace,
     OpenTransaction,
-    Place,
     Step,
     Tail,
     decode_failover,
@@ -45,7 +45,7 @@ from mm2py_jobs.copy.backfill import BackfillDriver, new_job
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.stream import StreamDriver, StreamPartitions
 from mm2py_jobs.copy.survey import Known
-from mm2py_jobs.failover.driver import FailoverDriver, FailoverStore, Progress
+from mm2py_jobs.failover.driver import DriverProgress, FailoverDriver, FailoverStore
 from mm2py_jobs.failover.plan import FailoverRequest
 from tests.property.effort import examples
 from tests.property.model_writer import Epochs, ModelWriter
@@ -73,7 +73,7 @@ class World:
         self.position, self.copies = 0, list[int]()
         self.runs, self.fenced = True, False
         self.switched_at: int | None = None
-        self.lane_copies, self.ended = 0, False
+        self.ended = False
 
     @property
     def failover(self) -> Failover | None:
@@ -239,7 +239,6 @@ class JobProcess:
             is_past = failover is not None and not failover.step.is_over and failover.fenced
             assert not is_past, f"a lane copies beside {failover}"
             world.copy()
-            world.lane_copies += 1
             if world.position >= min(lease.end, ENDS) and lease.end != NO_END:
                 over = replace(lease, state=LeaseState.HANDED_OVER, position=lease.end)
                 world.jobs.append(*encode_backfill(over))
@@ -358,9 +357,9 @@ class FailoverProcess:
         await self.fate.step()
         return "" if job is None else describe_unfinished(job, "A->B")
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> DriverProgress:
         await self.fate.step()
-        return Progress({ONE: ENDS}, {ONE: self.world.position}, {ONE: ENDS})
+        return DriverProgress({ONE: ENDS}, {ONE: self.world.position}, {ONE: ENDS})
 
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
@@ -368,9 +367,9 @@ class FailoverProcess:
         del held
         return ()
 
-    async def target_ends(self) -> Sequence[Place]:
+    async def target_ends(self) -> Sequence[LogPlace]:
         await self.fate.step()
-        return [Place(topic="t", partition=0, offset=len(self.world.copies))]
+        return [LogPlace(topic="t", partition=0, offset=len(self.world.copies))]
 
     async def move_groups(self) -> Sequence[GroupMove]:
         await self.fate.step()
@@ -390,11 +389,11 @@ class FailoverProcess:
         for it in tails:
             self.world.position = max(self.world.position, it.end)
 
-    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
         await self.fate.step()
         return ends_there
 
-    async def start_reverse(self, starts: Sequence[Place]) -> None:
+    async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
         del starts
         await self.fate.step()
 

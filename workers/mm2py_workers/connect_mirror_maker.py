@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Final, NoReturn
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.findings import Finding, Severity
+from mm2py.config.findings import LintFinding, Severity
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -109,7 +109,7 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
 
 
 def announce(
-    config: MirrorMakerConfig, flows: Sequence[FlowName], findings: Sequence[Finding]
+    config: MirrorMakerConfig, flows: Sequence[FlowName], findings: Sequence[LintFinding]
 ) -> None:
     """Log once what the file means: findings and flows."""
     for finding in findings:

@@ -21,7 +21,7 @@ from mm2py.flows.graph import check_connectors
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.runtime.group.membership import SoloMembership, WorkerMembership
 from mm2py.runtime.group.request_signing import check_algorithms
 from mm2py.runtime.herder.herder import Herder
@@ -185,7 +185,7 @@ def _rest(file: WorkerFile) -> RestNode:
         file.worker.inter_worker_verification_algorithms,
     )
     # What REST would refuse later, when it is too late to end the process.
-    Credentials.read(file.rest)
+    RestCredentials.read(file.rest)
     if file.rest.tls is not None:
         from mm2py.rest.listener_tls import server_context  # brings the libraries for key stores
 

@@ -16,7 +16,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue
-from mm2py_connectors.record_sender import RecordSender, Sent, within
+from mm2py_connectors.record_sender import RecordSender, SentRecord, within
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class DeadLetterTopic(DeadLetterQueue):
         )
         name = self._topic
         refuse = within(SEND_S, lambda: FatalError(f"dead letter queue {name} takes no records"))
-        self._sender.send(Sent(place, kept), refuse)
+        self._sender.send(SentRecord(place, kept), refuse)
 
     def flush(self) -> None:
         if self._sender is not None:
@@ -88,7 +88,7 @@ class DeadLetterTopic(DeadLetterQueue):
             self._sender.close()
 
 
-def _refused(_sent: Sent, text: str) -> None:
+def _refused(_sent: SentRecord, text: str) -> None:
     raise FatalError(
         f"the dead letter queue refuses a record: {text}",
         remedy="let its topic take what the source topic takes (max.message.bytes), or drop such records",

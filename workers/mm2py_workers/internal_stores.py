@@ -30,7 +30,7 @@ from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.herder.api import FlowStores
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.internal_topics import InternalTopic, InternalTopics
+from mm2py.storage.internal_topics import COMPACT, InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.offset_map_store import MapsOver, OffsetMapStore
@@ -76,7 +76,11 @@ class FlowTables:
             prepare=lambda: self._topics.partitions(topic.name),
             writer=self._writer,
             reader=lambda: LogReader(
-                self.cluster, topic.name, clock=self._clock, waits_for_transactions=transactional
+                self.cluster,
+                topic.name,
+                clock=self._clock,
+                waits_for_transactions=transactional,
+                folds=topic.cleanup_policy == COMPACT,
             ),
             follow=follow,
             # Tasks that are not started yet end what is open.

@@ -22,9 +22,9 @@ from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.flows.changes import FlowChanges
-from mm2py.flows.service import FlowParts, FlowService
+from mm2py.flows.service import FlowService, FlowServiceParts
 from mm2py.rest.app import internal_app, own_app, public_app
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.forwarding import Forwarder
 from mm2py.rest.job_routes import JobRoutes, RouteHost, open_job_routes
 from mm2py.rest.listener_tls import peer_context, server_context
@@ -78,7 +78,7 @@ async def open_rest(
         ConfigError: an address, key store or password file cannot be used.
     """
     parts = served.parts
-    credentials = Credentials.read(settings)
+    credentials = RestCredentials.read(settings)
     parts.mask.add(credentials.secrets)
     peer_context(settings.tls)  # refused now, not by the first request to another worker
     _note_certificate(settings, parts.clock)
@@ -161,7 +161,7 @@ def _flows(
     """Return the routes of ``/flows`` with those of the jobs, and the jobs."""
     if served.fleet is None or served.file is None:
         return None, ()
-    parts = FlowParts(
+    parts = FlowServiceParts(
         fleet=served.fleet,
         validator=served.parts.validator,
         mask=served.parts.mask,

@@ -23,7 +23,7 @@ from mm2py_cli.output import FAILED, OK, Column, Printer, say
 from mm2py_jobs.archive.archive import archive_root
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
-from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
+from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedCopy, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED, new_job
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import refuse, show_document, slots_of
@@ -271,7 +271,7 @@ class _RestoreRun:
 
     def _task(self) -> Mapping[str, str]:
         topics = {
-            key.topic: ArchivedTopic(log.topic.topic, log.topic.topic_id, log.target_topic)
+            key.topic: ArchivedCopy(log.topic.topic, log.topic.topic_id, log.target_topic)
             for key, log in self._restore.logs.items()
         }
         begins = {key: log.begins for key, log in self._restore.logs.items()}

@@ -18,7 +18,7 @@ ARCHIVE: Final = "archive"
 _CONNECTOR: Final = "mm2py_jobs.archive.archive_task:ArchiveConnector"
 
 
-class ArchivedTopic(NamedTuple):
+class ArchivedCopy(NamedTuple):
     """A topic of the archive: its name and id there, and the topic that it is restored into."""
 
     name: str
@@ -33,7 +33,7 @@ class TaskArchive(NamedTuple):
     """
 
     path: str
-    topics: Mapping[str, ArchivedTopic]
+    topics: Mapping[str, ArchivedCopy]
     ends: Mapping[TopicPartition, int]
     begins: Mapping[TopicPartition, int]
 
@@ -54,7 +54,7 @@ class TaskArchive(NamedTuple):
         topics = cast("Mapping[str, Sequence[str]]", document["topics"])
         return cls(
             document["path"],
-            {name: ArchivedTopic(*topic) for name, topic in topics.items()},
+            {name: ArchivedCopy(*topic) for name, topic in topics.items()},
             _by_partition(document["ends"]),
             _by_partition(document["begins"]),
         )

@@ -36,7 +36,7 @@ from mm2py_jobs.copy.copy_again import cut_pages
 from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.copy.live_flow import unfinished_failover
 from mm2py_jobs.copy.restored_flows import restored_elsewhere
-from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, known_copies
+from mm2py_jobs.copy.survey import Known, Survey, SurveyedTopics, known_copies
 from mm2py_jobs.open_flow import OpenFlow, reads_committed, refuse_transforms, store_positions
 from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.internal_stores import HostedMaps
@@ -254,10 +254,10 @@ class BackfillSession:
                 "the driver's records are not confirmed, another one may take over"
             )
 
-    def _topics(self, copies: Mapping[str, str]) -> FlowTopics:
+    def _topics(self, copies: Mapping[str, str]) -> SurveyedTopics:
         filtered = config_property_filter_from_config(self.flow.connector)
         syncs = parse_config(MirrorSourceConfig, self.flow.connector).sync_topic_configs_enabled
-        return FlowTopics(
+        return SurveyedTopics(
             self.name,
             copies,
             self._plan.worker.offset_storage_topic,

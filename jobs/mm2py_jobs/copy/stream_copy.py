@@ -280,6 +280,8 @@ class StreamCopy:
             try:
                 await self._driver.follow(partitions)
             except RetriableError as error:
+                if not self._driver.dealing:
+                    raise  # not everything was given back: another run does
                 log.warning("partitions are dealt again after a pause cause=%s", error)
                 await self._clock.sleep(pauses.next_s())
                 self._topics.request_reconfiguration()

@@ -60,7 +60,7 @@ _RECREATED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class FlowTopics:
+class SurveyedTopics:
     """Source topics of the flow with the names of their copies."""
 
     flow: FlowName
@@ -174,7 +174,7 @@ class Known:
 
 
 async def known_copies(
-    target: Admin, flow: FlowTopics, partitions: Collection[TopicPartition], clock: Clock
+    target: Admin, flow: SurveyedTopics, partitions: Collection[TopicPartition], clock: Clock
 ) -> Known:
     """Read stored positions and the offset map; topics that do not exist hold nothing."""
     reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock)
@@ -332,7 +332,7 @@ class Survey:
         flow: its topics.
     """
 
-    def __init__(self, source: Admin, target: Admin, flow: FlowTopics, *, clock: Clock) -> None:
+    def __init__(self, source: Admin, target: Admin, flow: SurveyedTopics, *, clock: Clock) -> None:
         self._source, self._target, self._flow, self._clock = source, target, flow, clock
 
     async def plan_again(self, copies: Mapping[TopicPartition, BeginsAgain]) -> Plan:

@@ -26,7 +26,7 @@ from mm2py.protocol.error_codes import (
     TOPIC_ALREADY_EXISTS,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from mm2py.protocol.groups import GroupMember
+from mm2py.protocol.groups import DescribedMember
 from mm2py.protocol.topics import BrokerNode, NewTopic
 from mm2py_connectors.internal_topics import OTHER_TOPIC, collides
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
@@ -493,7 +493,7 @@ async def workers(flow: Examined) -> AsyncIterator[Row]:
         )
 
 
-def _url_of(member: GroupMember) -> str:
+def _url_of(member: DescribedMember) -> str:
     try:
         return decode_metadata(member.metadata).url
     except ProtocolError:

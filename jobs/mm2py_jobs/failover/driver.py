@@ -35,8 +35,8 @@ from mm2py.mirror.failovers import (
     FailoverRecord,
     Fence,
     GroupMove,
+    LogPlace,
     OpenTransaction,
-    Place,
     Step,
     Tail,
     decode_failover,
@@ -70,7 +70,7 @@ class SourceAwayError(RetriableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DriverProgress:
     """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which everything is copied.
 
     ``stable`` are last stable offsets: where one is below the end, a transaction is open.
@@ -121,7 +121,7 @@ class Sides(Protocol):
         """Return the Spark job that copies the flow or reserves its partitions, or the failover of the flow back, and how to end it; empty for none."""
         ...
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> DriverProgress:
         """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
         ...
 
@@ -131,7 +131,7 @@ class Sides(Protocol):
         """Return the open transactions, except mirrors', that cause these last stable offsets; none if they have ended."""
         ...
 
-    async def target_ends(self) -> Sequence[Place]:
+    async def target_ends(self) -> Sequence[LogPlace]:
         """Return the log ends of the copies."""
         ...
 
@@ -151,11 +151,11 @@ class Sides(Protocol):
         """Move the positions of the stopped flow past the tails."""
         ...
 
-    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
         """Return where the flow back begins, by target partition: at the first record that this flow has not written."""
         ...
 
-    async def start_reverse(self, starts: Sequence[Place]) -> None:
+    async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
         """Start the flow back, at ``starts`` if it does not run; returns when it copies."""
         ...
 
@@ -535,7 +535,7 @@ class FailoverDriver:
             failover = replace(failover, tail=kept)
         return replace(failover, step=Step.REVERSE)
 
-    async def _still(self, progress: Progress, failover: Failover) -> Progress:
+    async def _still(self, progress: DriverProgress, failover: Failover) -> DriverProgress:
         """Wait until the ends do not move; after VERIFY they do not, but a source that is back may have producers that no ACL blocks."""
         deadline = self._clock.monotonic() + self._drain_s
         while True:
@@ -612,9 +612,9 @@ class FailoverDriver:
                 await self._clock.sleep(AGAIN_S)
 
 
-def _places(offsets: Mapping[TopicPartition, int]) -> tuple[Place, ...]:
+def _places(offsets: Mapping[TopicPartition, int]) -> tuple[LogPlace, ...]:
     return tuple(
-        Place(topic=tp.topic, partition=tp.partition, offset=offset)
+        LogPlace(topic=tp.topic, partition=tp.partition, offset=offset)
         for tp, offset in sorted(offsets.items())
     )
 

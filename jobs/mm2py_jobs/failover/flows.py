@@ -38,7 +38,7 @@ _NOT_COPIED: Final = frozenset(PartitionState) - {PartitionState.RUNNING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowNow:
+class FlowAnswer:
     """The current state of a flow; ``enabled``: it copies topics, not only heartbeats.
 
     ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions; ``errors``: why it does not copy.
@@ -118,7 +118,7 @@ class NoWorkerApi:
         raise self._error
 
 
-def flow_now(row: Row) -> FlowNow:
+def flow_now(row: Row) -> FlowAnswer:
     """Return one flow of the answer to ``GET /flows``."""
     tasks = [
         (f"{text_of(connector, 'name')}-{count_of(task, 'number')}", text_of(task, "state"))
@@ -126,7 +126,7 @@ def flow_now(row: Row) -> FlowNow:
         for task in rows_of(connector, "tasks")
     ]
     failed_tasks = tuple(name for name, state in tasks if state == State.FAILED)
-    return FlowNow(
+    return FlowAnswer(
         state=text_of(row, "state"),
         enabled=row.get("enabled") is not False,
         tasks=len(tasks),
@@ -154,7 +154,7 @@ class RestFlows:
     def __init__(self, api: FlowsApi) -> None:
         self._api = api
 
-    async def now(self, flow: FlowName) -> FlowNow | None:
+    async def now(self, flow: FlowName) -> FlowAnswer | None:
         """Return the state of a flow, None if the worker does not know it."""
         rows = await self._api.rows("/flows")
         return next((flow_now(row) for row in rows if text_of(row, "flow") == str(flow)), None)

@@ -16,7 +16,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
-from mm2py.mirror.failovers import Place, Tail, quarantine_topic
+from mm2py.mirror.failovers import LogPlace, Tail, quarantine_topic
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record, ledger_topic
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import Mark, Segment
@@ -242,8 +242,10 @@ async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> 
 
 
 async def reverse_starts(
-    clusters: FailoverClusters, ends_there: Sequence[Place], back_at: Mapping[TopicPartition, int]
-) -> list[Place]:
+    clusters: FailoverClusters,
+    ends_there: Sequence[LogPlace],
+    back_at: Mapping[TopicPartition, int],
+) -> list[LogPlace]:
     """Return where the flow back begins in topics with the same name on both clusters.
 
     That is the first record after ``back_at``, its previous position, that the flow back copies; without a map of the copy, the end
@@ -258,7 +260,7 @@ async def reverse_starts(
     }
     logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
     looping = await clusters.target_looping()
-    starts: list[Place] = []
+    starts: list[LogPlace] = []
     for it in ends_there:
         least = max(back_at.get(it.tp, 0), logs[it.tp].start)
         at = await _start(clusters.target, it, spans.get(it.tp, []), least, looping)
@@ -268,7 +270,7 @@ async def reverse_starts(
 
 async def _start(
     target: Cluster,
-    end_there: Place,
+    end_there: LogPlace,
     spans: Sequence[tuple[int, int]],
     least: int,
     looping: frozenset[int],

@@ -28,8 +28,8 @@ from mm2py.mirror.failovers import (
     Failover,
     Fence,
     GroupMove,
+    LogPlace,
     OpenTransaction,
-    Place,
     Rule,
     Step,
     Tail,
@@ -48,8 +48,8 @@ from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.survey import copied_now
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
-from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
-from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_record, stop_without_workers
+from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAwayError
+from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
 from mm2py_jobs.log.mirror_producers import producer_of
@@ -357,12 +357,12 @@ class FailoverSides:
                 job = await unfinished_job(source, self._back, self._clock)
         except SourceAwayError:
             return ""  # nothing can copy to it either
-        back: FlowNow | None = None
+        back: FlowAnswer | None = None
         with suppress(Mm2pyError):  # a plan is made without workers, too
             back = await self._control.now(self._back) if job else None
         return "" if back is not None and back.copies else job
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> DriverProgress:
         """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
         partitions = await self._clusters.partitions()
         async with self._clusters.source() as cluster:
@@ -370,7 +370,7 @@ class FailoverSides:
             stable = await log_ends(cluster, partitions, read_committed=True)
             ends = await self._ends_of_others(cluster, logs)
             copied = await self._copied_of(cluster, logs)
-        return Progress(ends, copied, {tp: it.end for tp, it in stable.items()})
+        return DriverProgress(ends, copied, {tp: it.end for tp, it in stable.items()})
 
     async def _copied_of(
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
@@ -431,7 +431,7 @@ class FailoverSides:
                     )
         return transactions
 
-    async def target_ends(self) -> Sequence[Place]:
+    async def target_ends(self) -> Sequence[LogPlace]:
         """Return the log ends of the copies; asks only the target."""
         clusters = self._clusters
         copied = [it for it in await clusters.copied() if clusters.counts(it.topic)]
@@ -444,7 +444,7 @@ class FailoverSides:
         ]
         ends = await Admin(clusters.target).offsets(existing, LATEST)
         return [
-            Place(topic=tp.topic, partition=tp.partition, offset=ends[tp]) for tp in sorted(ends)
+            LogPlace(topic=tp.topic, partition=tp.partition, offset=ends[tp]) for tp in sorted(ends)
         ]
 
     async def move_groups(self) -> Sequence[GroupMove]:
@@ -505,7 +505,7 @@ class FailoverSides:
             return
         await post_to_ledger(clusters, [encode_incarnation(record) for record in records])
 
-    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+    async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
         """Return where the flow back begins."""
         copies = await self._clusters.known_back()
         back_at = {it.tp: max(0, copies.resume(it.tp)) for it in ends_there}
@@ -553,8 +553,8 @@ class FailoverSides:
             raise RetriableError(f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped")
 
     async def _wait(
-        self, flow: FlowName, is_so: Callable[[FlowNow], bool], longest_s: float
-    ) -> FlowNow | None:
+        self, flow: FlowName, is_so: Callable[[FlowAnswer], bool], longest_s: float
+    ) -> FlowAnswer | None:
         """Return the flow as soon as a worker knows it and ``is_so`` is true, else its last state after ``longest_s``."""
         deadline = self._clock.monotonic() + longest_s
         while True:
@@ -563,7 +563,7 @@ class FailoverSides:
                 return now
             await self._clock.sleep(LOOK_S)
 
-    async def start_reverse(self, starts: Sequence[Place]) -> None:
+    async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
         """Start the flow back."""
         back = self._back
         now = await self._control.now(back)
@@ -579,7 +579,7 @@ class FailoverSides:
         if now is None or not now.copies:
             raise RetriableError(f"flow {back} does not run: {now and now.state}")
 
-    async def _begin_back(self, starts: Sequence[Place]) -> None:
+    async def _begin_back(self, starts: Sequence[LogPlace]) -> None:
         """Store the start positions, never back: an earlier driver may have started the flow back."""
         clusters = self._clusters
         if not starts:

@@ -30,8 +30,8 @@ from mm2py_jobs.copy.known_maps import known_maps, lost_copies
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
-from mm2py_jobs.failover.driver import Progress, SourceAwayError
-from mm2py_jobs.failover.flows import FlowNow, RestFlows
+from mm2py_jobs.failover.driver import DriverProgress, SourceAwayError
+from mm2py_jobs.failover.flows import FlowAnswer, RestFlows
 from mm2py_jobs.failover.groups import AHEAD, NO_PLACE, move_groups
 from mm2py_jobs.failover.plan import (
     FailoverPlan,
@@ -154,7 +154,7 @@ async def time_of_transactions(
 
 async def _flows(
     name: FlowName, control: RestFlows, problems: _Problems
-) -> tuple[FlowNow | None, FlowNow | None]:
+) -> tuple[FlowAnswer | None, FlowAnswer | None]:
     try:
         now = await control.now(name)
         back = await control.now(FlowName(name.target, name.source))
@@ -172,7 +172,7 @@ async def _flows(
     return now, back
 
 
-def not_copying(name: FlowName, now: FlowNow) -> list[str]:
+def not_copying(name: FlowName, now: FlowAnswer) -> list[str]:
     """Return what of a flow does not copy, or rests, also while there is nothing to copy."""
     texts: list[str] = []
     if not now.copies or now.is_broken:
@@ -254,7 +254,7 @@ class _Source:
         self.awaited = 0
         """Offsets that would be lost if the drain did not wait for open transactions."""
 
-    async def topics(self, progress: Progress, now: FlowNow | None) -> list[TopicRow]:
+    async def topics(self, progress: DriverProgress, now: FlowAnswer | None) -> list[TopicRow]:
         names = sorted({tp.topic for tp in progress.ends})
         for tp, cause in sorted((self._stuck or {}).items()):
             self._problems.note(tp.topic, f"partition {tp.partition} is {cause}")
@@ -275,8 +275,8 @@ class _Source:
         name: str,
         parts: Sequence[TopicPartition],
         tails: Sequence[Tail],
-        progress: Progress,
-        now: FlowNow | None,
+        progress: DriverProgress,
+        now: FlowAnswer | None,
     ) -> TopicRow:
         clusters = self._clusters
         gaps = tuple(self._problems.gaps.get(name, ()))
@@ -292,7 +292,7 @@ class _Source:
             gaps=gaps,
         )
 
-    def _lost(self, tail: Tail, progress: Progress, now: FlowNow | None) -> int:
+    def _lost(self, tail: Tail, progress: DriverProgress, now: FlowAnswer | None) -> int:
         opened = [it for it in self._opened if (it.topic, it.partition) == tail.tp]
         waits = bool(opened) and self._clusters.read_committed
         if stays_behind(tail, now, self._stuck, waits=waits):
@@ -315,7 +315,7 @@ class _Source:
             ages.append(max(0, self._clusters.clock.now_ms() - stamp))
         return max(ages)
 
-    async def _check_copies(self, progress: Progress) -> None:
+    async def _check_copies(self, progress: DriverProgress) -> None:
         clusters = self._clusters
         copies = {tp: clusters.copy_of(tp) for tp in progress.ends}
         there = await Admin(clusters.target).describe_topics({it.topic for it in copies.values()})
@@ -344,7 +344,7 @@ class _Source:
                     f" what clients wrote there before is on {clusters.name.source} alone",
                 )
 
-    async def _check_lost_copies(self, progress: Progress) -> None:
+    async def _check_lost_copies(self, progress: DriverProgress) -> None:
         """Note what was copied and is not on the target any more, though the source has it: clients would not find it there."""
         clusters = self._clusters
         lost = {
@@ -414,7 +414,7 @@ class _Source:
 
 
 def stays_behind(
-    tail: Tail, now: FlowNow | None, stuck: Mapping[TopicPartition, str] | None, *, waits: bool
+    tail: Tail, now: FlowAnswer | None, stuck: Mapping[TopicPartition, str] | None, *, waits: bool
 ) -> bool:
     """Tell whether nothing is going to copy a tail: of what does copy, it is ordinary lag.
 

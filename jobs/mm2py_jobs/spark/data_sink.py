@@ -31,7 +31,7 @@ from mm2py_jobs.spark.read_options import client_properties
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from mm2py_connectors.record_sender import RecordSender, Sent
+    from mm2py_connectors.record_sender import RecordSender, SentRecord
 
 _OPTIONS: Final = {"topic", "includeheaders"}
 _REFUSED: Final = ("key.serializer", "value.serializer")
@@ -115,7 +115,7 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
         FatalError: a record was refused, has no topic, or the target has taken nothing for ``delivery.timeout.ms``.
     """
     # Only executors that write load librdkafka.
-    from mm2py_connectors.record_sender import RecordSender, Sent
+    from mm2py_connectors.record_sender import RecordSender, SentRecord
 
     values = producer_settings(options.properties, scope='format("mm2py")').values
     sender = RecordSender(values, _refuse)
@@ -134,7 +134,7 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
                     if record.partition is not None and record.partition < 0:
                         raise FatalError(f"row {count} has the partition {record.partition}")
                     place = (record.topic, -1 if record.partition is None else record.partition, count)  # fmt: skip
-                    sender.send(Sent(place, record), idle)
+                    sender.send(SentRecord(place, record), idle)
                     count = idle.handed = count + 1
                 sender.serve(idle)
         with sender.hold(idle):
@@ -200,7 +200,7 @@ class _Patience:
             )
 
 
-def _refuse(sent: "Sent", text: str) -> None:
+def _refuse(sent: "SentRecord", text: str) -> None:
     topic, _, row = sent.place
     cause = text.partition(" was not taken by the target: ")[2]
     raise FatalError(f"row {row} of this task was not taken by topic {topic}: {cause}")

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mm2py_jobs.verify.differences import Comparison, Kind
-from mm2py_jobs.verify.verify_plan import NOTHING, PartitionPlan
+from mm2py_jobs.verify.verify_plan import NOTHING, VerifyPartition
 
 
-class Repair(StrEnum):
+class RepairKind(StrEnum):
     """What ``--repair`` can do."""
 
     APPEND = "append"
@@ -28,14 +28,14 @@ class Repair(StrEnum):
 class Advice(NamedTuple):
     """What to do about a partition: ``source_offset`` of the topic with ``topic_id`` is where copying begins again, ``target_end`` where the target's log ended."""
 
-    action: Repair
+    action: RepairKind
     source_offset: int
     target_end: int
     text: str
     topic_id: str
 
 
-def advice(plan: PartitionPlan, comparison: Comparison) -> Advice:
+def advice(plan: VerifyPartition, comparison: Comparison) -> Advice:
     """Return what can be done about a partition with differences."""
     end, tail = plan.target_log.end, comparison.tail
     missing = [
@@ -53,11 +53,11 @@ def advice(plan: PartitionPlan, comparison: Comparison) -> Advice:
             f"the copy ends before source offset {tail}, nothing is behind: --repair copies it again from there;"
             " a flow that copies on before that makes this a gap, which cannot be filled"
         )
-        return Advice(Repair.APPEND, tail, end, text, plan.topic_id)
+        return Advice(RepairKind.APPEND, tail, end, text, plan.topic_id)
     if plan.renew_from < 0:
-        return Advice(Repair.NONE, -1, end, plan.not_renewable, plan.topic_id)
+        return Advice(RepairKind.NONE, -1, end, plan.not_renewable, plan.topic_id)
     text = (
         f"records of a log cannot be replaced or put between others: --repair --delete-copies deletes the records of"
         f" {plan.target} up to offset {end} and copies again from source offset {plan.renew_from}"
     )
-    return Advice(Repair.RENEW, plan.renew_from, end, text, plan.topic_id)
+    return Advice(RepairKind.RENEW, plan.renew_from, end, text, plan.topic_id)

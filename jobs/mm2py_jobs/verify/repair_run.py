@@ -19,7 +19,7 @@ from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
 from mm2py_jobs.copy.plan import PartitionPlan
 from mm2py_jobs.copy.survey import BeginsAgain
 from mm2py_jobs.open_flow import flow_plan
-from mm2py_jobs.verify.repair_advice import Repair
+from mm2py_jobs.verify.repair_advice import RepairKind
 from mm2py_jobs.verify.verify_order import VerifyOrder
 from mm2py_workers.answers import Row, rows_of
 
@@ -60,9 +60,9 @@ def _lines(report: Mapping[str, object]) -> Sequence[str]:
     return cast("Sequence[str]", report["not_compared"])
 
 
-def order_actions(order: VerifyOrder) -> Sequence[Repair]:
+def order_actions(order: VerifyOrder) -> Sequence[RepairKind]:
     """Return what may be done."""
-    return (Repair.APPEND, Repair.RENEW) if order.deletes else (Repair.APPEND,)
+    return (RepairKind.APPEND, RepairKind.RENEW) if order.deletes else (RepairKind.APPEND,)
 
 
 def repaired_report(
@@ -160,7 +160,7 @@ def _begins_again(row: Row) -> BeginsAgain:
     again = CopyAgain(
         topic=str(row["target_topic"]),
         compared_to=int(str(advice["target_end"])),
-        deletes=advice["action"] == Repair.RENEW,
+        deletes=advice["action"] == RepairKind.RENEW,
     )
     return BeginsAgain(
         int(str(advice["source_offset"])), bytes.fromhex(str(advice["topic_id"])), again

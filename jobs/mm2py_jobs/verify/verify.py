@@ -40,7 +40,7 @@ from mm2py_jobs.verify.differences import (
 from mm2py_jobs.verify.digests import SequenceDigest, part_hash
 from mm2py_jobs.verify.log_entries import LogSide, OffsetRange, entries_of, fields_of
 from mm2py_jobs.verify.repair_advice import advice
-from mm2py_jobs.verify.verify_plan import NOTHING, PartitionPlan, Stretch, VerifyPlan, plan_verify
+from mm2py_jobs.verify.verify_plan import NOTHING, Stretch, VerifyPartition, VerifyPlan, plan_verify
 
 TIERS: Final = (0, 1, 2, 3)
 DEFAULT_TIER: Final = 1
@@ -109,7 +109,7 @@ def _compare_all(
     opened: OpenSession,
     flow: FlowSides,
     tier: int,
-    partitions: Sequence[PartitionPlan],
+    partitions: Sequence[VerifyPartition],
     rate_limit: int,
     told: Told | None,
 ) -> dict[TopicPartition, _Compared]:
@@ -142,7 +142,7 @@ def _compare_all(
     return compared
 
 
-def _answer_of(plan: PartitionPlan, compared: _Compared, tier: int) -> dict[str, object]:
+def _answer_of(plan: VerifyPartition, compared: _Compared, tier: int) -> dict[str, object]:
     if compared.stable_end >= plan.unstable.end:
         plan = replace(plan, unstable=NOTHING)
     if compared.cause:
@@ -187,7 +187,7 @@ def _joined(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
     return tuple(found)
 
 
-def rules_of(plan: PartitionPlan, tier: int = DEFAULT_TIER) -> CompareRules:
+def rules_of(plan: VerifyPartition, tier: int = DEFAULT_TIER) -> CompareRules:
     """Return how a partition is compared."""
     return CompareRules(
         covered=plan.covered,
@@ -211,7 +211,7 @@ async def planned(flow: FlowSides, only: Collection[TopicPartition] | None) -> V
     return plan._replace(partitions=chosen, not_compared=[])
 
 
-def _lane(flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]) -> dict[str, object]:
+def _lane(flow: FlowSides, tier: int, partitions: Sequence[VerifyPartition]) -> dict[str, object]:
     return {
         "source": flow.source,
         "target": flow.target,
@@ -222,7 +222,7 @@ def _lane(flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]) -> di
     }
 
 
-def by_the_map(plan: PartitionPlan) -> dict[str, object]:
+def by_the_map(plan: VerifyPartition) -> dict[str, object]:
     """Return the answer about a partition of which nothing is read."""
     if plan.covered is None:
         return _answer(
@@ -258,7 +258,7 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
     source_properties = cast("Mapping[str, str]", lane["source"])
     target_properties = cast("Mapping[str, str]", lane["target"])
     parts = cast("Sequence[Mapping[str, object]]", lane["partitions"])
-    plans = [PartitionPlan.from_json(part) for part in parts]
+    plans = [VerifyPartition.from_json(part) for part in parts]
     log_without_secrets(source_properties, target_properties)
     answers: list[dict[str, object]] = []
     async with (
@@ -289,7 +289,7 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
 
 
 async def _replaced(
-    plans: Sequence[PartitionPlan], source: Cluster, target: Cluster
+    plans: Sequence[VerifyPartition], source: Cluster, target: Cluster
 ) -> Mapping[str, str]:
     """Return the source topics of which either side is not the one of the plan any more, and which that is."""
     causes: dict[str, str] = {}
@@ -364,7 +364,7 @@ class PartitionLog:
 
 
 async def _compared(
-    plan: PartitionPlan, tier: int, source: PartitionLog, target: PartitionLog
+    plan: VerifyPartition, tier: int, source: PartitionLog, target: PartitionLog
 ) -> dict[str, object]:
     """Compare what both logs have now, again where retention was ahead."""
     cause = ""
@@ -385,7 +385,7 @@ async def _compared(
 
 
 async def _compare_without_map(
-    plan: PartitionPlan,
+    plan: VerifyPartition,
     tier: int,
     sides: tuple[PartitionLog, PartitionLog],
     starts: tuple[int, int],
@@ -419,7 +419,7 @@ async def _compare_without_map(
 
 
 async def _compare(
-    plan: PartitionPlan,
+    plan: VerifyPartition,
     tier: int,
     source: PartitionLog,
     target: PartitionLog,
@@ -442,7 +442,7 @@ async def _compare(
 # ---- report
 
 
-def _answer(plan: PartitionPlan, comparison: Comparison, cause: str = "") -> dict[str, object]:
+def _answer(plan: VerifyPartition, comparison: Comparison, cause: str = "") -> dict[str, object]:
     differences = comparison.differences
     if plan.unstable != NOTHING:
         above = f"source offsets {_text(plan.unstable)} are from an open transaction on and cannot be read as committed records yet"

@@ -1,6 +1,6 @@
 """What is compared with what: ranges of source offsets and of their copies, fixed on the driver.
 
-Flow: the exact offset map, then log ends of the target, then those of the source -> ``plan_partition`` -> ``PartitionPlan``, cut
+Flow: the exact offset map, then log ends of the target, then those of the source -> ``plan_partition`` -> ``VerifyPartition``, cut
 into ``parts`` -> as JSON for tasks. In this order every copy that the map has is in the target's log, and every copy that is
 compared has its source record in the range. Reads no data.
 
@@ -63,7 +63,7 @@ NO_MAP: Final = (
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlan:
+class VerifyPartition:
     """What is compared of one partition, in the order of the target's log.
 
     ``lost`` is what the map has after the end of the target's log; ``lost_before`` what the target had lost before further copies came, and
@@ -130,7 +130,7 @@ class PartitionPlan:
             if stretch.target.first < stretch.target.end
         ]
 
-    def from_map(self) -> "PartitionPlan":
+    def from_map(self) -> "VerifyPartition":
         """Return it without what no map vouches for, as the user wants it; a note has what is left out."""
         left = ", ".join(f"{first} to {end}" for first, end in self.unvouched)
         notes = (f"source offsets {left} are left out (--from map)",) if left else ()
@@ -143,7 +143,7 @@ class PartitionPlan:
             return -1
         return self.pieces[at].target + source_offset - self.pieces[at].source
 
-    def parts(self, offsets: int) -> "list[PartitionPlan]":
+    def parts(self, offsets: int) -> "list[VerifyPartition]":
         """Cut it into parts of about so many offsets of both sides, each at a record whose copy the map has.
 
         What compacts is not cut: whether a record may be gone is decided by the whole log after it. Nor is what has no map.
@@ -151,7 +151,7 @@ class PartitionPlan:
         if self.source_compacts or self.target_compacts or self.offsets <= offsets:
             return [self]
         by_target = sorted(self.pieces, key=lambda it: it.target)
-        found: list[PartitionPlan] = []
+        found: list[VerifyPartition] = []
         stretches: list[Stretch] = []
         room = offsets
         for stretch in self.stretches:
@@ -170,7 +170,7 @@ class PartitionPlan:
 
     def _part(
         self, number: int, stretches: Sequence[Stretch], covered: int | None
-    ) -> "PartitionPlan":
+    ) -> "VerifyPartition":
         ranges = [stretch.target for stretch in stretches]
         pieces = tuple(
             piece
@@ -183,7 +183,7 @@ class PartitionPlan:
             self, part=number, stretches=tuple(stretches), covered=covered, pieces=pieces, notes=()
         )
 
-    def keeping_offsets(self) -> "PartitionPlan":
+    def keeping_offsets(self) -> "VerifyPartition":
         """Return it where copies must have the offsets of their records: what was deleted cannot be made again at these."""
         reason = (
             f"offsets.identical=require: copies that are made again behind deleted ones have other offsets, which stops the partition;"
@@ -191,7 +191,7 @@ class PartitionPlan:
         )
         return self if self.renew_from < 0 else replace(self, renew_from=-1, not_renewable=reason)
 
-    def held_from(self, source: int, target: int) -> "PartitionPlan":
+    def held_from(self, source: int, target: int) -> "VerifyPartition":
         """Return what is left where the logs begin at these offsets by now: from the first record on that both still have."""
         left: list[Stretch] = []
         for ours, theirs in self.stretches:
@@ -256,7 +256,7 @@ def _cut(
 class VerifyPlan(NamedTuple):
     """All partitions, and what is not compared with the reason."""
 
-    partitions: list[PartitionPlan]
+    partitions: list[VerifyPartition]
     not_compared: list[str]
     clusters: tuple[str, str]
 
@@ -296,7 +296,7 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
     target_configs = await Admin(target).describe_topic_configs(
         {pair.topic for pair in pairs.values()}
     )
-    partitions: list[PartitionPlan] = []
+    partitions: list[VerifyPartition] = []
     for tp, copy_tp in pairs.items():
         known = maps.get(tp)
         ids = described[tp.topic].topic_id, copies[copy_tp.topic].topic_id
@@ -372,7 +372,7 @@ def plan_partition(
     watermarks: tuple[int, int] = (-1, -1),
     source_cleanup: str = "delete",
     target_cleanup: str = "delete",
-) -> PartitionPlan:
+) -> VerifyPartition:
     """Decide which ranges are compared; a copy with the name of its source may have other writers, which are left out."""
     segments = known.segments() if known is not None else []
     if known is None or not segments:
@@ -396,7 +396,7 @@ def plan_partition(
         renew_from, reason = _renewable(source_log, target_log, segments, target)
         if renew_from >= 0:
             renew_from = min([renew_from, *(it.first for it in ranges.lost_before)])
-    return PartitionPlan(
+    return VerifyPartition(
         topic=source.topic,
         partition=source.partition,
         target_topic=target.topic,

@@ -19,7 +19,7 @@ from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py_connectors.record_sender import check_kerberos
 from mm2py_migrate.mirror_maker_1.arguments import PROGRAM, Arguments, read_arguments
-from mm2py_migrate.mirror_maker_1.mirror import Mirror, Plan
+from mm2py_migrate.mirror_maker_1.mirror import Mirror, MirrorPlan
 from mm2py_migrate.mirror_maker_1.options import (
     ClientFile,
     consumer_file,
@@ -73,7 +73,7 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
         arguments.rebalance_listener,
         arguments.rebalance_listener_args,
     )
-    plan = Plan(
+    plan = MirrorPlan(
         consumer=consumer,
         producer=producer,
         topics=topics,
@@ -93,7 +93,7 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
     return _run(plan)
 
 
-async def _run(plan: Plan) -> int:
+async def _run(plan: MirrorPlan) -> int:
     # Thousands of records are under way at any time: to look through them again and again costs a microsecond each.
     gc.set_threshold(_YOUNG_OBJECTS)
     with StopSignal() as stop:

@@ -27,7 +27,7 @@ from mm2py_migrate.mirror_maker_1.options import (
     topic_choice,
     topic_lists,
 )
-from mm2py_migrate.written_file import Translation
+from mm2py_migrate.written_file import TranslatedFile
 
 _NAME: Final = re.compile("[A-Za-z0-9._-]+")
 _KRB5_CONF: Final = (
@@ -39,7 +39,7 @@ _NOT_CARRIED: Final = (
 )
 
 
-def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -> Translation:
+def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -> TranslatedFile:
     """Return the file; store the positions first where ``carries``. Words before the first option are a script's name.
 
     Raises:

@@ -16,7 +16,7 @@ from mm2py.clock import Clock
 from mm2py.config.librdkafka import Settings
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
-from mm2py_connectors.record_sender import RecordSender, Sent
+from mm2py_connectors.record_sender import RecordSender, SentRecord
 from mm2py_migrate.mirror_maker_1.options import TopicChoice
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
 from mm2py_workers.group_consumer import SourceAnswers
@@ -31,7 +31,7 @@ END_S: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MirrorPlan:
     """What is to run; ``commit_s`` in seconds, ``batch`` in records (``max.poll.records``)."""
 
     consumer: Settings
@@ -51,7 +51,7 @@ class Plan:
 class Mirror:
     """One process of the group."""
 
-    def __init__(self, plan: Plan, clock: Clock) -> None:
+    def __init__(self, plan: MirrorPlan, clock: Clock) -> None:
         self._plan, self._clock = plan, clock
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
@@ -215,12 +215,12 @@ class Mirror:
             sender.close()
 
 
-def _abort(_sent: Sent, text: str) -> None:
+def _abort(_sent: SentRecord, text: str) -> None:
     raise FatalError(
         text,
         remedy="correct the target, or drop such records with --abort.on.send.failure false",
     )
 
 
-def _drop(_sent: Sent, text: str) -> None:
+def _drop(_sent: SentRecord, text: str) -> None:
     log.error("record dropped record=%s", text)

@@ -38,7 +38,7 @@ from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import PlaceObserver, SinkPlaces
 from mm2py.runtime.tasks.task_context import log_gap
 from mm2py.types import TopicPartition
-from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
+from mm2py_connectors.record_sender import RecordSender, SentRecord, mirrored
 from mm2py_workers.group_consumer import AskSource, ConfluentConsumer
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,8 @@ class Stream(AssignmentListener):
         self._places = SinkPlaces(_Logged(), SYSTEM_CLOCK)
         self._unread: set[TopicPartition] = set()
         """Paused until their topic is known."""
+        self._quiet: set[TopicPartition] = set()
+        """Paused since the target is waited for."""
         self._stopping = threading.Event()
         self._topics: tuple[str, ...] = ()
         self._wanted: tuple[str, ...] = ()
@@ -187,7 +189,7 @@ class Stream(AssignmentListener):
                 self._topics = self._wanted
                 self._consumer.subscribe(self._topics)
             if not self._early:  # which was read at the positions of before
-                self._begin_anew()
+                self._read_on()
             messages = self._poll()
             self._passed_on = self._owned - self._unread
             with self._sender.hold(self._idle):
@@ -248,7 +250,7 @@ class Stream(AssignmentListener):
                 for record in handle(message):
                     if place not in stays:
                         break
-                    sender.send(Sent((place[0], place[1], offset), record), idle)
+                    sender.send(SentRecord((place[0], place[1], offset), record), idle)
             if place in stays:  # a send may have waited, and seen a revocation
                 positions[place] = self._uncommitted[place] = offset + 1
             self.records += 1
@@ -330,19 +332,25 @@ class Stream(AssignmentListener):
                 "stopped before the target had acknowledged everything",
                 remedy="the next start reads the rest again",
             )
-        held = frozenset(self._owned)
-        if not held:
+        if not self._topics:
             return
-        self._consumer.pause(held)
+        # They stay paused until the wait is over: each resume lets the library read anew what it had read ahead.
+        self._quiet |= self._owned
+        self._consumer.pause(self._owned)
         self._waits_for_target = True
         try:
             more = self._consumer.messages(0)
             self._early += more  # not in one line: a revocation meanwhile makes it another list
         finally:
             self._waits_for_target = False
-            # Until the next check they are read as before: what comes of another topic is read again then.
-            self._places.doubt(held & self._owned)
-            self._consumer.resume((held & self._owned) - self._unread)
+
+    def _read_on(self) -> None:
+        """Read what was paused while the target was waited for, once it is known that their topics are the same."""
+        waited, self._quiet = self._quiet, set()
+        if waited:
+            self._places.doubt(waited)
+        self._begin_anew()
+        self._consumer.resume(waited - self._unread)
 
     # ---- AssignmentListener, within a poll of this thread
 
@@ -402,6 +410,7 @@ class Stream(AssignmentListener):
         self._owned.difference_update(partitions)
         self._passed_on.difference_update(partitions)
         self._unread.difference_update(partitions)
+        self._quiet.difference_update(partitions)
         self._places.left(partitions)
         # Polled while the target was waited for.
         self._early = [

@@ -19,7 +19,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
 from mm2py.client.connect.pool import ConnectionPool
-from mm2py.client.pacing import Patience, RequestPace, patience
+from mm2py.client.pacing import CallDeadlines, RequestPace, patience
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
@@ -484,7 +484,7 @@ class Cluster:
         with patience() as deadlines:
             return await self._ask_all(call, deadlines)
 
-    async def _ask_all(self, call: Call[R], deadlines: Patience) -> tuple[R, str]:
+    async def _ask_all(self, call: Call[R], deadlines: CallDeadlines) -> tuple[R, str]:
         problem: RetriableError | None = None
         asked: dict[asyncio.Task[R], BrokerAddress] = {}
         candidates = self._candidates()

@@ -9,6 +9,7 @@ stepped over. No group, no commits.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -66,6 +67,20 @@ _MAX_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What a log has up to an end that was read before; without a key each record is its own."""
+
+    end: int
+    newest: dict[bytes | int, Record] = field(default_factory=dict[bytes | int, Record])
+
+    def take(self, record: Record) -> None:
+        """Take the next record in place of the one before of its key."""
+        key = record.offset if record.key is None else record.key
+        self.newest.pop(key, None)
+        self.newest[key] = record
+
+
 @final
 class LogReader:
     """All partitions of one topic, read over the cluster's connections.
@@ -73,7 +88,9 @@ class LogReader:
     With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset: an open transaction
     hides records that other producers committed after it, and our own commit is answered before its marker is written.
     Without ``waits_for_topic`` a missing topic is an error at once. ``begin`` has for partitions the offset where ``read_to_end`` begins, in
-    place of the log start; one that is behind the end of the log, which was cut then, begins at its start.
+    place of the log start; one that is behind the end of the log, which was cut then, begins at its start. With ``folds`` only the newest
+    record of a key counts: a log that has to be read again is handed on at once when its end is reached, the newest of each key alone,
+    so that nobody acts on what counted before.
     """
 
     def __init__(
@@ -85,8 +102,11 @@ class LogReader:
         waits_for_transactions: bool = False,
         waits_for_topic: bool = True,
         begin: Mapping[int, int] | None = None,
+        folds: bool = False,
     ) -> None:
         self._begin = begin or {}
+        self._folds = folds
+        self._again: dict[TopicPartition, _Again] = {}
         self._read_committed_ends = not waits_for_transactions
         self._waits_for_topic = waits_for_topic
         self._cluster, self._topic, self._clock = cluster, topic, clock
@@ -142,7 +162,9 @@ class LogReader:
         ends = await self._offsets(self._positions, LATEST)
         for tp in [tp for tp, end in ends.items() if self._positions[tp] > end]:
             await self._reset(tp)
-        while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
+        while behind := [
+            tp for tp, end in ends.items() if self._positions[tp] < self._wanted(tp, end)
+        ]:
             before = [self._positions[tp] for tp in behind]
             try:
                 await self._read_once(behind, ends, handle)
@@ -411,10 +433,15 @@ class LogReader:
                 problem = error
             elif part.records:
                 await self._hand_on(tp, part, handle)
-            elif nothing and _readable_end(part) >= (end := _end_of(tp, part, ends)):
+            elif part.high_watermark < self._wanted(tp, -1):  # it was cut once more
+                await self._reset(tp)
+            elif nothing and _readable_end(part) >= (
+                end := self._wanted(tp, _end_of(tp, part, ends))
+            ):
                 # Brokers skip holes inside the log, so an empty response below the last stable offset
                 # means that everything from here to the end was compacted away.
                 self._move(tp, max(end, self._positions[tp]))
+                self._hand_on_again(tp, handle)
         return problem
 
     async def _hand_on(
@@ -435,11 +462,17 @@ class LogReader:
                 skipped = batch.is_control or (
                     batch.is_transactional and batch.producer_id in inside
                 )
+                again = self._again.get(tp)
                 for record in () if skipped else batch.records:
-                    if record.offset >= position:
+                    if record.offset < position:
+                        continue
+                    if again is None:
                         handle(tp.partition, record)
+                    else:
+                        again.take(record)
                 position = batch.last_offset + 1
                 self._move(tp, position)
+                self._hand_on_again(tp, handle)
                 await asyncio.sleep(0)  # a topic may be long: let other tasks run
         except ProtocolError as error:
             raise ProtocolError(
@@ -448,10 +481,29 @@ class LogReader:
             ) from error
         self._progress()
 
+    def _wanted(self, tp: TopicPartition, end: int) -> int:
+        """Return the end of a read: what is read again may have grown since the read began, and is handed on as a whole."""
+        again = self._again.get(tp)
+        return end if again is None else max(end, again.end)
+
+    def _hand_on_again(self, tp: TopicPartition, handle: RecordHandler) -> None:
+        """Hand on what was read again, in one step, once that is all of it."""
+        again = self._again.get(tp)
+        if again is None or self._positions[tp] < again.end:
+            return
+        del self._again[tp]
+        for record in again.newest.values():
+            handle(tp.partition, record)
+
     async def _reset(self, tp: TopicPartition) -> None:
         """Restart at the log start after deletion, truncation or a new topic (auto.offset.reset=earliest)."""
         old = self._positions[tp]
-        self._move(tp, (await self._offsets((tp,), EARLIEST))[tp])
+        self._again.pop(tp, None)
+        end = (await self._offsets((tp,), LATEST))[tp] if self._folds else -1
+        start = (await self._offsets((tp,), EARLIEST))[tp]
+        if start < end:
+            self._again[tp] = _Again(end)
+        self._move(tp, start)
         log.warning(
             "position out of range, reading again from the log start partition=%s position=%d start=%d",
             tp,

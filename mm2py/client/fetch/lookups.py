@@ -18,10 +18,10 @@ from mm2py.protocol.error_codes import (
     server_error,
 )
 from mm2py.protocol.messages import list_offsets, offset_for_leader_epoch
-from mm2py.protocol.topics import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from mm2py.protocol.topics import EpochEnd, EpochQuery, OffsetAnswer, OffsetQuery
 from mm2py.types import EARLIEST, LATEST, TopicPartition, asked_start
 
-Answer = TypeVar("Answer", ListedOffset, EpochEnd)
+Answer = TypeVar("Answer", OffsetAnswer, EpochEnd)
 
 
 async def look_up(
@@ -102,10 +102,10 @@ class _Answers:
     """``limits``: readable log ends, of cursors whose start the user chose."""
 
     placed: Mapping[Cursor, int]
-    limits: Mapping[Cursor, ListedOffset]
-    offsets: Mapping[Cursor, ListedOffset]
-    starts: Mapping[Cursor, ListedOffset]
-    ends: Mapping[Cursor, ListedOffset]
+    limits: Mapping[Cursor, OffsetAnswer]
+    offsets: Mapping[Cursor, OffsetAnswer]
+    starts: Mapping[Cursor, OffsetAnswer]
+    ends: Mapping[Cursor, OffsetAnswer]
     epochs: Mapping[Cursor, EpochEnd]
 
     def error_code(self, cursor: Cursor) -> int:
@@ -143,13 +143,13 @@ async def _ask(
 
 async def _offsets(
     connection: BrokerConnection, at: Mapping[Cursor, int], isolation_level: int
-) -> dict[Cursor, ListedOffset]:
+) -> dict[Cursor, OffsetAnswer]:
     if not at:
         return {}
     queries = [OffsetQuery(*c.tp, timestamp, c.leader_epoch) for c, timestamp in at.items()]
     answers = await connection.call(list_offsets(queries, isolation_level=isolation_level))
     return _by_cursor(
-        at, answers, lambda tp: ListedOffset(*tp, UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
+        at, answers, lambda tp: OffsetAnswer(*tp, UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
     )
 
 

@@ -12,7 +12,6 @@ from math import inf
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import QuotaWatch
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.cursor import Cursor, Lookup
@@ -20,9 +19,10 @@ from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
-from mm2py.client.fetch.session import FetchSession, Plan, shares
+from mm2py.client.fetch.session import FetchPlan, FetchSession, shares
 from mm2py.client.fetch.stripes import PlainLease, Stripes
 from mm2py.client.pacing import QUOTAS_EVERY_S, ByteRate, LongPoll, Throttle
+from mm2py.client.quota_watch import QuotaWatch
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError
@@ -350,7 +350,7 @@ class FetchNode:
             self._session = FetchSession(enabled=version >= SESSION_VERSION, by_name=by_name)
         return self._session
 
-    def _frame(self, version: int, correlation_id: int, plan: Plan, max_bytes: int) -> bytes:
+    def _frame(self, version: int, correlation_id: int, plan: FetchPlan, max_bytes: int) -> bytes:
         settings = self._settings
         return encode_fetch(
             version,

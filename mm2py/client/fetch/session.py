@@ -41,7 +41,7 @@ class Asked:
         self.wanted = wanted
 
 
-class Plan(NamedTuple):
+class FetchPlan(NamedTuple):
     """One request's session fields, partitions and those to drop."""
 
     session_id: int
@@ -84,7 +84,7 @@ class FetchSession:
         """Return the partition as the last request, or an earlier one of the session, named it."""
         return self._by_key.get((topic, partition))
 
-    def plan(self, cursors: Collection[Cursor], max_bytes: int) -> Plan:
+    def plan(self, cursors: Collection[Cursor], max_bytes: int) -> FetchPlan:
         """Return the next request; ``cursors`` are those of this broker, ``max_bytes`` per partition.
 
         A plan must be sent, since it changes the session. After a failure call ``refused`` or start a
@@ -107,7 +107,7 @@ class FetchSession:
             elif known is not None:
                 gone.append(known)
                 del self._asked[cursor]
-        return Plan(self._id, self._epoch, changed, self._forget(gone))
+        return FetchPlan(self._id, self._epoch, changed, self._forget(gone))
 
     def opened(self, session_id: int) -> None:
         """Note a response without an error; id 0: the broker has no free session slot."""
@@ -132,7 +132,7 @@ class FetchSession:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _full(self, cursors: Collection[Cursor], max_bytes: int) -> Plan:
+    def _full(self, cursors: Collection[Cursor], max_bytes: int) -> FetchPlan:
         self._touched.clear()
         self._asked.clear()
         self._by_key.clear()
@@ -142,7 +142,7 @@ class FetchSession:
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
         partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
-        return Plan(self._id, self._epoch, partitions, [])
+        return FetchPlan(self._id, self._epoch, partitions, [])
 
     def _learn(self, cursor: Cursor, max_bytes: int) -> FetchPartition:
         wanted = FetchPartition(cursor.tp.topic, cursor.topic_id, cursor.tp.partition, -1)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import QuotaWatch
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.pacing import QUOTAS_EVERY_S, Throttle
+from mm2py.client.quota_watch import QuotaWatch
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.transactions import Transactions

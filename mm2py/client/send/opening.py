@@ -14,7 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
 from mm2py.client.send.owner import LaneOwner
-from mm2py.client.send.resume import Beginning, LaneResume
+from mm2py.client.send.resume import LaneBeginning, LaneResume
 from mm2py.client.send.tail import Identical, LaneTail, not_identical
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
@@ -105,7 +105,7 @@ class LaneOpening:
             if end.error is not None:
                 if end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
                     self._open(
-                        lane, node_id, Beginning(-1)
+                        lane, node_id, LaneBeginning(-1)
                     )  # Write may be granted without Describe
                 else:
                     self._later(lane, end.error)
@@ -114,7 +114,7 @@ class LaneOpening:
             elif isinstance(beginning, LaneTail):
                 self._owner.spawn(self._open_behind(lane, node_id, beginning))
             else:
-                self._open(lane, node_id, beginning or Beginning(end.offset))
+                self._open(lane, node_id, beginning or LaneBeginning(end.offset))
 
     async def _open_behind(self, lane: SenderLane, node_id: int, tail: LaneTail) -> None:
         assert self._resume is not None
@@ -125,7 +125,7 @@ class LaneOpening:
             return
         self._open(lane, node_id, beginning)
 
-    def _open(self, lane: SenderLane, node_id: int, beginning: Beginning) -> None:
+    def _open(self, lane: SenderLane, node_id: int, beginning: LaneBeginning) -> None:
         self._backoff.reset()
         if lane.state is not LaneState.OPENING:
             return

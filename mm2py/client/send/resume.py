@@ -1,7 +1,7 @@
 """Where new lanes of copies begin: after what predecessors wrote, under the producer id that they used.
 
-Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) -> ``Beginning``, or
-a ``LaneTail`` whose records are compared with the lane's first batches -> ``Beginning``.
+Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) -> ``LaneBeginning``, or
+a ``LaneTail`` whose records are compared with the lane's first batches -> ``LaneBeginning``.
 
 A predecessor may have been killed, frozen or cut off, and a request of it may reach the log late. Its successor continues
 the sequences of the same producer id where the log shows them. So for the broker a late batch is a duplicate, or out of
@@ -44,7 +44,7 @@ MORE_S: Final = 5.0
 """How long a lane waits for more records of the source where the tail of its log has a hole."""
 
 
-class Beginning(NamedTuple):
+class LaneBeginning(NamedTuple):
     """Where a lane begins: the end of its log, and the producer whose sequences it continues, None for its own."""
 
     log_end: int
@@ -82,7 +82,7 @@ class LaneResume:
 
     async def look(
         self, node_id: int, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
-    ) -> dict[SenderLane, Beginning | LaneTail | Mm2pyError]:
+    ) -> dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError]:
         """Return, and make durable, where each lane begins; or what has to be compared first, or an error of this lane alone.
 
         Raises:
@@ -97,7 +97,7 @@ class LaneResume:
             for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
                 if kept >= 0:
                     await self._owner.announce(kept)
-        beginnings: dict[SenderLane, Beginning | LaneTail | Mm2pyError] = {}
+        beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)
             if isinstance(end, ServerError):
@@ -109,8 +109,10 @@ class LaneResume:
                 tail.is_aborted = lane.transactional and kept < 0
                 beginnings[lane] = tail
             else:
-                beginnings[lane] = Beginning(end)
-        begun = [lane for lane, beginning in beginnings.items() if isinstance(beginning, Beginning)]
+                beginnings[lane] = LaneBeginning(end)
+        begun = [
+            lane for lane, beginning in beginnings.items() if isinstance(beginning, LaneBeginning)
+        ]
         found = await asyncio.gather(*(self._beginning(lane, beginnings[lane]) for lane in begun))
         beginnings |= zip(begun, found, strict=True)
         await self._copied.begin(
@@ -123,16 +125,16 @@ class LaneResume:
         return beginnings
 
     async def _beginning(
-        self, lane: SenderLane, beginning: Beginning | LaneTail | Mm2pyError
-    ) -> Beginning | Mm2pyError:
+        self, lane: SenderLane, beginning: LaneBeginning | LaneTail | Mm2pyError
+    ) -> LaneBeginning | Mm2pyError:
         """Return a beginning with its writer, or why that is not known now: the other lanes do not wait for it."""
         end = _end_of(beginning)
         try:
-            return Beginning(end, await self._writer_before(lane, end))
+            return LaneBeginning(end, await self._writer_before(lane, end))
         except Mm2pyError as error:
             return error
 
-    async def compare(self, lane: SenderLane, tail: LaneTail) -> Beginning:
+    async def compare(self, lane: SenderLane, tail: LaneTail) -> LaneBeginning:
         """Compare a lane's first batches with the tail of its log; return where it begins after that.
 
         Raises:
@@ -164,7 +166,7 @@ class LaneResume:
             writer = await self._writer_behind(lane, tail.start)
         if writer is None:
             await self._begin_anew(lane, tail.end)
-        return Beginning(tail.end, writer)
+        return LaneBeginning(tail.end, writer)
 
     async def _compare_first(self, lane: SenderLane, tail: LaneTail) -> None:
         batch = lane.queue[0][1]
@@ -214,7 +216,7 @@ class LaneResume:
 
     # ---- producers
 
-    def _producer(self, lane: SenderLane, beginning: Beginning | LaneTail) -> int:
+    def _producer(self, lane: SenderLane, beginning: LaneBeginning | LaneTail) -> int:
         """Return the id to store for a partition; a tail may still show that the stored one continues."""
         if self.identical is Identical.OFF:
             return -1
@@ -326,8 +328,8 @@ class LaneResume:
             return await self._reads.read(tp, start)  # retention has taken what was before it
 
 
-def _end_of(beginning: Beginning | LaneTail | Mm2pyError) -> int:
+def _end_of(beginning: LaneBeginning | LaneTail | Mm2pyError) -> int:
     if isinstance(beginning, LaneTail):
         return beginning.end
-    assert isinstance(beginning, Beginning)
+    assert isinstance(beginning, LaneBeginning)
     return beginning.log_end

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from mm2py.observability.logging import HIDDEN
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, offset_entries, read_json, text_of
-from mm2py.rest.connector_names import Connector, long_name
+from mm2py.rest.connector_names import NamedConnector, long_name
 from mm2py.rest.dialect_models import (
     offsets_json,
     status_json,
@@ -20,7 +20,7 @@ from mm2py.rest.dialect_models import (
     to_info_json,
     work_json,
 )
-from mm2py.rest.parts import Call, RouteSpec, caller_of
+from mm2py.rest.parts import RestCall, RouteSpec, caller_of
 from mm2py.rest.raw_path import encoded_segment, plain_segment
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo
@@ -34,7 +34,7 @@ INITIAL_STATES: Final[Mapping[str, TargetState]] = {
 NAME: Final = "name"
 
 
-async def list_connectors(call: Call) -> Response:
+async def list_connectors(call: RestCall) -> Response:
     """``GET /connectors``, with or without ``expand``."""
     words = call.request.query_params.getlist("expand")
     listed = _all(call)
@@ -46,17 +46,19 @@ async def list_connectors(call: Call) -> Response:
     )
 
 
-def _all(call: Call) -> list[Connector]:
+def _all(call: RestCall) -> list[NamedConnector]:
     if not call.long_names:
-        return [Connector(call.herder, name, name) for name in call.herder.connectors()]
+        return [NamedConnector(call.herder, name, name) for name in call.herder.connectors()]
     return [
-        Connector(herder, name, long_name(flow, name))
+        NamedConnector(herder, name, long_name(flow, name))
         for flow, herder in call.herders.items()
         for name in herder.connectors()
     ]
 
 
-def _expanded(call: Call, connector: Connector, words: list[str]) -> dict[str, object] | None:
+def _expanded(
+    call: RestCall, connector: NamedConnector, words: list[str]
+) -> dict[str, object] | None:
     members: dict[str, object] = {}
     if "status" in words:
         try:
@@ -73,7 +75,7 @@ def _expanded(call: Call, connector: Connector, words: list[str]) -> dict[str, o
     return members
 
 
-def _info_json(call: Call, connector: Connector, info: ConnectorInfo) -> dict[str, object]:
+def _info_json(call: RestCall, connector: NamedConnector, info: ConnectorInfo) -> dict[str, object]:
     long = connector.shown_info(info)
     return to_info_json(long, shown(call, long.config))
 
@@ -88,14 +90,14 @@ def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
     return {**config, NAME: name}
 
 
-def stored_config(call: Call, name: str) -> ConnectorConfig:
+def stored_config(call: RestCall, name: str) -> ConnectorConfig:
     """Return the config of a connector as the caller names it, empty for none."""
     place = call.find(name)
     info = None if place is None else place.herder.info_now(place.own)
     return {} if place is None or info is None else place.shown_config(info.config)
 
 
-def _location(call: Call, name: str) -> dict[str, str]:
+def _location(call: RestCall, name: str) -> dict[str, str]:
     prefix = call.prefix.format_map(
         {
             key: encoded_segment(plain_segment(str(value)))
@@ -106,7 +108,7 @@ def _location(call: Call, name: str) -> dict[str, str]:
     return {"Location": f"{base}{prefix}/connectors/{encoded_segment(name)}"}
 
 
-async def create(call: Call) -> Response:
+async def create(call: RestCall) -> Response:
     """``POST /connectors``."""
     body = json_object(await read_json(call.request), "a create connector request")
     for key in body:
@@ -134,7 +136,7 @@ def _initial_state(word: str | None) -> TargetState | None:
     return state
 
 
-async def get_connector(call: Call) -> Response:
+async def get_connector(call: RestCall) -> Response:
     """``GET /connectors/{c}``."""
     connector = call.connector()
     info = await connector.herder.info(connector.own)
@@ -142,7 +144,7 @@ async def get_connector(call: Call) -> Response:
     return json_response(_info_json(call, connector, info), headers=tag)
 
 
-async def get_config(call: Call) -> Response:
+async def get_config(call: RestCall) -> Response:
     """``GET /connectors/{c}/config``."""
     connector = call.connector()
     info = await connector.herder.info(connector.own)
@@ -150,7 +152,7 @@ async def get_config(call: Call) -> Response:
     return json_response(shown(call, connector.shown_config(info.config)), headers=tag)
 
 
-async def put_config(call: Call) -> Response:
+async def put_config(call: RestCall) -> Response:
     """``PUT /connectors/{c}/config``."""
     name = call.name
     config = restored(
@@ -168,7 +170,7 @@ async def put_config(call: Call) -> Response:
     return json_response(body, headers=tag)
 
 
-async def patch_config(call: Call) -> Response:
+async def patch_config(call: RestCall) -> Response:
     """``PATCH /connectors/{c}/config``: null removes a key."""
     name = call.name
     patch = restored(call, config_map(await read_json(call.request)), stored_config(call, name))
@@ -185,7 +187,7 @@ async def patch_config(call: Call) -> Response:
     return json_response(_info_json(call, connector, info), headers=tag)
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: RestCall) -> Response:
     """``DELETE /connectors/{c}``: answered before its tasks have ended."""
     connector = call.connector()
     async with call.changing(connector):
@@ -193,7 +195,7 @@ async def delete(call: Call) -> Response:
     return empty(204)
 
 
-async def get_tasks(call: Call) -> Response:
+async def get_tasks(call: RestCall) -> Response:
     """``GET /connectors/{c}/tasks``."""
     connector = call.connector()
     configs = await connector.herder.task_configs(connector.own)
@@ -202,7 +204,7 @@ async def get_tasks(call: Call) -> Response:
     )
 
 
-def shown(call: Call, config: ConnectorConfig) -> dict[str, str | None]:
+def shown(call: RestCall, config: ConnectorConfig) -> dict[str, str | None]:
     """Return ``config`` as this caller may see it."""
     if not call.parts.dedicated and caller_of(call.request).operator:
         return dict(config)
@@ -210,7 +212,7 @@ def shown(call: Call, config: ConnectorConfig) -> dict[str, str | None]:
     return {key: _shown_text(call, key, value, typed) for key, value in config.items()}
 
 
-def _shown_text(call: Call, key: str, value: str | None, typed: frozenset[str]) -> str | None:
+def _shown_text(call: RestCall, key: str, value: str | None, typed: frozenset[str]) -> str | None:
     if not value:
         return value
     return (
@@ -218,7 +220,7 @@ def _shown_text(call: Call, key: str, value: str | None, typed: frozenset[str]) 
     )
 
 
-def _password_keys(call: Call, config: ConnectorConfig) -> frozenset[str]:
+def _password_keys(call: RestCall, config: ConnectorConfig) -> frozenset[str]:
     plugin = config.get("connector.class")
     if not plugin:
         return frozenset()
@@ -229,7 +231,9 @@ def _password_keys(call: Call, config: ConnectorConfig) -> frozenset[str]:
     return frozenset(key.name for key in definitions if key.type == "PASSWORD")
 
 
-def restored(call: Call, config: ConnectorConfig, stored: ConnectorConfig) -> dict[str, str | None]:
+def restored(
+    call: RestCall, config: ConnectorConfig, stored: ConnectorConfig
+) -> dict[str, str | None]:
     """Return ``config`` with the stored texts in place of what ``shown`` hides.
 
     Raises:
@@ -242,7 +246,7 @@ def restored(call: Call, config: ConnectorConfig, stored: ConnectorConfig) -> di
 
 
 def restored_or_refused(
-    call: Call, config: ConnectorConfig, stored: ConnectorConfig
+    call: RestCall, config: ConnectorConfig, stored: ConnectorConfig
 ) -> tuple[dict[str, str | None], dict[str, str]]:
     """Return ``restored`` without what it refuses, and that by key."""
     texts, refused = dict(config), dict[str, str]()
@@ -266,14 +270,14 @@ def restored_or_refused(
 UNKNOWN: Final = "Unknown connector {}"
 
 
-async def status(call: Call) -> Response:
+async def status(call: RestCall) -> Response:
     """``GET .../status``."""
     connector = call.connector("No status found for connector {}")
     state = connector.shown_state(connector.herder.status(connector.own))
     return json_response(status_json(state, call.parts.mask))
 
 
-async def task_status(call: Call) -> Response:
+async def task_status(call: RestCall) -> Response:
     """``GET .../tasks/{n}/status``."""
     number = call.task
     connector = call.connector(f"No status found for task {{}}-{number}")
@@ -281,14 +285,14 @@ async def task_status(call: Call) -> Response:
     return json_response({"id": number, **work_json(work, call.parts.mask)})
 
 
-async def topics(call: Call) -> Response:
+async def topics(call: RestCall) -> Response:
     """``GET .../topics``: empty for a connector that does not exist."""
     place = call.find(call.name)
     names = () if place is None else place.herder.topics(place.own)
     return json_response({call.name: {"topics": list(names)}})
 
 
-async def reset_topics(call: Call) -> Response:
+async def reset_topics(call: RestCall) -> Response:
     """``PUT .../topics/reset``."""
     place = call.find(call.name)
     if place is not None:
@@ -296,28 +300,28 @@ async def reset_topics(call: Call) -> Response:
     return empty(202)
 
 
-async def pause(call: Call) -> Response:
+async def pause(call: RestCall) -> Response:
     """``PUT .../pause``."""
     connector = call.connector(UNKNOWN)
     await connector.herder.pause(connector.own, actor=call.actor)
     return empty(202)
 
 
-async def resume(call: Call) -> Response:
+async def resume(call: RestCall) -> Response:
     """``PUT .../resume``."""
     connector = call.connector(UNKNOWN)
     await connector.herder.resume(connector.own, actor=call.actor)
     return empty(202)
 
 
-async def stop(call: Call) -> Response:
+async def stop(call: RestCall) -> Response:
     """``PUT .../stop``."""
     connector = call.connector(UNKNOWN)
     await connector.herder.stop_connector(connector.own, actor=call.actor)
     return empty(204)
 
 
-async def restart(call: Call) -> Response:
+async def restart(call: RestCall) -> Response:
     """``POST .../restart``: without a flag the instance alone, else what the flags select."""
     only_failed, include_tasks = call.flag("onlyFailed"), call.flag("includeTasks")
     connector = call.connector(UNKNOWN)
@@ -330,7 +334,7 @@ async def restart(call: Call) -> Response:
     return json_response(status_json(connector.shown_state(state), call.parts.mask), 202)
 
 
-async def restart_task(call: Call) -> Response:
+async def restart_task(call: RestCall) -> Response:
     """``POST .../tasks/{n}/restart``."""
     number = call.task
     connector = call.connector(UNKNOWN)
@@ -338,20 +342,20 @@ async def restart_task(call: Call) -> Response:
     return empty(204)
 
 
-async def get_offsets(call: Call) -> Response:
+async def get_offsets(call: RestCall) -> Response:
     """``GET .../offsets``."""
     connector = call.connector()
     return json_response(offsets_json(await connector.herder.offsets(connector.own)))
 
 
-async def alter_offsets(call: Call) -> Response:
+async def alter_offsets(call: RestCall) -> Response:
     """``PATCH .../offsets``: only the named partitions change."""
     entries = offset_entries(await read_json(call.request, numbers_as_written=False))
     connector = call.connector()
     return json_response({"message": await connector.herder.alter_offsets(connector.own, entries)})
 
 
-async def reset_offsets(call: Call) -> Response:
+async def reset_offsets(call: RestCall) -> Response:
     """``DELETE .../offsets``."""
     connector = call.connector()
     return json_response({"message": await connector.herder.reset_offsets(connector.own)})

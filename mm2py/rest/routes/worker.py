@@ -17,7 +17,7 @@ from mm2py.observability.loggers import UnknownLevelError
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, read_json, text_of
 from mm2py.rest.dialect_models import infos_json, key_json, plugin_json
-from mm2py.rest.parts import Call, RouteSpec
+from mm2py.rest.parts import RestCall, RouteSpec
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.routes.connectors import restored_or_refused, stored_config
 from mm2py.runtime.errors import BadRequestError, NotFoundError
@@ -29,7 +29,7 @@ HEALTH_STATUS: Final[Mapping[str, int]] = {"healthy": 200, "starting": 503, "unh
 SEVERITY: Final = tuple(HEALTH_STATUS)
 
 
-async def root(call: Call) -> Response:
+async def root(call: RestCall) -> Response:
     """``GET /``."""
     return json_response(
         {
@@ -40,7 +40,7 @@ async def root(call: Call) -> Response:
     )
 
 
-async def health(call: Call) -> Response:
+async def health(call: RestCall) -> Response:
     """``GET /health``."""
     asked = _decisive(call)
     healths = await asyncio.gather(*(herder.health() for herder in asked.values()))
@@ -49,17 +49,17 @@ async def health(call: Call) -> Response:
     return json_response(body, HEALTH_STATUS[worst.status])
 
 
-def _asked(call: Call) -> Sequence[Herder]:
+def _asked(call: RestCall) -> Sequence[Herder]:
     return list(call.herders.values()) if call.long_names else [call.herder]
 
 
-def _decisive(call: Call) -> Mapping[FlowName | None, Herder]:
+def _decisive(call: RestCall) -> Mapping[FlowName | None, Herder]:
     """Return the herders that decide, where no single flow was asked for."""
     return decisive(call.herders) if call.long_names else {call.herder.flow: call.herder}
 
 
 def _worst(
-    call: Call, asked: Mapping[FlowName | None, Herder], healths: Sequence[Health]
+    call: RestCall, asked: Mapping[FlowName | None, Herder], healths: Sequence[Health]
 ) -> Health:
     if not healths:
         return Health("starting", "Worker is still starting up.")
@@ -74,11 +74,11 @@ def _worst(
     return Health(worst, " ".join(texts))
 
 
-def _plugin(call: Call) -> str:
+def _plugin(call: RestCall) -> str:
     return plain_segment(str(call.request.path_params["plugin"]))
 
 
-async def list_plugins(call: Call) -> Response:
+async def list_plugins(call: RestCall) -> Response:
     """``GET /connector-plugins``: connectors only by default."""
     asked = call.request.query_params.getlist("connectorsOnly")
     connectors_only = not asked or call.flag("connectorsOnly")
@@ -86,7 +86,7 @@ async def list_plugins(call: Call) -> Response:
     return json_response([plugin_json(plugin) for plugin in plugins])
 
 
-async def definitions(call: Call) -> Response:
+async def definitions(call: RestCall) -> Response:
     """``GET /connector-plugins/{plugin}/config``."""
     plugin = _plugin(call)
     keys = call.parts.catalog.definitions(plugin)
@@ -96,7 +96,7 @@ async def definitions(call: Call) -> Response:
     return json_response([key_json(key) for key in keys])
 
 
-def _check_version(call: Call, plugin: str, wanted: str) -> None:
+def _check_version(call: RestCall, plugin: str, wanted: str) -> None:
     there = {
         it.version
         for it in call.parts.catalog.plugins(connectors_only=False)
@@ -112,7 +112,7 @@ def _short_names(java_class: str) -> set[str]:
     return {simple, simple.removesuffix("Connector")}
 
 
-async def validate(call: Call) -> Response:
+async def validate(call: RestCall) -> Response:
     """``PUT /connector-plugins/{plugin}/config/validate``: 200 also where there are errors."""
     plugin = _plugin(call)
     given = config_map(await read_json(call.request))
@@ -149,7 +149,7 @@ def _with_refusals(infos: ConfigInfos, refused: Mapping[str, str]) -> ConfigInfo
 LEVELS: Final = frozenset({"OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL"})
 
 
-def _namespace(call: Call) -> str:
+def _namespace(call: RestCall) -> str:
     return plain_segment(str(call.request.path_params["logger"]))
 
 
@@ -157,13 +157,13 @@ def _level_json(level: tuple[str, int | None]) -> dict[str, object]:
     return {"level": level[0], "last_modified": level[1]}
 
 
-async def list_loggers(call: Call) -> Response:
+async def list_loggers(call: RestCall) -> Response:
     """``GET /admin/loggers``, sorted by name."""
     levels = call.parts.loggers.all()
     return json_response({name: _level_json(level) for name, level in sorted(levels.items())})
 
 
-async def get_logger(call: Call) -> Response:
+async def get_logger(call: RestCall) -> Response:
     """``GET /admin/loggers/{l}``."""
     name = _namespace(call)
     level = call.parts.loggers.get(name)
@@ -172,7 +172,7 @@ async def get_logger(call: Call) -> Response:
     return json_response(_level_json(level))
 
 
-async def set_level(call: Call) -> Response:
+async def set_level(call: RestCall) -> Response:
     """``PUT /admin/loggers/{l}``; a bad level is a 404, as in Connect."""
     body = json_object(await read_json(call.request), "a log level request")
     level = text_of(body.get("level"), "level")
@@ -191,7 +191,7 @@ def _known(level: str) -> str:
     return level.upper()
 
 
-async def _set_level(call: Call, level: str, *, everywhere: bool) -> Response:
+async def _set_level(call: RestCall, level: str, *, everywhere: bool) -> Response:
     if everywhere:
         for herder in call.herders.values():
             await herder.set_logger_level(_namespace(call), level)

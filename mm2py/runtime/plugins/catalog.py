@@ -17,7 +17,7 @@ from mm2py.config.connect_definitions import (
     described,
     own_keys,
 )
-from mm2py.config.definitions import ConfigModel, Option, options_of
+from mm2py.config.definitions import Option, options_of
 from mm2py.config.framework import CONVERTER_CONFIGS, CONVERTERS, HEADER_CONVERTERS
 from mm2py.errors import ConfigError
 from mm2py.runtime.errors import BadRequestError, NotFoundError
@@ -159,12 +159,6 @@ def plugin_type(factory: ConnectorFactory) -> str:
     return kind if isinstance(kind, str) else "source"
 
 
-def config_model(factory: ConnectorFactory) -> type[ConfigModel] | None:
-    """Return the model of a connector's options, None where it declares none."""
-    model: object = getattr(factory, "config_model", None)
-    return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
-
-
 def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
     """Return what a config of this connector is checked for: Connect's keys, then its own.
 
@@ -177,7 +171,7 @@ def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
 
 def _listed(factory: ConnectorFactory) -> Sequence[Option]:
     """Return its own keys, then those of Connect that it does not define again, as Connect lists them."""
-    model, own = config_model(factory), _own(factory)
+    model, own = model_of(factory), _own(factory)
     if model is not None and "name" in options_of(model):
         # As Java's mirror connectors, which define the common keys again in front of theirs.
         own = (*COMMON_KEYS, *own)
@@ -187,7 +181,7 @@ def _listed(factory: ConnectorFactory) -> Sequence[Option]:
 
 
 def _own(factory: ConnectorFactory) -> Sequence[Option]:
-    model = config_model(factory)
+    model = model_of(factory)
     return () if model is None else own_keys(model)
 
 

@@ -33,12 +33,11 @@ from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.errors import BadRequestError
 from mm2py.runtime.plugins.catalog import (
     checked_keys,
-    config_model,
     plugin_type,
     version_problem,
 )
 from mm2py.runtime.plugins.plugins import Plugins
-from mm2py.runtime.plugins.transforms.chain import KINDS
+from mm2py.runtime.plugins.transforms.chain import KINDS, model_of
 from mm2py.runtime.plugins.transforms.keys import plugin_entries
 
 _ENDING: Final = "Connector"
@@ -192,7 +191,7 @@ class ConfigValidator:
     ) -> None:
         if found.count():
             return
-        model = config_model(factory)
+        model = model_of(factory)
         problems = [] if model is None else model.cross_check(texts)
         if worker is not None and not problems:
             problems = contradictions(texts, worker)
@@ -292,7 +291,7 @@ def _check_sink(
     """Check the keys of sinks: topics and the consumer group."""
     if plugin_type(factory) != "sink":
         return
-    model = config_model(factory)
+    model = model_of(factory)
     if model is None or "topics" not in options_of(model):
         for name, text in topic_problems(texts):
             findings.add(name, invalid(name, texts.get(name), text))
@@ -307,7 +306,7 @@ def _check_support(
     """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong replaces it."""
     if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in findings.values:
         return
-    model = config_model(factory)
+    model = model_of(factory)
     own = [] if model is None else model.cross_check(texts)
     for problem in (it for it in own if it.name == _SUPPORT):
         findings.refuse(problem)

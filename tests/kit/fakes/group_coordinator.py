@@ -20,7 +20,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.groups import (
     DescribedGroup,
-    GroupMember,
+    DescribedMember,
     GroupProtocol,
     JoinedMember,
     JoinResult,
@@ -300,7 +300,7 @@ class MemoryCoordinator:
         group = self.group
         name = group.protocol if group.state == "Stable" else ""
         members = tuple(
-            GroupMember(who, m.client, "/h", b"", b"") for who, m in group.members.items()
+            DescribedMember(who, m.client, "/h", b"", b"") for who, m in group.members.items()
         )
         return DescribedGroup("g", NONE, "", group.state, "connect", name, members)
 

@@ -28,7 +28,7 @@ from mm2py.protocol.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from mm2py.protocol.records import Record, decode_batches
+from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import COMMIT, marker
@@ -191,6 +191,28 @@ async def test_a_topic_that_was_created_again_is_read_from_its_beginning() -> No
         assert values(await read(reader)) == [b"c"]
 
 
+async def test_a_log_that_was_cut_is_handed_on_again_as_a_whole_where_the_newest_of_a_key_counts() -> (
+    None
+):
+    """A follower of jobs would copy what a lane copies, by what counted before."""
+    rows = ("job", "one"), ("lease", "a"), ("job", "two"), ("job", "three")
+    async with (
+        FakeBroker(topics={"log": 2}) as broker,
+        connected_to(broker, alias="x") as cluster,
+    ):
+        for key, value in rows:
+            record = NewRecord(key.encode(), value.encode(), timestamp=1)
+            broker.append(TP, bytes(encode_batch([record])))
+        reader = LogReader(cluster, "log", clock=SYSTEM_CLOCK, folds=True)
+        assert values(await read(reader)) == [b"one", b"a", b"two", b"three"]
+        log = broker.partition(TP)
+        log.batches.pop()  # an unclean election
+        log.end -= 1
+        assert values(await read(reader)) == [b"a", b"two"]
+        broker.append(TP, bytes(encode_batch([NewRecord(None, b"c"), NewRecord(None, b"d")])))
+        assert values(await read(reader)) == [b"c", b"d"]
+
+
 class Bench:
     def __init__(self, broker: FakeBroker, cluster: Cluster) -> None:
         self.clock = LateClock()
@@ -314,6 +336,38 @@ async def test_a_log_that_starts_at_its_end_hands_on_new_records_of_chosen_parti
             broker.append(TopicPartition("log", 2), batch("newer"))
             await eventually(lambda: {b"new", b"newer"} <= set(seen))
         assert (count, sorted(it or b"" for it in seen)) == (3, [b"new", b"newer"])
+
+
+async def test_a_log_that_is_cut_twice_is_handed_on_when_its_new_end_is_reached() -> None:
+    async with (
+        FakeBroker(topics={"log": 1}) as broker,
+        connected_to(broker, alias="x", request_timeout_ms=1_500) as cluster,
+    ):
+        for value in "abcdef":
+            broker.append(TP, batch(value))
+        reader, seen = LogReader(cluster, "log", clock=LateClock(), folds=True), [b""]
+        cuts = [4, 2]
+
+        def handle(_partition: int, record: Record) -> None:
+            seen.append(record.value or b"")
+
+        def cut() -> None:
+            log = broker.partition(TP)
+            log.end = cuts.pop(0)
+            del log.batches[log.end :]
+
+        await reader.read_to_end(handle)
+        reset = reader._reset  # pyright: ignore[reportPrivateUsage]  # between its end and its first Fetch
+
+        async def cut_after(tp: TopicPartition) -> None:
+            await reset(tp)
+            if cuts:
+                cut()
+
+        reader._reset = cut_after  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
+        cut()
+        async with running(reader.tail(handle)):
+            await eventually(lambda: seen[7:] == [b"b"])
 
 
 async def test_a_topic_that_was_created_again_is_followed_from_its_beginning(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.app import app
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_strimzi import mirror_maker_2_file, operator_flows
-from mm2py_migrate.written_file import Translation
+from mm2py_migrate.written_file import TranslatedFile
 
 OLD: Final = """
 apiVersion: kafka.strimzi.io/v1beta2
@@ -107,11 +107,11 @@ OAUTH: Final = """
 """
 
 
-def imported(text: str, secrets: str = "/secrets") -> Translation:
+def imported(text: str, secrets: str = "/secrets") -> TranslatedFile:
     return mirror_maker_2_file(yaml.safe_load(text), secrets=secrets)
 
 
-def values_of(found: Translation) -> dict[str, str]:
+def values_of(found: TranslatedFile) -> dict[str, str]:
     return dict(parse(found.text.encode("latin-1")).values)
 
 

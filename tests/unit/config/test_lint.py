@@ -9,7 +9,7 @@ import pytest
 from mm2py.config.catalog import Catalog
 from mm2py.config.definitions import parse_config
 from mm2py.config.derivation import Layout, Value
-from mm2py.config.findings import Finding, Severity
+from mm2py.config.findings import LintFinding, Severity
 from mm2py.config.jaas import parse_jaas
 from mm2py.config.lint import findings_of, lint, load_checked
 from mm2py.config.lint_keys import property_problem
@@ -38,7 +38,7 @@ class Say:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def all(self, line: str) -> list[Finding]:
+    def all(self, line: str) -> list[LintFinding]:
         self.path.write_bytes((HEAD + line + "\n").encode())
         return lint(self.path, CONNECTORS, environ={})
 

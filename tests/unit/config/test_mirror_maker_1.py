@@ -13,7 +13,7 @@ from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
 from mm2py_migrate.mirror_maker_1.options import consumer_file, producer_file, topic_choice
-from mm2py_migrate.written_file import Translation
+from mm2py_migrate.written_file import TranslatedFile
 
 
 def written(folder: Path, text: str) -> str:
@@ -143,7 +143,7 @@ PRODUCER = "bootstrap.servers=b:9092\n"
 
 def translated(
     folder: Path, consumer: str = CONSUMER, producer: str = PRODUCER, **options: Any
-) -> Translation:
+) -> TranslatedFile:
     files = folder / "consumer.properties", folder / "producer.properties"
     for file, text in zip(files, (consumer, producer), strict=True):
         file.write_text(text)
@@ -158,7 +158,7 @@ def translated(
     return mirror_maker_2_file(command, "A", "B")
 
 
-def values_of(found: Translation) -> dict[str, str]:
+def values_of(found: TranslatedFile) -> dict[str, str]:
     return dict(parse(found.text.encode("latin-1")).values)
 
 

@@ -9,14 +9,19 @@ from mm2py.api.context import WaitingPartition
 from mm2py.api.records import SinkRecord
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.errors import ConnectionFailedError, FatalError, FatalServerError, RetriableError
-from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, UNKNOWN_MEMBER_ID, server_error
+from mm2py.protocol.error_codes import (
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_MEMBER_ID,
+    server_error,
+)
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_sink import MirrorSinkConnector
 from mm2py_connectors.mirror_sink_task import MirrorSinkTask
-from mm2py_connectors.record_sender import Idle, Refused, Sent
+from mm2py_connectors.record_sender import Idle, Refused, SentRecord
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.mirror_fakes import Region, flow_config
 
@@ -106,7 +111,7 @@ class Target:
 
     def __init__(self) -> None:
         self.room, self.away = 100, False
-        self.sent: list[Sent] = []
+        self.sent: list[SentRecord] = []
         self.refusals: dict[int, str] = {}
         self.refused: Refused = lambda _sent, _text: None
         self.closed = False
@@ -119,7 +124,7 @@ class Target:
         self.refused = refused
         return self
 
-    def send(self, sent: Sent, idle: Idle, /) -> None:
+    def send(self, sent: SentRecord, idle: Idle, /) -> None:
         if len(self.sent) >= self.room:
             raise RetriableError("full")
         self.sent.append(sent)
@@ -375,6 +380,22 @@ async def test_a_new_partition_of_a_topic_that_is_copied_does_not_hold_it_back()
     have_members(region, T1)
     async with starting(region, "offset:55") as (connector, _):
         assert topics_of(connector) == "t1"
+
+
+async def test_a_topic_whose_copy_may_not_grow_waits_and_the_others_are_read() -> None:
+    region = Region({"t1": 1, "t2": 1})
+    async with running(region, **{"refresh.topics.interval.seconds": "5"}) as (connector, context):
+        assert topics_of(connector) == "t1,t2"
+        region.target.refuse["A.t1"] = server_error(TOPIC_AUTHORIZATION_FAILED)
+        region.source.topics["t1"] = 2
+        await next_look(context)
+        assert topics_of(connector) == "t2", "a record of the new partition would stop its task"
+        assert connector.waiting().keys() == connector.backlog().keys() == {T0, T1}
+        assert "the copy lacks partitions" in connector.waiting()[T0]
+        region.target.refuse.clear()
+        await next_look(context)
+        assert (topics_of(connector), connector.waiting()) == ("t1,t2", {})
+        assert context.reconfigurations == 2
 
 
 @pytest.mark.parametrize(("reset", "waits"), [("latest", False), ("earliest", True)])

@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException,
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py_connectors import record_sender
-from mm2py_connectors.record_sender import RecordSender, Sent, check_kerberos
+from mm2py_connectors.record_sender import RecordSender, SentRecord, check_kerberos
 
 GONE, KEPT = ("t", 0), ("t", 1)
 TOO_LARGE: Final = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
@@ -152,13 +152,13 @@ def never() -> None:
     """A stream that waits for the target."""
 
 
-def accept(_sent: Sent, _text: str) -> None:
+def accept(_sent: SentRecord, _text: str) -> None:
     """A refused record is dropped by request."""
 
 
-def sent(partition: tuple[str, int], offset: int, value: bytes = b"") -> Sent:
+def sent(partition: tuple[str, int], offset: int, value: bytes = b"") -> SentRecord:
     text = value or b"%d:%d" % (partition[1], offset)
-    return Sent((*partition, offset), OutgoingRecord("t", None, text, (), None, None))
+    return SentRecord((*partition, offset), OutgoingRecord("t", None, text, (), None, None))
 
 
 def once(call: Callable[[], None]) -> Callable[[], None]:
@@ -168,7 +168,7 @@ def once(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def test_a_record_that_was_read_again_is_refused_as_any_other(cluster: Cluster) -> None:
-    refused: list[Sent] = []
+    refused: list[SentRecord] = []
     sender = RecordSender({}, lambda it, _text: refused.append(it))
     cluster.answers = False
     sender.send(sent(GONE, 1), never)
@@ -291,7 +291,7 @@ def test_records_of_a_topic_that_was_created_again_go_behind_those_of_the_former
 def test_records_behind_a_refusal_that_failed_are_sent_again(cluster: Cluster) -> None:
     refused: list[int] = []
 
-    def failing_once(it: Sent, _text: str) -> None:
+    def failing_once(it: SentRecord, _text: str) -> None:
         refused.append(it.place[2])
         if len(refused) == 1:
             raise RuntimeError("the dead letter queue cannot be opened")
@@ -355,7 +355,7 @@ def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next
 def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another(
     cluster: Cluster,
 ) -> None:
-    refused: list[Sent] = []
+    refused: list[SentRecord] = []
     sender = RecordSender({}, lambda it, _text: refused.append(it))
     # The first producer, and the one that sends alone.
     cluster.failures, cluster.fails = [TOO_LARGE, FORGOTTEN], 2

@@ -20,11 +20,11 @@ from mm2py.mirror.failovers import (
     HANGS_MS,
     Failover,
     FailoverKind,
+    LogPlace,
     OpenTransaction,
     Step,
     Tail,
 )
-from mm2py.mirror.failovers import Place as FailoverPlace
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
@@ -37,8 +37,8 @@ from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
-from mm2py_jobs.failover.driver import Progress
-from mm2py_jobs.failover.flows import FlowNow, RestFlows, flow_now, stop_record
+from mm2py_jobs.failover.driver import DriverProgress
+from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_record
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
@@ -62,7 +62,7 @@ from mm2py_jobs.failover.survey import (
 )
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
-from mm2py_jobs.open_flow import FlowNow as OpenFlowNow
+from mm2py_jobs.open_flow import FlowNow
 from mm2py_workers.answers import Row
 from tests.unit.rest.job_fakes import PLAN
 
@@ -398,7 +398,7 @@ HELD: Final = "HELD: committed records wait"
 def test_only_what_nothing_copies_stays_behind_and_the_rest_is_ordinary_lag(
     now: dict[str, Any], stuck: dict[int, str] | None, *, waits: bool, stays: bool
 ) -> None:
-    flow = replace(FlowNow(state="RUNNING", enabled=True, tasks=1), **now)
+    flow = replace(FlowAnswer(state="RUNNING", enabled=True, tasks=1), **now)
     causes = None if stuck is None else {TopicPartition("pay", n): it for n, it in stuck.items()}
     tail = Tail(topic="pay", partition=0, start=3, end=9)
     assert stays_behind(tail, flow, causes, waits=waits) is stays
@@ -427,8 +427,8 @@ class Rehearsed:
     async def fence_plan(self) -> FencePlan:
         return FencePlan((), "")
 
-    async def progress(self) -> Progress:
-        return Progress({ONE: 5}, {ONE: 5}, {ONE: 5})
+    async def progress(self) -> DriverProgress:
+        return DriverProgress({ONE: 5}, {ONE: 5}, {ONE: 5})
 
     async def nothing(self, *_: object, **__: object) -> Sequence[Any]:
         return ()
@@ -606,7 +606,7 @@ async def test_a_flow_back_that_copies_is_left_alone_and_any_other_begins_where_
 ) -> None:
     api = BackApi(state, copied)
     clusters = cast("FailoverClusters", BeginsBack(api.done))
-    start = FailoverPlace(topic="orders", partition=0, offset=10)
+    start = LogPlace(topic="orders", partition=0, offset=10)
     await FailoverSides(clusters, RestFlows(api)).start_reverse([start])
     assert api.done == done
 
@@ -654,7 +654,7 @@ async def test_a_stop_is_known_by_its_record(
 
 
 def moved_back(step: Step, end: int = 200, stopped_at: int = 7) -> Failover:
-    place = FailoverPlace(topic="orders", partition=0, offset=end)
+    place = LogPlace(topic="orders", partition=0, offset=end)
     return Failover(
         id="1",
         flow="B->A",
@@ -770,8 +770,8 @@ class NothingBack:
 async def test_a_group_skips_no_record_of_a_partition_that_the_flow_back_has_not_begun(
     monkeypatch: pytest.MonkeyPatch, config: dict[str, str] | None, read_back: int, place: int
 ) -> None:
-    async def in_force(*_: object) -> OpenFlowNow:
-        return OpenFlowNow(config)
+    async def in_force(*_: object) -> FlowNow:
+        return FlowNow(config)
 
     async def own_records(
         _clusters: object, back_at: dict[TopicPartition, int]

@@ -10,7 +10,7 @@ import pytest
 from mm2py.api.task import Run
 from mm2py.errors import ConfigError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
-from mm2py.mirror.heartbeats import Heartbeat, encode_heartbeat
+from mm2py.mirror.heartbeats import encode_heartbeat
 from mm2py.mirror.offset_checks import (
     Positions,
     check_heartbeat_offsets,
@@ -93,7 +93,7 @@ def test_records_have_javas_bytes(
 
 def test_a_heartbeat_has_javas_bytes() -> None:
     key, value = bytes.fromhex("00 01 41 00 01 42"), bytes.fromhex("00 00 00 00 01 8b cf e5 68 00")
-    assert encode_heartbeat(Heartbeat("A", "B", 1700000000000)) == (key, value)
+    assert encode_heartbeat("A", "B", 1700000000000) == (key, value)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from mm2py.mirror.failovers import (
     FailoverKind,
     Fence,
     GroupMove,
-    Place,
+    LogPlace,
     Rule,
     Step,
     StepTime,
@@ -275,10 +275,10 @@ FAILOVER = Failover(
     kind=FailoverKind.FAILBACK,
     step=Step.TAIL,
     run=3,
-    ends=(Place(topic="orders", partition=1, offset=7),),
+    ends=(LogPlace(topic="orders", partition=1, offset=7),),
     groups=(GroupMove(group="g", moved=1, left=("why",)),),
     tail=(Tail(topic="orders", partition=1, start=2, end=7, records=5),),
-    starts=(Place(topic="orders", partition=1, offset=9),),
+    starts=(LogPlace(topic="orders", partition=1, offset=9),),
 )
 
 
@@ -394,7 +394,7 @@ def test_a_driver_that_wrote_no_cause_is_shown_with_what_its_worker_noted() -> N
 def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
     name = "team-{}.of-some-service.with-a-long-name-v1"
     places = tuple(
-        Place(topic=name.format(topic), partition=number, offset=10**9 + topic)
+        LogPlace(topic=name.format(topic), partition=number, offset=10**9 + topic)
         for topic in range(2_000)
         for number in range(3)
     )

@@ -27,9 +27,9 @@ from mm2py.protocol.groups import (
     CoordinatorResult,
     CoordinatorType,
     DescribedGroup,
+    DescribedMember,
     FetchedOffset,
     FetchedOffsets,
-    GroupMember,
     GroupProtocol,
     JoinedMember,
     JoinResult,
@@ -150,7 +150,7 @@ def test_groups_are_described(version: int) -> None:
     assert found == (
         DescribedGroup(
             "grp", 0, "", "Stable", "consumer", "range",
-            (GroupMember("m", "c", "/h", b"x", b"y"),),
+            (DescribedMember("m", "c", "/h", b"x", b"y"),),
         ),
     )  # fmt: skip
     request = asked(call, adm.DescribeGroupsRequest, version)

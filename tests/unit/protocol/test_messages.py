@@ -60,9 +60,9 @@ from mm2py.protocol.topics import (
     CreatedTopic,
     EpochEnd,
     EpochQuery,
-    ListedOffset,
     NamedError,
     NewTopic,
+    OffsetAnswer,
     OffsetQuery,
     PartitionMetadata,
     PartitionOutcome,
@@ -179,7 +179,7 @@ def test_list_offsets_groups_by_topic_and_is_read(version: int) -> None:
     )
     answer = con.ListOffsetsResponse(topics=[kind(name="b", partitions=[part])])
     epoch = 3 if version >= 4 else -1
-    assert answered(call, answer, version) == (ListedOffset("b", 1, 0, 5, 77, epoch),)
+    assert answered(call, answer, version) == (OffsetAnswer("b", 1, 0, 5, 77, epoch),)
 
 
 def test_list_offsets_needs_newer_versions_for_newer_questions() -> None:

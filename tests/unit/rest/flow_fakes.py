@@ -19,7 +19,7 @@ from mm2py.errors import RetriableError
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode
-from mm2py.flows.service import FlowParts, FlowService
+from mm2py.flows.service import FlowService, FlowServiceParts
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
 from mm2py.protocol.records import Record
@@ -332,8 +332,8 @@ class Rig:
         return self.nodes[name]
 
     @property
-    def flow_parts(self) -> FlowParts:
-        return FlowParts(
+    def flow_parts(self) -> FlowServiceParts:
+        return FlowServiceParts(
             fleet=self,
             validator=self.validator,
             mask=SecretMask(["canary-value"]),

@@ -20,7 +20,7 @@ from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
-from mm2py.flows.service import FlowParts, FlowService
+from mm2py.flows.service import FlowService, FlowServiceParts
 from mm2py.observability.metrics import FlowSample, NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
@@ -195,7 +195,7 @@ class PaperWorker:
         if overrides is not None:
             fleet = _Fleet(FlowNode(self.herder, overrides, _Itself(self.herder)), elsewhere or {})
             overrides.guarded_by(fleet.guard(FLOW))
-            flows = FlowParts(
+            flows = FlowServiceParts(
                 fleet=fleet,
                 validator=validator,
                 mask=node.parts.node.mask,

@@ -24,7 +24,7 @@ from mm2py.errors import ConfigError
 from mm2py.rest.answers import json_response
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.connections import ConnectionGuard, GuardedProtocol, GuardedSocket, connection_limit
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.listener_tls import peer_context, server_context, trusts_itself
 from mm2py.rest.listening import Listener, bind
@@ -184,7 +184,7 @@ async def test_a_port_is_known_before_it_is_served_and_whoever_asks_early_waits(
 
 async def asked(server_tls: ListenerTls, client: ssl.SSLContext, requests: int = 1) -> str:
     """Serve with certificates that count, ask over one connection, return status and body."""
-    credentials = Credentials({}, {}, certificates=True, read_only=["viewer"])
+    credentials = RestCredentials({}, {}, certificates=True, read_only=["viewer"])
     gate = Gate(echo, credentials, GateRules(max_body_bytes=100))
     listener = Listener(LOCAL, 0, server_context(server_tls))
     async with serving(gate, listener) as ((url,), _), http_client(client) as http:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.app import own_app, public_app
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.page import HEADERS, PAGE_HEADER, POLICY, page_files
 from mm2py.rest.security import ACCESS_HEADER, USER_HEADER, gate_for
 from mm2py.types import State
@@ -136,13 +136,13 @@ def test_a_client_that_does_not_ask_for_html_gets_what_connect_sends(
 # -- who may see it
 
 
-def gated(rig: Rig, credentials: Credentials) -> ASGIApp:
+def gated(rig: Rig, credentials: RestCredentials) -> ASGIApp:
     settings = RestSettings.of_worker({"rest.insecure": "true"})
     return public_app(replace(rig.parts, gate=gate_for(settings, credentials)))
 
 
 def test_a_browser_is_asked_for_a_password_and_a_connect_client_is_not(rig: Rig) -> None:
-    app = gated(rig, Credentials({"ann": "canary-pw"}, {}))
+    app = gated(rig, RestCredentials({"ann": "canary-pw"}, {}))
     for target, headers in (
         ("/ui/", {}),
         ("/ui/app.js", {}),
@@ -159,7 +159,7 @@ def test_a_browser_is_asked_for_a_password_and_a_connect_client_is_not(rig: Rig)
 
 
 def test_the_page_is_told_who_asks_and_whether_he_may_change_something(rig: Rig) -> None:
-    app = gated(rig, Credentials({"änn": "pw", "bob": "pw"}, {}, read_only=["bob"]))
+    app = gated(rig, RestCredentials({"änn": "pw", "bob": "pw"}, {}, read_only=["bob"]))
     for name, shown, access in (("änn", "%C3%A4nn", "change"), ("bob", "bob", "read")):
         login = b64encode(f"{name}:pw".encode()).decode()
         headers = {"Authorization": f"Basic {login}", PAGE_HEADER: "1"}
@@ -170,7 +170,7 @@ def test_the_page_is_told_who_asks_and_whether_he_may_change_something(rig: Rig)
 
 
 def test_where_no_password_admits_a_caller_none_is_asked_for(rig: Rig) -> None:
-    app = gated(rig, Credentials({}, {"robot": "canary-token"}))
+    app = gated(rig, RestCredentials({}, {"robot": "canary-token"}))
     reply = ask(app, "GET", "/ui/")
     assert reply.status == 401
     assert "www-authenticate" not in reply.headers
@@ -179,7 +179,7 @@ def test_where_no_password_admits_a_caller_none_is_asked_for(rig: Rig) -> None:
 
 
 def test_a_name_that_leads_elsewhere_gets_no_page(rig: Rig) -> None:
-    gate = gate_for(RestSettings.of_worker({}), Credentials({}, {}))
+    gate = gate_for(RestSettings.of_worker({}), RestCredentials({}, {}))
     app = public_app(replace(rig.parts, gate=gate))
     assert ask(app, "GET", "/ui/", headers={"Host": "evil.example"}).status == 403
     assert ask(app, "GET", "/ui/", headers={"Host": "localhost:8083"}).status == 200

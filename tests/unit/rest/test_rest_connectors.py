@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from mm2py.config.rest_settings import RestSettings
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.rest.app import internal_app, public_app
-from mm2py.rest.credentials import Credentials
+from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.security import gate_for
 from mm2py.runtime.errors import ForwardError, NotFoundError, RebalanceExpectedError
@@ -395,7 +395,7 @@ def test_a_worker_lives_whatever_its_flows_do_and_is_ready_once_all_take_part(
 def test_probes_need_no_password_and_everything_else_does(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("ann=canary-ann\n")
     settings = RestSettings.of_worker({"rest.basic.auth.file": str(tmp_path / "users")})
-    app = public_app(replace(parts_of(), gate=gate_for(settings, Credentials.read(settings))))
+    app = public_app(replace(parts_of(), gate=gate_for(settings, RestCredentials.read(settings))))
     for path in ("/livez", "/readyz"):
         assert ask(app, "GET", path).status == 200
         assert ask(app, "POST", path).status == 401

@@ -16,7 +16,7 @@ from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import RestSettings
 from mm2py.errors import ConfigError
 from mm2py.rest.app import DIALECT, public_app
-from mm2py.rest.credentials import Caller, Credentials
+from mm2py.rest.credentials import Caller, RestCredentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.security import LOGIN_TRIES, MOST_LOGINS, Gate, GateRules, gate_for
 from mm2py.runtime.herder.herder import Herder
@@ -27,10 +27,10 @@ from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, echo, flow, pa
 from tests.unit.rest.rest_fakes import ask as ask_app
 
 RULES = GateRules(max_body_bytes=100)
-USERS = Credentials(
+USERS = RestCredentials(
     {"ann": "canary-pa:ss", "bob": "b"}, {"robot": "canary-token"}, read_only=["bob"]
 )
-NOBODY = Credentials({}, {})
+NOBODY = RestCredentials({}, {})
 FORBIDDEN = {"error_code": 401, "message": "User cannot access the resource."}
 
 
@@ -137,7 +137,7 @@ def served(app: ASGIApp, scope: Scope, *messages: Message) -> list[Message]:
 
 
 def test_a_verified_certificate_names_the_caller_where_certificates_count() -> None:
-    by_name = Credentials({}, {}, certificates=True, read_only=["viewer"])
+    by_name = RestCredentials({}, {}, certificates=True, read_only=["viewer"])
     gate = Gate(echo, by_name, RULES)
     assert b'"viewer","operator":false' in served(gate, scope_of({CERTIFICATE_NAME: "viewer"}))[1]["body"]  # fmt: skip
     assert served(gate, scope_of({}))[0]["status"] == 401
@@ -194,7 +194,7 @@ PAGES = [
 @pytest.mark.parametrize("credentials", [NOBODY, USERS])
 @pytest.mark.parametrize(("status", "headers"), PAGES)
 def test_only_a_page_of_this_port_under_any_name_of_this_machine_changes_things(
-    status: int, headers: dict[str, str], credentials: Credentials
+    status: int, headers: dict[str, str], credentials: RestCredentials
 ) -> None:
     gate = Gate(echo, credentials, RULES)
     headers = {**headers, **basic("ann", "canary-pa:ss")}
@@ -275,7 +275,7 @@ def test_any_name_may_be_used_where_callers_sign_in_or_the_worker_is_insecure(
     users.write_text("ann=canary-pa\n")
     for props in ({"rest.basic.auth.file": str(users)}, {"rest.insecure": "true"}):
         settings = RestSettings.of_worker(props)
-        gate = gate_for(settings, Credentials.read(settings))(echo)
+        gate = gate_for(settings, RestCredentials.read(settings))(echo)
         headers = {"Host": "worker.example", **basic("ann", "canary-pa")}
         assert ask(gate, headers=headers).status_code == 200
 
@@ -318,14 +318,14 @@ def test_only_http_passes() -> None:
 # -- credentials ------------------------------------------------------------------------------------
 
 
-def read(folder: Path, users: str = "", tokens: str = "", read_only: str = "") -> Credentials:
+def read(folder: Path, users: str = "", tokens: str = "", read_only: str = "") -> RestCredentials:
     props = {"rest.read.only.users": read_only}
     for key, text in (("rest.basic.auth.file", users), ("rest.bearer.tokens.file", tokens)):
         if text:
             path = folder / key
             path.write_text(text)
             props[key] = str(path)
-    return Credentials.read(RestSettings.of_worker(props))
+    return RestCredentials.read(RestSettings.of_worker(props))
 
 
 def test_users_are_those_of_connects_properties_file(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_file_that_would_let_the_wrong_ones_in_is_refused(
 def test_a_missing_file_is_refused_by_the_name_of_its_property(tmp_path: Path) -> None:
     missing = RestSettings.of_worker({"rest.bearer.tokens.file": str(tmp_path / "none")})
     with pytest.raises(ConfigError, match=r"rest\.bearer\.tokens\.file: .* does not exist"):
-        Credentials.read(missing)
+        RestCredentials.read(missing)
 
 
 # -- rest secured -----------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def request_as(tmp_path: Path) -> Ask:
     (tmp_path / "users").write_text("ann=canary-ann\nbob=canary-bob\n")
     props = {"rest.basic.auth.file": str(tmp_path / "users"), "rest.read.only.users": "bob"}
     settings = RestSettings.of_worker(props)
-    gate = gate_for(settings, Credentials.read(settings))
+    gate = gate_for(settings, RestCredentials.read(settings))
     config = {"connector.class": SOURCE, "db.password": "canary-stored", "name": "c"}
 
     def request(
@@ -490,7 +490,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 def gate_of(props: dict[str, str], users: dict[str, str] | None = None) -> ASGIApp:
     settings = RestSettings.of_worker(props)
-    return gate_for(settings, Credentials(users or {}, {}), clock=FakeClock())(app)
+    return gate_for(settings, RestCredentials(users or {}, {}), clock=FakeClock())(app)
 
 
 def cors(answer: httpx.Response) -> dict[str, str]:

@@ -296,15 +296,12 @@ def test_nothing_is_revoked_for_balance_while_the_delay_runs() -> None:
     assert not any(first.revoked.values())
 
 
-def test_a_new_leader_gives_out_at_once_what_nobody_runs() -> None:
+@pytest.mark.parametrize("by", ["a new leader", "one that heard nothing of the round between"])
+def test_who_does_not_know_the_last_round_gives_out_at_once_what_nobody_runs(by: str) -> None:
     plan = settled("a", "b")
-    after = play(FRESH, {"a": plan.owners["a"]}, generation=9)
-    assert (after.delay_ms, after.owners) == (0, {"a": ALL})
-
-
-def test_a_round_between_that_did_not_complete_empties_what_the_leader_remembers() -> None:
-    plan = settled("a", "b")
-    after = play(plan.state, {"a": plan.owners["a"]}, generation=plan.state.previous_generation + 2)
+    state = FRESH if by == "a new leader" else plan.state
+    later = plan.state.previous_generation + 2
+    after = play(state, {"a": plan.owners["a"]}, generation=later)
     assert (after.delay_ms, after.owners) == (0, {"a": ALL})
 
 

@@ -93,14 +93,17 @@ async def test_a_config_that_fits_no_record_is_refused_unwritten(cluster: Cluste
     assert (node.overrides.records, len(cluster.configs.records)) == ([], before)
 
 
-async def test_a_state_of_the_owner_before_is_replaced_within_a_minute(cluster: Cluster) -> None:
+async def test_states_of_the_owner_before_and_of_a_task_that_is_gone_are_repaired_within_a_minute(
+    cluster: Cluster,
+) -> None:
     node = await cluster.with_tasks()
-    right = node.status.get(C1)
+    right, late = node.status.get(C1), TaskId("c", 7)
     assert right is not None
     node.status.put(C1, replace(right, state=State.FAILED, worker_id="gone:8083", trace="x"))
-    await until(lambda: node.state(C1) == "FAILED")
+    node.status.put(late, replace(right, state=State.UNASSIGNED))
+    await until(lambda: (node.state(C1), node.state(late)) == ("FAILED", "UNASSIGNED"))
     await cluster.clock.advance(61)
-    await until(lambda: node.state(C1) == "RUNNING")
+    await until(lambda: (node.state(C1), node.state(late)) == ("RUNNING", ""))
     again = node.status.get(C1)
     assert again is not None
     assert (again.worker_id, again.trace) == ("n1:8083", None)
@@ -122,18 +125,6 @@ async def test_what_a_killed_process_wrote_last_does_not_run_before_it_has_start
     for it in cluster.statuses.records[written:]:
         said.setdefault(it.key, []).append(json.loads(it.value or b"{}")["state"])
     assert list(said.values()) == [["UNASSIGNED", "RUNNING"]] * 3
-
-
-async def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute(cluster: Cluster) -> None:
-    node = await cluster.with_tasks()
-    right = node.status.get(C1)
-    assert right is not None
-    late = TaskId("c", 7)
-    node.status.put(late, replace(right, state=State.UNASSIGNED))
-    await until(lambda: node.state(late) == "UNASSIGNED")
-    await cluster.clock.advance(61)
-    await until(lambda: node.state(late) == "")
-    assert node.state(C1) == "RUNNING"
 
 
 async def test_a_setting_of_a_newer_version_makes_the_flow_wait(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from mm2py.errors import ServerError
 from mm2py.mirror.backfills import Job, Lease, LeaseState
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
-from mm2py.protocol.groups import DescribedGroup, GroupMember
+from mm2py.protocol.groups import DescribedGroup, DescribedMember
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -97,7 +97,7 @@ class Flow:
 
     async def group(self) -> DescribedGroup:
         members = tuple(
-            GroupMember(
+            DescribedMember(
                 name, name, "h", encode_metadata(WorkerMetadata(0, f"http://{name}/", 0)), b""
             )
             for name in self.members

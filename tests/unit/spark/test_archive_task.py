@@ -28,6 +28,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive import run_lane
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
+    ArchivedTopic,
     ArchiveHead,
     FileManifest,
     Shape,
@@ -39,12 +40,11 @@ from mm2py_jobs.archive.archive_format import (
     put_manifest,
     put_or_check,
 )
-from mm2py_jobs.archive.archive_format import ArchivedTopic as StoredTopic
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
 from mm2py_jobs.archive.restore import read_archive
 from mm2py_jobs.archive.restore_runs import run_each
-from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
+from mm2py_jobs.copy.archive_order import ArchivedCopy, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED
 from mm2py_jobs.log.log_batches import log_batch
 from mm2py_jobs.spark.session import require_spark
@@ -97,7 +97,7 @@ def an_archive(path: Path) -> TaskArchive:
     for tp in (ONE, TWO):
         publish(store, tp, 0, 20)
         publish(store, tp, 20, 40)
-    topics = {tp.topic: ArchivedTopic(tp.topic, "", f"A.{tp.topic}") for tp in (ONE, TWO)}
+    topics = {tp.topic: ArchivedCopy(tp.topic, "", f"A.{tp.topic}") for tp in (ONE, TWO)}
     return TaskArchive(str(path), topics, {ONE: 40, TWO: 40}, {ONE: 0, TWO: 0})
 
 
@@ -226,7 +226,7 @@ async def test_what_two_files_have_leaves_once(tmp_path: Path) -> None:
     store = ArchiveStore(str(tmp_path))
     for first, end in ((0, 20), (10, 40), (15, 30), (40, 50)):
         publish(store, ONE, first, end)
-    topics = {ONE.topic: ArchivedTopic(ONE.topic, "", "A.one")}
+    topics = {ONE.topic: ArchivedCopy(ONE.topic, "", "A.one")}
     context = FakeTaskContext()
     archive = TaskArchive(str(tmp_path), topics, {ONE: 50}, {ONE: 0})
     task = ArchiveTask(TaskArchive.parse(archive.to_text()), "A", context)
@@ -304,7 +304,7 @@ async def test_the_slower_one_of_two_attempts_of_a_lane_continues_behind_the_oth
         for _ in range(4):
             broker.append(tp, bytes(a_batch(0)))
         topic_id = broker.cluster.topics["t"].topic_id.hex()
-        stored = StoredTopic(topic="t", topic_id=topic_id, partitions=1, configs={}, begins={})
+        stored = ArchivedTopic(topic="t", topic_id=topic_id, partitions=1, configs={}, begins={})
         put_or_check(store, "topic=t/topic.json", stored)
         answer = await archived(store, broker, 20)
     assert (answer["to"], answer["cause"], answer["records"], answer["files"]) == (20, "", 20, 2)
@@ -379,7 +379,7 @@ def test_files_that_are_gone_from_an_archive_are_named(
     store = ArchiveStore(str(tmp_path))
     head = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
     put_or_check(store, "manifest.json", head)
-    topic = StoredTopic(
+    topic = ArchivedTopic(
         topic="one", topic_id="", partitions=1, configs={}, begins=begins, ends=ends
     )
     put_or_check(store, "topic=one/topic.json", topic)
@@ -395,7 +395,7 @@ def test_files_that_are_gone_from_an_archive_are_named(
 def test_what_a_killed_run_has_archived_ahead_is_named(tmp_path: Path) -> None:
     store = ArchiveStore(str(tmp_path))
     put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip
-    topic = StoredTopic(topic="one", topic_id="", partitions=1, configs={})
+    topic = ArchivedTopic(topic="one", topic_id="", partitions=1, configs={})
     put_or_check(store, "topic=one/topic.json", topic)
     publish(store, ONE, 0, 20)
     for first, end in ((20, 40), (60, 80)):

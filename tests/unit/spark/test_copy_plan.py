@@ -36,7 +36,7 @@ from mm2py_jobs.archive.restore import ArchivedLog, Restore
 from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, known_copies, paused_alone
+from mm2py_jobs.copy.survey import Known, Survey, SurveyedTopics, known_copies, paused_alone
 from mm2py_jobs.copy.target_settings import smaller_batches
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader
 from tests.kit.fakes.batches import sealed
@@ -178,7 +178,7 @@ class Sides:
 
 
 async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_a_time() -> None:
-    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
     source, target = (cast("Admin", Sides(topics)) for topics in (("t",), ()))
     survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
     assert [it.end for it in (await survey.plan("", Boundary(), Boundary())).partitions] == [100]
@@ -197,7 +197,7 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
 async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_is_gone(
     monkeypatch: pytest.MonkeyPatch, page_id: bytes, epoch_end: int, *, refused: bool
 ) -> None:
-    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
     copied = Known({ONE: 150}, {ONE: of(page_id * 16, covered=150, epoch=4)})
 
     async def known(*_: object) -> Known:
@@ -235,7 +235,7 @@ async def test_a_backfill_does_not_take_for_done_what_was_copied_of_a_log_that_i
 async def test_what_lies_before_the_first_copy_of_a_flow_is_not_said_to_be_copied(
     monkeypatch: pytest.MonkeyPatch, begins: Segment, *, noted: bool
 ) -> None:
-    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
     maps = offset_map_topic(ClusterAlias("A"))
     written = Page(0, NO_TOPIC_ID, NO_TOPIC_ID, 100, -1, -1, -1, -1, (begins,))
     later = replace(written, number=1, segments=(Segment(100, 9, 100),))
@@ -259,7 +259,7 @@ async def test_what_lies_before_the_first_copy_of_a_flow_is_not_said_to_be_copie
 async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the_file() -> None:
     names = ("a", "b", "b2", "c")
     copies = {it: f"A.{it}" for it in names}
-    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), copies, "offsets")
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), copies, "offsets")
     source, target = (cast("Admin", Sides(topics)) for topics in (names, ()))
     survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
     for topics, chosen in (("a,b.*", ["a", "b", "b2"]), ("c , a", ["a", "c"]), ("b", ["b"])):

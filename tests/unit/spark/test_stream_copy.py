@@ -11,6 +11,7 @@ import pytest
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import Job, JobState
 from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_jobs import open_flow
@@ -24,7 +25,7 @@ from mm2py_jobs.copy.stream_terms import StreamSpec
 from mm2py_jobs.open_flow import FlowNow, OpenFlow, flow_of_file, flow_plan
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.signals import StopSignal
-from tests.unit.spark.driver_fakes import ONE, THREE, TWO
+from tests.unit.spark.driver_fakes import ONE, THREE, TWO, TopicWriter
 from tests.unit.spark.test_lanes_that_fail import OneSlot
 from tests.unit.spark.test_stream_driver import Stage, begun
 
@@ -166,6 +167,24 @@ async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of
     stage = Stage()
     with pytest.raises(BackfillRefusedError, match="have not let go"):
         await ended(stage, a_copy(stage, monkeypatch))
+
+
+async def test_a_refusal_whose_end_cannot_be_written_ends_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another run gives back what is reserved; this one would reserve again, without a beat."""
+    stage, write = Stage(), TopicWriter.write
+
+    async def refused(writer: TopicWriter, entries: Sequence[Entry]) -> None:
+        if any(b'"FAILED"' in (value or b"") for _, value in entries):
+            raise RetriableError("the target is away")
+        await write(writer, entries)
+
+    monkeypatch.setattr(TopicWriter, "write", refused)
+    await stage.store.start()
+    copy = a_copy(stage, monkeypatch)
+    with pytest.raises(RetriableError, match="the target is away"):
+        await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
 
 
 async def test_a_copy_of_a_flow_that_changes_gives_everything_back(

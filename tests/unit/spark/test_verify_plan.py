@@ -18,10 +18,10 @@ from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.log_entries import OffsetRange
-from mm2py_jobs.verify.repair_advice import Repair, advice
+from mm2py_jobs.verify.repair_advice import RepairKind, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of, run_lane
 from mm2py_jobs.verify.verify_command import exit_code
-from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, created_again, plan_partition
+from mm2py_jobs.verify.verify_plan import VerifyPartition, VerifyPlan, created_again, plan_partition
 from tests.kit.fakes.broker import FakeBroker
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
@@ -37,7 +37,7 @@ def known(*segments: Segment, covered: int) -> KnownMap:
 
 def plan(
     source: LogEnds, target: LogEnds, kept: KnownMap | None, copy: TopicPartition = COPY
-) -> PartitionPlan:
+) -> VerifyPartition:
     return plan_partition(SOURCE, copy, source, target, kept)
 
 
@@ -150,10 +150,10 @@ def test_what_the_target_lost_before_its_first_copy_is_missing() -> None:
     assert found.target_ranges == [(0, 10)]
     assert found.held_from(0, 0) == found
     missing = [Difference(Kind.MISSING, it, -1) for it in range(300)]
-    assert advice(found, Comparison(10, differences=missing))[:2] == (Repair.RENEW, 0)
+    assert advice(found, Comparison(10, differences=missing))[:2] == (RepairKind.RENEW, 0)
     by_map = by_the_map(found)
     assert by_map["equal"] is False
-    assert cast("dict[str, object]", by_map["repair"])["action"] == Repair.RENEW
+    assert cast("dict[str, object]", by_map["repair"])["action"] == RepairKind.RENEW
     # What neither log would have any more is not missing.
     assert plan(LogEnds(40, 310), LogEnds(0, 10), kept).lost_before == ((40, 300),)
     assert plan(LogEnds(300, 310), LogEnds(0, 10), kept).lost_before == ()
@@ -191,9 +191,9 @@ def test_copies_above_an_open_transaction_on_the_target_are_neither_compared_nor
     assert (answer["equal"], answer["differences"]) == (False, [])
     assert "source offsets 40 to 100 have copies above" in str(answer["not_compared"])
     missing = Comparison(differences=[Difference(Kind.MISSING, 39, -1)], tail=39)
-    assert advice(found, missing).action is Repair.NONE
+    assert advice(found, missing).action is RepairKind.NONE
     assert plan_partition(SOURCE, COPY, LogEnds(0, 120), log, kept, watermarks=(120, 90)).lost == (90, 100)  # fmt: skip
-    assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert VerifyPartition.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_task_begins_at_the_first_record_that_both_logs_still_have(size: int) 
 def test_a_plan_is_the_same_behind_json() -> None:
     kept = known(Segment(0, 10, 5), Segment(12, 8, 16), covered=20)
     found = replace(plan(LogEnds(0, 30), LogEnds(0, 24), kept), lost_before=(OffsetRange(1, 2),))
-    assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert VerifyPartition.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -347,18 +347,22 @@ def test_only_an_end_that_is_missing_can_be_repaired_without_deleting() -> None:
     kept = known(Segment(0, 100, 0), covered=100)
     found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
     lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
-    assert advice(found, Comparison(60, differences=lost, tail=60))[:3] == (Repair.APPEND, 60, 60)
+    assert advice(found, Comparison(60, differences=lost, tail=60))[:3] == (
+        RepairKind.APPEND,
+        60,
+        60,
+    )
     other = Difference(Kind.ALTERED, 5, 5, ("value",))
     assert advice(found, Comparison(59, differences=[other, *lost], tail=60))[:2] == (
-        Repair.RENEW,
+        RepairKind.RENEW,
         0,
     )
     assert (
         advice(found, Comparison(60, differences=lost, tail=60, complete=False)).action
-        is Repair.RENEW
+        is RepairKind.RENEW
     )
     gone = plan(LogEnds(5, 100), LogEnds(0, 60), kept)
-    assert advice(gone, Comparison(59, differences=[other])).action is Repair.NONE
+    assert advice(gone, Comparison(59, differences=[other])).action is RepairKind.NONE
 
 
 def test_copies_whose_offsets_must_be_those_of_the_source_are_not_deleted() -> None:
@@ -367,12 +371,12 @@ def test_copies_whose_offsets_must_be_those_of_the_source_are_not_deleted() -> N
     found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
     altered = Difference(Kind.ALTERED, 5, 5, ("value",))
     lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
-    assert advice(found, Comparison(59, differences=[altered])).action is Repair.RENEW
+    assert advice(found, Comparison(59, differences=[altered])).action is RepairKind.RENEW
     required = found.keeping_offsets()
     refused = advice(required, Comparison(59, differences=[altered]))
-    assert refused.action is Repair.NONE
+    assert refused.action is RepairKind.NONE
     assert "offsets.identical=require" in refused.text
-    assert advice(required, Comparison(60, differences=lost, tail=60)).action is Repair.APPEND
+    assert advice(required, Comparison(60, differences=lost, tail=60)).action is RepairKind.APPEND
 
 
 @pytest.mark.parametrize(("said", "keeps"), [("require", True), ("prefer", False), ("", False)])
@@ -399,7 +403,7 @@ def test_what_is_above_an_open_transaction_is_not_compared(watermark: int, unsta
     kept = known(Segment(0, 100, 0), covered=100)
     ends = LogEnds(0, 100)
     found = plan_partition(SOURCE, COPY, ends, ends, kept, watermarks=(watermark, -1))
-    assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert VerifyPartition.from_json(json.loads(json.dumps(found.to_json()))) == found
     plans = VerifyPlan([found], [], ("1", "2"))
     report = report_of(
         FlowName(ClusterAlias("A"), ClusterAlias("B")), 0, plans, [by_the_map(found)]

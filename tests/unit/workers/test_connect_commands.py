@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.findings import Finding, Severity
+from mm2py.config.findings import LintFinding, Severity
 from mm2py.config.lint import lint, load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError
@@ -498,7 +498,7 @@ HEAD = (
 FILTER = "A->B.transforms = f\nA->B.transforms.f.type = Filter\n"
 
 
-def _found(tmp_path: Path, text: str) -> list[Finding]:
+def _found(tmp_path: Path, text: str) -> list[LintFinding]:
     file = tmp_path / "mm2.properties"
     file.write_text(HEAD + text)
     return lint(file, CHECKED_CONNECTORS, environ={})

@@ -12,7 +12,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import EARLIEST, TopicPartition
-from mm2py_connectors.record_sender import Idle, RecordSender, Sent
+from mm2py_connectors.record_sender import Idle, RecordSender, SentRecord
 from mm2py_migrate.mirror_maker_1 import stream as stream_module
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
 from tests.unit.workers.consumer_fakes import NoSource, Read
@@ -39,6 +39,7 @@ class Group:
         self.commits: list[dict[TopicPartition, int]] = []
         self.commit_ids: list[bytes] = []
         self.paused: set[TopicPartition] = set()
+        self.resumed: list[TopicPartition] = []
         self.topic_id = bytes(15) + b"1"
         self.stored: dict[TopicPartition, StoredPosition] = {}
         self.seeks: list[tuple[TopicPartition, int]] = []
@@ -92,6 +93,7 @@ class Group:
         self.paused.update(partitions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.resumed += partitions
         self.paused.difference_update(partitions)
 
     def end(self, _partition: TopicPartition) -> int:
@@ -108,12 +110,15 @@ class Target:
 
     def __init__(self) -> None:
         self.sent: list[tuple[TopicPartition, int]] = []
-        self.waits = self.waits_to_send = 0
+        self.waits = self.waits_to_send = self.waits_to_hold = 0
         self.given_up: list[TopicPartition] = []
         self.failure: Exception | None = None
 
     @contextmanager
-    def hold(self, _idle: Idle) -> Generator[None]:
+    def hold(self, idle: Idle) -> Generator[None]:
+        waits, self.waits_to_hold = self.waits_to_hold, 0
+        for _ in range(waits):
+            idle()
         yield
 
     def forward(self, message: Read, idle: Idle) -> None:
@@ -125,7 +130,7 @@ class Target:
     def take(self, _partitions: Collection[TopicPartition], reader: object) -> None:
         self.reader = reader
 
-    def send(self, sent: Sent, idle: Idle) -> None:
+    def send(self, sent: SentRecord, idle: Idle) -> None:
         topic, partition, offset = sent.place
         self.forward(Read(TopicPartition(topic, partition), offset), idle)
 
@@ -360,6 +365,25 @@ def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(targe
     )
     assert target.sent == [(P0, 5)]
     assert group.commits == [{P0: 6}]
+
+
+def test_what_was_read_ahead_is_read_once_more_after_a_wait_however_long_it_was(
+    target: Target,
+) -> None:
+    target.waits = 5
+    group = run(target, given(P0, P1), steps(Read(P0, 5)), steps(Read(P0, 6)))
+    assert sorted(group.resumed) == [P0, P1]
+    assert target.sent == [(P0, 5), (P0, 6)]
+
+
+def test_a_stream_without_partitions_stays_in_its_group_while_others_have_the_producer(
+    target: Target,
+) -> None:
+    target.waits_to_hold = 3
+    comes = given(P0)
+    group = run(target, steps(), steps(Read(P0, 5)), idle=[steps(), comes, steps()])
+    assert group.while_idle == []
+    assert target.sent == [(P0, 5)]
 
 
 def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goes(

@@ -433,9 +433,9 @@ def seen_headers(headers: Iterable[tuple[bytes | str, object]]) -> tuple[tuple[s
     )
 
 
-def model_of(it: _Class) -> type[ConfigModel] | None:
-    """Return the model of a class's keys, None where it declares none."""
-    model: object = getattr(it, "config_model", None)
+def model_of(plugin: object) -> type[ConfigModel] | None:
+    """Return the model of the keys of a plug-in's class, None where it declares none."""
+    model: object = getattr(plugin, "config_model", None)
     return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
 
 
