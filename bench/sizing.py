@@ -1,4 +1,4 @@
-"""``python -m bench.sizing``: what a worker, a partition, a round, a batch and a megabyte cost, fitted to runs and checked with others.
+"""``python -m bench.sizing``: what a worker, a partition, a round and a megabyte cost, fitted to runs and checked with others.
 
 Flow: regions -> topics -> for each number of partitions a worker: idle, then at steady rates -> CPU and memory -> a fit -> the runs that were
 not fitted beside what it says -> bench/results/sizing.md. It fails where a cost grows faster than the partitions. docs/sizing.md and
@@ -26,14 +26,14 @@ from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import public_url, start_mm2py
 from bench.topics import Topics
 from bench.workspace import RESULTS, bench_folder, room_and_load
-from mm2py_jobs.doctor.load import MB, Costs, Load
+from mm2py_jobs.doctor.load import MANY, MB, Costs, Load
 
 TARGET: Final = "B"
 START_S: Final = 600.0
-SETTLE_S: Final = 15.0
+SETTLE_S: Final = 30.0
 WARM_UP_S: Final = 4.0
 MOST_GROWTH: Final = 1.5
-"""A partition may cost so many times as much among many as among few: more is no straight line."""
+"""So many times what fewer partitions let expect is no straight line any more."""
 
 HOT: Final = ("hot", 8)
 WIDE: Final = ("wide", 300)
@@ -51,9 +51,9 @@ class Run(NamedTuple):
 
 
 RUNS: Final = (
-    Run("", [(HOT, 0.2), (HOT, 2), (HOT, 20), (HOT, 50), (WIDE, 0.2), (WIDE, 2)], is_fitted=True),
-    Run("a", [(HOT, 2), (WIDE, 10)], is_fitted=True),
-    Run("ab", [(WIDE, 5), (HOT, 10)], is_fitted=False),
+    Run("", [(HOT, 0.2), (HOT, 2), (HOT, 20), (HOT, 50), (WIDE, 2)], is_fitted=True),
+    Run("a", [(HOT, 2)], is_fitted=True),
+    Run("ab", [(HOT, 10), (WIDE, 5)], is_fitted=False),
     Run("abc", [(HOT, 2)], is_fitted=True),
 )
 
@@ -97,34 +97,28 @@ def fitted(points: Sequence[Point]) -> Costs:
     partitions = np.array([[1.0, it.load.partitions] for it in idle])
     worker, a_partition = _solved(partitions, [it.cores for it in idle])
     worker_bytes, partition_bytes = _solved(partitions, [it.memory_bytes for it in idle])
-    busy = [it for it in points if it.load.records_per_s]
-    terms = np.array(
-        [[it.load.rounds_per_s, it.load.batches_per_s, it.load.bytes_per_s / MB] for it in busy]
-    )
+    busy = [it for it in points if 0 < it.load.written <= MANY]
+    terms = np.array([[it.load.rounds_per_s, it.load.bytes_per_s / MB] for it in busy])
     rest = [it.cores - worker - a_partition * it.load.partitions for it in busy]
-    a_round, a_batch, a_megabyte = _solved(terms, rest)
-    return Costs(
-        worker, a_partition * 1000, a_round, a_batch, a_megabyte, worker_bytes, partition_bytes
-    )
+    a_round, a_megabyte = _solved(terms, rest)
+    return Costs(worker, a_partition, a_round, a_megabyte, worker_bytes, partition_bytes)
 
 
 def steeper(points: Sequence[Point]) -> list[str]:
-    """Return what an idle worker's next partitions cost more of than those before."""
-    idle = sorted(
+    """Return what the most partitions cost more than ``MOST_GROWTH`` times of what fewer let expect, without records."""
+    *fewer, last = sorted(
         (it for it in points if not it.load.records_per_s), key=lambda it: it.load.partitions
     )
+    counts = np.array([[1.0, it.load.partitions] for it in fewer])
     found: list[str] = []
-    first, last = idle[0], idle[-1]
-    for what, of in (("CPU", lambda it: it.cores), ("memory", lambda it: it.memory_bytes)):
-        for middle in idle[1:-1]:
-            share = (middle.load.partitions - first.load.partitions) / (
-                last.load.partitions - first.load.partitions
-            )
-            grown = of(last) - of(first)
-            if grown * share > MOST_GROWTH * (of(middle) - of(first)) and grown > of(first) / 2:
-                found.append(
-                    f"{what} of {last.load.partitions} partitions grows faster than of {middle.load.partitions}"
-                )
+    for what, of_fewer, of_last in (
+        ("CPU", [it.cores for it in fewer], last.cores),
+        ("memory", [it.memory_bytes for it in fewer], last.memory_bytes),
+    ):
+        at_all, of_one = _solved(counts, of_fewer)
+        expected = max(at_all + of_one * last.load.partitions, *of_fewer)
+        if of_last > MOST_GROWTH * expected:
+            found.append(f"{what} of {last.load.partitions} partitions grows faster than they do")
     return found
 
 
@@ -221,15 +215,17 @@ def _text(points: Sequence[Point], fit: Costs) -> str:
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for it in points:
-        said = f"{fit.cores(it.load):.1%}" if it.is_fitted else f"{fit.cores(it.load):.1%} (check)"
+        least, most = fit.cores(it.load), fit.most_cores(it.load)
+        said = f"{least:.1%}" if least == most else f"{least:.1%} to {most:.1%}"
+        note = "" if it.is_fitted and least == most else ", not fitted"
         lines.append(
-            f"| {it.load.partitions:,} | {it.load.written} | {it.load.bytes_per_s / MB:g} | {it.cores:.1%} | {said}"
+            f"| {it.load.partitions:,} | {it.load.written} | {it.load.bytes_per_s / MB:g} | {it.cores:.1%} | {said}{note}"
             f" | {it.memory_bytes / MB:.0f} MB | {fit.memory_bytes(it.load) / MB:.0f} MB |"
         )
     lines += [
         "",
-        f"A worker {fit.worker:.2%} of a core, 1,000 partitions {fit.thousand:.2%}, a round {fit.a_round * 1e6:.0f} us,"
-        f" a batch {fit.a_batch * 1e6:.1f} us, a megabyte {fit.a_megabyte * 1e6:.0f} us.",
+        f"A worker {fit.worker:.2%} of a core, 1,000 partitions {fit.partition * 1000:.2%}, a round {fit.a_round * 1e6:.0f} us,"
+        f" a megabyte {fit.a_megabyte * 1e6:.0f} us.",
         f"A worker {fit.worker_bytes / MB:.0f} MB, a partition {fit.partition_bytes / 1000:.1f} KB.",
         "",
     ]

@@ -1,10 +1,9 @@
 """What a load costs a worker, from the fit of ``python -m bench.sizing`` (docs/sizing.md).
 
-Flow: partitions, records per second, bytes per second -> ``Load`` -> share of a core and bytes of memory. The figures are of one machine: they say
+Flow: partitions, records and bytes per second -> ``Load`` -> ``Costs`` -> share of a core and bytes of memory. The figures are of one machine: they say
 which part of a load is expensive, and how many workers it takes, not what another CPU needs.
 """
 
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
@@ -20,7 +19,12 @@ LOOK_S: Final = 1.0
 """For how long it is looked how much the source is written."""
 
 CYCLE_S: Final = 0.0075
-"""From one Fetch that brings little to the next: ``producer.linger.ms`` and the round trips to both brokers on a near line."""
+"""From one Fetch that brings little to the next: ``producer.linger.ms``, and the round trips to both brokers on a near line."""
+LOOK_AT_S: Final = 1.7e-6
+"""What a broker adds to a round for each partition of the flow, written to or not: that many fewer rounds a worker has."""
+MANY: Final = 100
+"""Where so many partitions get records, each round brings many small batches: it costs up to ``MOST_TIMES`` as much."""
+MOST_TIMES: Final = 2
 
 
 @final
@@ -35,26 +39,18 @@ class Load:
 
     @property
     def rounds_per_s(self) -> float:
-        """How often a worker reads and writes: at each record where they are rare, once in ``CYCLE_S`` at most."""
-        return self.records_per_s / (1 + self.records_per_s * CYCLE_S)
-
-    @property
-    def batches_per_s(self) -> float:
-        """How many batches come together: those of different partitions that a round finds records of."""
-        if not self.records_per_s or not self.written:
-            return 0.0
-        a_round = self.records_per_s / self.rounds_per_s / self.written
-        return self.rounds_per_s * self.written * (1 - math.exp(-a_round))
+        """How often a worker reads and writes: at each record where they are rare, else as often as brokers let it."""
+        between_s = CYCLE_S + self.partitions * LOOK_AT_S
+        return self.records_per_s / (1 + self.records_per_s * between_s)
 
 
 @final
 class Costs(NamedTuple):
-    """Shares of a core: of a worker, of 1,000 partitions, of a round, a batch and a megabyte per second; bytes of a worker and a partition."""
+    """Shares of a core: of a worker, a partition, a round and a megabyte per second; bytes of a worker and a partition."""
 
     worker: float
-    thousand: float
+    partition: float
     a_round: float
-    a_batch: float
     a_megabyte: float
     worker_bytes: float
     partition_bytes: float
@@ -63,19 +59,22 @@ class Costs(NamedTuple):
         """Return the share of a core that a worker needs."""
         return (
             self.worker
-            + self.thousand * load.partitions / 1000
+            + self.partition * load.partitions
             + self.a_round * load.rounds_per_s
-            + self.a_batch * load.batches_per_s
             + self.a_megabyte * load.bytes_per_s / MB
         )
+
+    def most_cores(self, load: Load) -> float:
+        """Return what it needs where many partitions get a little each."""
+        return self.cores(load) * (MOST_TIMES if load.written > MANY else 1)
 
     def memory_bytes(self, load: Load) -> float:
         """Return the memory of a worker with its task hosts."""
         return self.worker_bytes + self.partition_bytes * load.partitions
 
 
-MEASURED: Final = Costs(0.007, 0.001, 0.0008, 0.00001, 0.001, 100e6, 6e3)
-"""Of one flow between near clusters, 1 KB records without compression and TLS, on one core of 2024."""
+MEASURED: Final = Costs(0.011, 2e-6, 0.0009, 0.0005, 150e6, 6.5e3)
+"""Of docs/sizing.md: one flow between near clusters, 1 KB records without compression and TLS, on one core of two."""
 
 
 async def load(flow: Examined) -> AsyncIterator[Row]:
@@ -95,11 +94,12 @@ async def load(flow: Examined) -> AsyncIterator[Row]:
         records_per_s=sum(records.values()) / seconds,
         bytes_per_s=sum(sizes.values()) / seconds,
     )
+    least, most = f"{MEASURED.cores(now):.0%}", f"{MEASURED.most_cores(now):.0%}"
     yield Row(
         Level.OK,
         f"{now.partitions} partitions, {now.written} of them written to now with {now.records_per_s:.0f} records/s and"
-        f" {size_text(now.bytes_per_s)}/s: a worker that has all of them needs about {MEASURED.cores(now):.0%} of a core and"
-        f" {size_text(MEASURED.memory_bytes(now))}",
+        f" {size_text(now.bytes_per_s)}/s: a worker that has all of them needs about {least if least == most else f'{least} to {most}'}"
+        f" of a core and {size_text(MEASURED.memory_bytes(now))}",
     )
 
 

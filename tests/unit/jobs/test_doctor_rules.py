@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from bench.sizing import Point, fitted, steeper
 from mm2py.protocol.admin_messages import ClientQuota
 from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.doctor.cluster_checks import applied, entity_options
+from mm2py_jobs.doctor.load import CYCLE_S, Costs, Load
 
 WEEK = {"retention.ms": "604800000"}
 HOUR = {"retention.ms": "3600000"}
@@ -71,3 +73,26 @@ def test_whom_a_quota_is_for_is_named_as_kafkas_tool_takes_it(
     entity: Mapping[str, str | None], options: str
 ) -> None:
     assert entity_options(entity) == options
+
+
+@pytest.mark.parametrize("records_per_s", [0.0, 0.5, 200.0, 1e6])
+def test_a_worker_has_no_more_rounds_than_records_and_than_brokers_let_it(
+    records_per_s: float,
+) -> None:
+    few, many = (Load(partitions=it, records_per_s=records_per_s) for it in (10, 10_000))
+    assert many.rounds_per_s <= few.rounds_per_s <= min(records_per_s, 1 / CYCLE_S)
+
+
+def test_a_fit_finds_what_the_runs_were_made_of_and_names_what_is_no_straight_line() -> None:
+    costs = Costs(0.01, 2e-6, 0.001, 0.0005, 1e8, 6e3)
+    loads = [
+        Load(partitions=count, written=8, records_per_s=rate * 1000.0, bytes_per_s=rate * 1e6)
+        for count in (300, 1_300, 10_300)
+        for rate in (0, 2, 50)
+    ]
+    points = [Point(it, costs.cores(it), costs.memory_bytes(it), is_fitted=True) for it in loads]
+    assert fitted(points) == pytest.approx(costs)
+    assert steeper(points) == []
+    most = points[6]
+    points[6] = most._replace(cores=2 * most.cores, memory_bytes=2 * most.memory_bytes)
+    assert [it.split()[0] for it in steeper(points)] == ["CPU", "memory"]
