@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from tests.kit.kafka.reaper import REAPER
+
 SIZE_MB: Final = 64
 
 FEW_INDEXES: Final = {"log.segment.bytes": "4194304", "log.index.size.max.bytes": "65536"}
@@ -23,9 +25,11 @@ def small_disk(folder: Path, size_mb: int = SIZE_MB) -> Generator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("a tmpfs cannot be mounted here")
+    REAPER.watch_folder(place)
     try:
         yield place
     finally:
+        REAPER.forget_folder(place)
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 

@@ -43,7 +43,7 @@ class Reaper:
         self._tell(f"-{pid}")
 
     def watch_folder(self, folder: Path) -> None:
-        """Remove ``folder`` when this process is gone."""
+        """Remove ``folder``, also one that was mounted, when this process is gone."""
         self._tell(f"f{folder}")
 
     def forget_folder(self, folder: Path) -> None:
@@ -113,6 +113,8 @@ def _watch(owner: str) -> None:
         pids.clear()  # the system may give their ids to others
         time.sleep(0.1)
     for folder in folders:
+        if os.path.ismount(folder):
+            subprocess.run(["umount", "-l", folder])
         shutil.rmtree(folder, ignore_errors=True)
 
 
