@@ -6,6 +6,7 @@ mask. A key is checked by its words: ``api.key`` is a secret, ``key.converter`` 
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from mm2py.config.client_options import CLIENT_OPTIONS
@@ -69,6 +70,7 @@ _ABOUT: Final = frozenset(
 """Last words of a key that describes a secret and holds none."""
 
 
+@lru_cache(maxsize=10_000)  # asked for each key of each flow whenever flows are shown
 def names_a_secret(key: str) -> bool:
     """Return whether the value of a key must be hidden."""
     lower = key.lower()
