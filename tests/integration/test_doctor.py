@@ -288,7 +288,7 @@ def test_what_is_broken_is_named_with_what_mends_it(
     code, rows = examined(broken(setup))
     for check, level, texts in found:
         text = said(rows, check, level)
-        assert [it for it in texts if it not in text] == [], text or rows
+        assert [it for it in texts if it not in text] == [], text or json.dumps(rows)
     assert code == (3 if any(it["level"] == "error" for it in rows) else 0)
 
 

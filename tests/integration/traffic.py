@@ -304,8 +304,20 @@ def assert_resumed(truth: Logs, copy: Logs, rewinds: int) -> int:
 def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """Commit offsets for a group without members."""
     wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
-    with _without_members(region, group) as client:
-        client.commit(offsets=wanted, asynchronous=False)
+
+    def is_done() -> bool:
+        try:
+            with _without_members(region, group) as client:
+                client.commit(offsets=wanted, asynchronous=False)
+        except KafkaException as error:
+            # The coordinator knows a new topic a moment after the broker's metadata.
+            (cause,) = error.args
+            if cause.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return False
+        return True
+
+    until(is_done, 90, f"a commit of {group}")
 
 
 @contextmanager
