@@ -28,6 +28,8 @@ ALIVE_S: Final = 4 * BEAT_S
 """A driver whose beat does not rise for this long is dead, or frozen: the next one fences it."""
 
 LEASE_S: Final = 6.0
+LANE_LOST: Final = "the process of its lane ended in each attempt"
+"""Begins the cause of a partition that a lane's process dies of, as of a batch that its memory does not hold."""
 """How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session of the running flow is; a retry after
 a kill waits this long."""
 

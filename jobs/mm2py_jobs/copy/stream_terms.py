@@ -20,7 +20,7 @@ from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.types import LATEST, TopicPartition
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes
 from mm2py_jobs.copy.lanes import Term
-from mm2py_jobs.copy.stream import PlannedTerm, deal_term
+from mm2py_jobs.copy.stream import PlannedTerm, deal_term, is_lost
 from mm2py_workers.flow_target import FlowTarget
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,12 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
     shown: dict[str, dict[str, int]] = {}
     for tp, end in ends.items():
         shown.setdefault(tp.topic, {})[str(tp.partition)] = end
-    return PlannedTerm(dealt_lanes(common, dealt), shown)
+    careful = [any(is_lost(leases[tp]) for tp in partitions) for partitions in dealt]
+    lanes = [
+        {**it, "careful": each}
+        for it, each in zip(dealt_lanes(common, dealt), careful, strict=True)
+    ]
+    return PlannedTerm(lanes, shown)
 
 
 async def log_ends(
