@@ -139,7 +139,7 @@ class SettingChange:
 class Job:
     """One backfill or stream; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
 
-    A stream deals its partitions to lanes anew as soon as ``turn`` rises.
+    A stream deals its partitions to lanes anew as soon as ``turn`` rises, to as many as run at the same time now (``slots``).
     ``driver`` is the process that works on it or did last.
     ``archive`` is what a restore reads in place of the source, empty for a backfill.
     """
@@ -150,6 +150,7 @@ class Job:
     lanes: int
     kind: JobKind = JobKind.BACKFILL
     turn: int = 0
+    slots: int = 0
     beat: int = 0
     topics: str = ""
     start: str = "earliest"

@@ -225,13 +225,11 @@ class StreamDriver:
                 )
         self._renewed = renewed
 
-    async def widen(self, lanes: int) -> None:
-        """Note that so many lanes may be dealt, before they are: as many are fenced by who comes next (2).
-
-        A cluster has more executors by now than when the stream began.
-        """
-        if lanes > self.job.lanes:
-            await self._claim.write([replace(self.job, lanes=lanes)])
+    async def follow_slots(self, slots: int) -> None:
+        """Note how many lanes are dealt from now on, before they are: as many as ever were are fenced by who comes next (2)."""
+        job = self.job
+        if slots != job.slots:
+            await self._claim.write([replace(job, lanes=max(job.lanes, slots), slots=slots)])
 
     async def follow(self, partitions: StreamPartitions) -> None:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.

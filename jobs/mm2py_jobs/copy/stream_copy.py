@@ -226,12 +226,10 @@ class StreamCopy:
         """
         from mm2py_jobs.spark.stream_query import StreamQuery  # it loads pyspark
 
-        session, slots = self._session, self._opened.slots
-        await self._driver.widen(slots)
+        session = self._session
+        await self._driver.follow_slots(self._opened.slots)
         spec = StreamSpec(
-            lane=session.lane(self._driver.job, self._topics.task),
-            slots=slots,
-            seconds=self._order.term_s,
+            lane=session.lane(self._driver.job, self._topics.task), seconds=self._order.term_s
         )
         query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
         try:
@@ -246,6 +244,7 @@ class StreamCopy:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
                 await self._note(query)
                 self._driver.check_lanes()
+                await self._driver.follow_slots(await asyncio.to_thread(self._slots))
             while not ended and session.store.copying:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
             await self._note(query)
@@ -253,6 +252,9 @@ class StreamCopy:
             await asyncio.to_thread(query.stop)
         if self._driver.dealing:
             raise FatalError("the query was stopped from outside")
+
+    def _slots(self) -> int:
+        return self._opened.slots
 
     async def _note(self, query: "StreamQuery") -> None:
         if not self._warm.is_set():

@@ -35,12 +35,10 @@ class StreamSpec:
 
     Args:
         lane: what its lanes have in common.
-        slots: how many run at the same time.
         seconds: how long a term is.
     """
 
     lane: BackfillLane
-    slots: int
     seconds: float
 
 
@@ -73,9 +71,9 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
             raise FatalError(f"stream {lane.job}, run {lane.run}: another run has taken over")
         if not job.turn and job.state.is_copied:
             # The live flow copies meanwhile: once this has run, lanes can begin within a second.
-            return PlannedTerm(dealt_lanes(lane, [()] * spec.slots))
+            return PlannedTerm(dealt_lanes(lane, [()] * job.slots))
         ends = await log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
-        dealt = deal_term(leases, ends, spec.slots, term)
+        dealt = deal_term(leases, ends, job.slots, term)
         copied = sum(lease.bytes for lease in target.jobs.leases.values())
     finally:
         await target.close()

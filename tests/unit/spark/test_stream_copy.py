@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mm2py_jobs.copy.backfill_flow import BackfillSession
     from mm2py_jobs.copy.stream_topics import StreamTopics
 
+CONNECTOR = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
 LANE = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
 
 
@@ -60,10 +62,41 @@ async def test_a_cluster_that_does_not_answer_ends_no_query(
 
     monkeypatch.setattr(stream_terms, "FlowTarget", Target)
     monkeypatch.setattr(stream_terms, "log_ends", no_ends)
-    spec = StreamSpec(lane=LANE, slots=2, seconds=10)
+    spec = StreamSpec(lane=LANE, seconds=10)
     planning = asyncio.ensure_future(stream_terms.planned_term(spec, 1, 0, stage.clock))
     await stage.passing(asyncio.wait_for(planning, None))
     assert planning.result() == PlannedTerm()
+    await stage.driver.close()
+
+
+async def test_terms_are_dealt_to_as_many_lanes_as_run_at_the_same_time_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lane more would wait for the end of the others, and a slot more would be idle."""
+    stage = await begun()
+
+    class Target:
+        def __init__(self, *_: object) -> None:
+            self.jobs = stage.store
+
+        async def open(self) -> None: ...
+
+        async def close(self) -> None: ...
+
+    async def log_ends(*_: object) -> Mapping[TopicPartition, int]:
+        return {ONE: 10, TWO: 10}
+
+    monkeypatch.setattr(stream_terms, "FlowTarget", Target)
+    monkeypatch.setattr(stream_terms, "log_ends", log_ends)
+    dealt: list[int] = []
+    for slots in (1, 4, 1):
+        await stage.passing(stage.driver.follow_slots(slots))
+        lane = replace(LANE, run=stage.job.run, connector=CONNECTOR)
+        spec = StreamSpec(lane=lane, seconds=10)
+        planned = await stream_terms.planned_term(spec, 1, 0, stage.clock)
+        dealt.append(len(planned.lanes))
+    assert dealt == [1, 2, 1]
+    assert stage.job.lanes == 4
     await stage.driver.close()
 
 
@@ -185,6 +218,21 @@ async def test_a_refusal_whose_end_cannot_be_written_ends_the_copy(
     copy = a_copy(stage, monkeypatch)
     with pytest.raises(RetriableError, match="the target is away"):
         await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
+
+
+async def test_executors_that_come_while_a_query_runs_are_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, has_run = Stage(), Query.has_run
+
+    def grown(query: Query) -> bool:
+        monkeypatch.setattr(OneSlot, "defaultParallelism", 5)
+        return has_run(query)
+
+    monkeypatch.setattr(Query, "has_run", grown)
+    monkeypatch.setattr(OneSlot, "defaultParallelism", 1)
+    assert await ended(stage, a_copy(stage, monkeypatch, changes=True)) is CopyEnd.CHANGED
+    assert (stage.job.lanes, stage.job.slots) == (5, 5)
 
 
 async def test_a_copy_of_a_flow_that_changes_gives_everything_back(

@@ -141,8 +141,8 @@ async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_o
 async def test_lanes_on_executors_that_came_after_the_begin_are_fenced_too() -> None:
     stage = await begun()
     assert stage.driver.job.lanes == 2
-    await stage.passing(stage.driver.widen(4))
-    await stage.passing(stage.driver.widen(3))  # one has gone: its lane may still write
+    await stage.passing(stage.driver.follow_slots(4))
+    await stage.passing(stage.driver.follow_slots(3))  # one has gone: its lane may still write
     await stage.passing(stage.driver.again("lost"))
     lanes = [f"mm2py-backfill-A->B-{number}" for number in range(4)]
     assert stage.flow.fenced[-4:] == lanes
