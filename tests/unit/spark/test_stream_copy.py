@@ -11,12 +11,14 @@ import pytest
 
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import Job, JobState
+from mm2py.observability.logging import SecretMask
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_cli.output import Output, Printer
 from mm2py_jobs import open_flow
-from mm2py_jobs.copy import stream_terms
+from mm2py_jobs.copy import stream_runs, stream_terms
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lease import RENEW_S
 from mm2py_jobs.copy.stream import PlannedTerm, StreamPartitions
@@ -299,3 +301,84 @@ async def test_a_flow_that_is_disabled_or_deleted_over_rest_is_another_one_than_
     monkeypatch.setattr(open_flow, "flow_in_force", in_force)
     assert await flow.is_unchanged() is unchanged
     await flow.target.close()
+
+
+class Hasty:
+    """A clock whose pauses are over at once."""
+
+    def __init__(self) -> None:
+        self.now_ms, self.monotonic = FakeClock().now_ms, FakeClock().monotonic
+
+    async def sleep(self, _seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class Opened:
+    """A session; the second one that is opened finds the target away."""
+
+    count = 0
+    name = "A->B"
+
+    def __init__(self, _plan: object) -> None:
+        plan = SimpleNamespace(props=dict[str, str]())
+        self.flow = SimpleNamespace(
+            connector=dict[str, str](), plan=plan, is_unchanged=self.is_unchanged
+        )
+        Opened.count += 1
+
+    async def __aenter__(self) -> "Opened":
+        if Opened.count == 2:
+            raise RetriableError("the target is away")
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def open_topic(self) -> None: ...
+
+    async def is_unchanged(self) -> bool:
+        return Opened.count > 2
+
+
+class NoTopics:
+    """Finds the first partition in the third session."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def start(self, _stop: StopSignal) -> bool:
+        if Opened.count < 3:
+            await asyncio.Event().wait()
+        return True
+
+    async def close(self) -> None: ...
+
+
+class Copied:
+    def __init__(self, *_: object) -> None: ...
+
+    async def run(self) -> CopyEnd:
+        return CopyEnd.STOPPED
+
+
+def test_a_stream_that_waits_follows_changes_and_outlives_a_target_that_is_away_after_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(*_: object) -> None: ...
+
+    def a_session(*_: object, **_named: object) -> OpenSession:
+        return OpenSession(cast("SparkSession", OneSlot()), owned=False)
+
+    stages: dict[str, object] = {
+        "SYSTEM_CLOCK": Hasty(),
+        "BackfillSession": Opened,
+        "StreamTopics": NoTopics,
+        "StreamCopy": Copied,
+        "check_engine": nothing,
+        "open_session": a_session,
+        "flow_plan": nothing,
+    }
+    monkeypatch.setattr(Opened, "count", 0)
+    for name, stage in stages.items():
+        monkeypatch.setattr(stream_runs, name, stage)
+    order = StreamOrder(Path("f"), "A->B", "", "", 10, 0)
+    assert stream_runs.run_stream(order, Printer(Output.JSON), SecretMask()) == 0
+    assert Opened.count == 3
