@@ -295,6 +295,8 @@ def test_a_partition_that_each_process_of_its_lane_dies_of_keeps_no_other_from_i
     with monkeypatch.context() as patched:
         patched.setattr(backfill_spark, "run_backfill_lane", lane_functions.copy_and_die_of_one)
         ended = command(flow, "run", "--master", "local[2]", "--lanes", "1")
+    assert ended.code == 1, ended
+    assert ended.out, ended.err
     rows = ended.rows("partitions")
     states = {it["partition"]: (it["state"], it["cause"]) for it in rows}
     lost = f"{LANE_LOST} (exit code -9)"

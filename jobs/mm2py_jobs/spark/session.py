@@ -300,7 +300,8 @@ def tried(
     log.warning("the process of a lane ended each time cause=%s", found.cause)
     partitions = cast("Sequence[object]", lane.get("partitions", ()))
     if len(partitions) == 1 and "lost" in lane:
-        return function({**lane, "lost": found.cause}), ""
+        given_up = _in_child(function, {**lane, "lost": found.cause})
+        return given_up.answer, given_up.cause
     if len(partitions) < 2:
         return {}, found.cause
     half = len(partitions) // 2
