@@ -28,6 +28,8 @@ ALIVE_S: Final = 4 * BEAT_S
 """A driver whose beat does not rise for this long is dead, or frozen: the next one fences it."""
 
 LEASE_S: Final = 6.0
+LANE_LOST: Final = "the process of its lane ended in each attempt"
+"""Begins the cause of a partition that a lane's process dies of, as of a batch that its memory does not hold."""
 """How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session of the running flow is; a retry after
 a kill waits this long."""
 
@@ -137,7 +139,7 @@ class SettingChange:
 class Job:
     """One backfill or stream; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
 
-    A stream deals its partitions to lanes anew as soon as ``turn`` rises.
+    A stream deals its partitions to lanes anew as soon as ``turn`` rises, to as many as run at the same time now (``slots``).
     ``driver`` is the process that works on it or did last.
     ``archive`` is what a restore reads in place of the source, empty for a backfill.
     """
@@ -148,6 +150,7 @@ class Job:
     lanes: int
     kind: JobKind = JobKind.BACKFILL
     turn: int = 0
+    slots: int = 0
     beat: int = 0
     topics: str = ""
     start: str = "earliest"

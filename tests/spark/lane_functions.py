@@ -10,6 +10,7 @@ from typing import cast
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.testing.waiting import eventually
+from mm2py_jobs.copy.backfill_lane import run_backfill_lane
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.rate_desk import part_of_rate
 
@@ -26,6 +27,24 @@ def die_once(lane: Mapping[str, object]) -> Mapping[str, object]:
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return {"attempt": "second"}
+
+
+def die_of_three(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Kill the own process, however often, where the lane has partition 3."""
+    if lane["lost"]:
+        return {"partitions": [str(lane["lost"])]}
+    partitions = cast("list[int]", lane["partitions"])
+    if 3 in partitions:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"partitions": partitions}
+
+
+def copy_and_die_of_one(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Copy, and kill the own process where the lane has partition 1 of a topic."""
+    partitions = cast("list[tuple[str, int]]", lane["partitions"])
+    if not lane["lost"] and any(number == 1 for _, number in partitions):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_backfill_lane(lane)
 
 
 def fail(_lane: Mapping[str, object]) -> Mapping[str, object]:

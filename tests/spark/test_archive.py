@@ -384,20 +384,21 @@ def test_a_topic_that_another_flows_restore_has_reserved_is_refused_until_that_h
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])
-def test_a_file_or_manifest_that_does_not_match_sends_nothing(
+def test_a_file_or_manifest_that_does_not_match_stops_its_partition_alone(
     setup: Setup, lanes_session: OpenSession, damage: str
 ) -> None:
-    topic = setup.topic("damaged")
+    topic = setup.topic("damaged", 2)
     flow = setup.flow(topic)
     for turn in range(3):
-        write(setup.a, topic, [Sent(0, b"%d %d" % (turn, n)) for n in range(100)])
+        write(setup.a, topic, [Sent(n % 2, b"%d %d" % (turn, n)) for n in range(200)])
         archived(lanes_session, flow, topic, setup.folder)
     folder = (
         setup.folder / f"{flow.source_alias}-{flow.target_alias}" / f"topic={topic}" / "partition=0"
     )
     first, second, _ = sorted(folder.glob("*.json"))
     file = folder / FileManifest.parse(first.read_bytes(), "").file
-    data = bytearray(file.read_bytes())
+    whole = {it: it.read_bytes() for it in (file, second)}
+    data = bytearray(whole[file])
     if damage == "flip":
         data[len(data) // 2] ^= 1
     elif damage == "cut":
@@ -409,7 +410,11 @@ def test_a_file_or_manifest_that_does_not_match_sends_nothing(
     ended = str(restored(flow, setup.folder, code=1))
     assert cause in ended
     assert f"{topic}-0" in ended or f"'{topic}'" in ended
-    assert ends(setup.b, flow.remote(topic)) in ({}, {0: 0})
+    assert ends(setup.b, flow.remote(topic)) == {0: 0, 1: 300}
+    for path, content in whole.items():
+        path.write_bytes(content)
+    restored(flow, setup.folder)
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.mirror.backfills import Order
+from mm2py.mirror.backfills import LANE_LOST, Order
 from mm2py.types import ClusterAlias, FlowName
+from mm2py_jobs.copy import backfill_spark
 from mm2py_jobs.copy.backfill_children import BackfillChildren
 from mm2py_jobs.spark import session
 from tests.integration.cluster_changes import configs_of, delete_topic, topics_of
@@ -35,6 +36,7 @@ from tests.integration.traffic import (
 )
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
+from tests.spark import lane_functions
 from tests.spark.backfill_process import BackfillProcess, command, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
@@ -281,6 +283,29 @@ def test_odd_topics_are_backfilled_whole_and_changed_settings_are_put_back(setup
     wrong = command(synced, "plan", "--topics", "orders[")
     assert wrong.code == 2
     assert "--topics" in wrong.err
+
+
+@pytest.mark.usefixtures("lanes_session")
+def test_a_partition_that_each_process_of_its_lane_dies_of_keeps_no_other_from_its_end(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = setup.topic("deadly", 4, config={"retention.ms": "-1"})
+    write(setup.a, topic, history(4, 400))
+    flow = setup.flow(topic)
+    with monkeypatch.context() as patched:
+        patched.setattr(backfill_spark, "run_backfill_lane", lane_functions.copy_and_die_of_one)
+        ended = command(flow, "run", "--master", "local[2]", "--lanes", "1")
+    assert ended.code == 1, ended
+    assert ended.out, ended.err
+    rows = ended.rows("partitions")
+    states = {it["partition"]: (it["state"], it["cause"]) for it in rows}
+    lost = f"{LANE_LOST} (exit code -9)"
+    assert states.pop(1) == ("RELEASED", lost), ended.err
+    assert set(states.values()) == {("HANDED_OVER", "")}
+    assert (ended.code, ended.report["state"]) == (1, "FAILED")
+    again = command(flow, "run", "--master", "local[2]")
+    assert again.code == 0, again.err
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 def _transactions(region: KafkaAddress, topic: str) -> None:

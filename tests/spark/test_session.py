@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py.mirror.backfills import LANE_LOST
 from mm2py.testing.waiting import eventually
 from mm2py_jobs.spark.session import LanesCost, OpenSession, cancel_lanes, open_session, run_lanes
 from tests.spark import lane_functions
@@ -70,6 +71,17 @@ def test_a_lane_is_run_again_when_its_worker_is_killed(
         description="dies once",
     )
     assert answers == [{"attempt": "second"}]
+
+
+def test_a_partition_that_each_process_dies_of_keeps_no_other_from_its_end(
+    lanes_session: OpenSession,
+) -> None:
+    lanes = [{"partitions": it, "lost": ""} for it in ([1, 2, 3, 4], [5])]
+    answers = run_lanes(
+        lanes_session, lane_functions.die_of_three, lanes, tag="lost", description="dies"
+    )
+    lost = f"{LANE_LOST} (exit code -9)"
+    assert [it["partitions"] for it in answers] == [[1, 2, lost, 4], [5]]
 
 
 def test_which_lanes_have_ended_is_told_while_the_others_run(

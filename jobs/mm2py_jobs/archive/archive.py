@@ -60,6 +60,7 @@ from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
+from mm2py_jobs.log.open_transactions import hanging
 from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession, log_without_secrets
@@ -121,7 +122,7 @@ def planned(flow: FlowSides, path: str, shape: Shape) -> dict[str, object]:
             "from": it.first,
             "to": it.end,
             "lost_from": it.lost_from,
-            "cause": "",
+            "cause": plan.held.get(it.source, ""),
         }
         for it in plan.ranges
         if it.size or it.lost_from >= 0
@@ -176,6 +177,9 @@ def archive_flow(
             )
         answers = _joined(store, parts, answers)
     _note_ranges(plan, store, {it.source for it in waiting})
+    for answer in answers:
+        held = plan.held.get(TopicPartition(str(answer["topic"]), int(str(answer["partition"]))))
+        answer["cause"] = answer["cause"] or held or ""
     answers += _refusals(plan, store, shape)
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
     return {
@@ -200,6 +204,8 @@ class _ArchivePlan:
     chains: dict[TopicPartition, tuple[int, int]] = field(
         default_factory=dict[TopicPartition, tuple[int, int]]
     )
+    held: Mapping[TopicPartition, str] = field(default_factory=dict[TopicPartition, str])
+    """Behind which transactions that hang no record is archived."""
 
 
 async def _plan(
@@ -222,6 +228,9 @@ async def _plan(
             for partition in sorted(topic.partitions)
         ]
         ends = await _log_ends(admin, partitions, read_committed=flow.read_committed)
+        if flow.read_committed:
+            stable = {tp: it.end for tp, it in ends.items() if isinstance(it, LogEnds)}
+            plan.held = await hanging(source, stable)
     plan.refused |= {TopicPartition(topic, -1): (0, str(it)) for topic, it in hidden.items()}
     for name, topic in described.items():
         logs = {it: ends[TopicPartition(name, it)] for it in sorted(topic.partitions)}
@@ -307,7 +316,10 @@ def _plan_partition(
         plan.refused[tp] = done, cause
         return
     staged = sorted((it.begins, it.end) for it in ahead.values())
-    plan.ranges += missing_of(tp, done, log, staged)
+    missing = missing_of(tp, done, log, staged)
+    plan.ranges += missing
+    if tp in plan.held and not any(it.size or it.lost_from >= 0 for it in missing):
+        plan.refused[tp] = done, plan.held[tp]
 
 
 def missing_of(

@@ -11,6 +11,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -223,6 +224,14 @@ def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] |
         return None
     last = (it for it in names if _begins_at(it, _PUBLISHED, _begins(names[-1])))
     return _begins(names[0]), max(_manifest(store, tp, it).end for it in last)
+
+
+def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
+    """Return from where to where a partition is archived, at least where its last manifest cannot be read."""
+    with suppress(ConfigError, PartitionError):
+        return range_of_chain(store, tp) or (0, 0)
+    firsts = [_begins(it) for it in store.names(partition_folder(tp)) if _kind(it) == _PUBLISHED]
+    return firsts[0], firsts[-1] + 1
 
 
 def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, TopicDescription
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError
+from mm2py.errors import ConfigError, PartitionError
 from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.offset_map import Page
 from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, Suppression
@@ -28,6 +28,7 @@ from mm2py_jobs.archive.archive_format import (
     head_of,
     noted_ranges,
     offset_at,
+    range_by_names,
     records_ahead,
     topic_of,
     topics_in,
@@ -85,6 +86,8 @@ class ArchivedLog:
     lost: int
     ahead: int = 0
     mirrors: Sequence[tuple[int, str, str, int]] = ()
+    broken: str = ""
+    """Why nothing of it can be restored now."""
 
     @property
     def target(self) -> TopicPartition:
@@ -99,7 +102,6 @@ def read_archive(
 
     Raises:
         ConfigError: there is no such archive, its shape cannot be restored, or two topics get the same name.
-        PartitionError: a manifest is missing between others, or is not of its partition.
     """
     head = head_of(store)
     if head.shape is not Shape.BATCHES:
@@ -120,7 +122,13 @@ def read_archive(
         noted = noted_ranges(store, topic.topic)
         last = max(_last_partition(store, topic.topic), *noted, -1)
         for number in range(max(topic.partitions, 1 + last)):
-            chain = chain_of(store, TopicPartition(topic.topic, number))
+            tp = TopicPartition(topic.topic, number)
+            try:
+                chain = chain_of(store, tp)
+                ahead = records_ahead(store, tp, chain[-1].end if chain else 0)
+            except (ConfigError, PartitionError) as error:
+                logs.append(_broken(store, topic, tp, target, noted.get(number), str(error)))
+                continue
             logs.append(
                 ArchivedLog(
                     topic=topic,
@@ -132,13 +140,34 @@ def read_archive(
                     bytes=sum(it.size_bytes for it in chain),
                     lost=sum(it.first - it.begins for it in chain)
                     + _missing(topic, number, noted.get(number), chain),
-                    ahead=records_ahead(
-                        store, TopicPartition(topic.topic, number), chain[-1].end if chain else 0
-                    ),
+                    ahead=ahead,
                     mirrors=[mirror for it in chain for mirror in it.mirrors],
                 )
             )
     return logs
+
+
+def _broken(
+    store: ArchiveStore,
+    topic: ArchivedTopic,
+    tp: TopicPartition,
+    target: str,
+    noted: tuple[int, int] | None,
+    cause: str,
+) -> ArchivedLog:
+    """Return a partition whose manifests are damaged, or lack one: its lane says so, and the flow copies nothing behind the gap meanwhile."""
+    begins, end = range_by_names(store, tp)
+    return ArchivedLog(
+        topic=topic,
+        partition=tp.partition,
+        target_topic=target,
+        begins=begins,
+        end=max(end, 0 if noted is None else noted[1]),
+        records=0,
+        bytes=0,
+        lost=0,
+        broken=cause,
+    )
 
 
 def _missing(
@@ -263,7 +292,7 @@ class Restore:
             ),
             settings=settings,
             reasons=REASONS,
-            notes=notes,
+            notes=(*notes, *(f"not restored: {it.broken}" for it in logs.values() if it.broken)),
         )
 
     async def _expiring(
@@ -288,6 +317,8 @@ class Restore:
         oldest = self._clock.now_ms() - retention_ms
         counts: dict[TopicPartition, int] = {}
         for it in ranges:
+            if self.logs[it.source].broken:
+                continue
             tp = TopicPartition(self.logs[it.source].topic.topic, it.partition)
             end = await asyncio.to_thread(offset_at, self._store, tp, oldest)
             counts[it.source] = max(0, min(it.end, end) - it.start)

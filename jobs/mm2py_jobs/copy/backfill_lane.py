@@ -70,6 +70,10 @@ class BackfillLane:
     rate: int = 0
     """Bytes per second of all lanes together, 0: no limit."""
     log_level: str = "WARNING"
+    careful: bool = False
+    """Whether its process is expected to die (``mm2py_jobs.spark.session.tried``)."""
+    lost: str = ""
+    """Why its partitions are given up."""
 
     @property
     def is_restore(self) -> bool:
@@ -146,7 +150,8 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
             given_up=LeaseState.RESERVED if spec.is_restore else LeaseState.RELEASED,
             term=spec.term,
         )
-        return {"lane": spec.lane, **asdict(await run.run())}
+        ended = await (run.give_up(spec.lost) if spec.lost else run.run())
+        return {"lane": spec.lane, **asdict(ended)}
     finally:
         await copy.close()
         await target.close()

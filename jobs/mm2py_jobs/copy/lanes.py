@@ -280,6 +280,18 @@ class LaneRun:
             handed_over, len(self._ended) - handed_over, len(self._left), tuple(parts)
         )
 
+    async def give_up(self, cause: str) -> LaneResult:
+        """Copy nothing, and give up the partitions, of which the lane's process dies each time."""
+        left = await self._lease.claim(self._partitions)
+        await self._lease.release(
+            [replace(it, state=self._given_up, cause=cause) for it in left.values()]
+        )
+        parts = (
+            TermPart(*tp, it.position, it.position, 0, 0, -1, cause, failed=True)
+            for tp, it in left.items()
+        )
+        return LaneResult(0, len(left), 0, tuple(parts))
+
     async def _stood_by(self) -> bool:
         """Wait while another attempt of this lane copies; return whether that one has ended in order (10)."""
         while self._is_current():

@@ -30,6 +30,7 @@ from mm2py.clock import Clock
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import (
     BEAT_S,
+    LANE_LOST,
     NO_END,
     Job,
     JobKind,
@@ -55,6 +56,7 @@ _UNCONFIRMED: Final = 0
 _ENDED: Final = "mm2py stream was ended"
 
 _SHOWN: Final = 5
+LOST_TERMS: Final = 8
 
 STUCK_BEATS: Final = 45
 """Beats of the driver, which the target took, without a renewal by a lane that copies: it is frozen. A retry of Spark takes less."""
@@ -93,6 +95,8 @@ def deal_term(
         ends: where the source's logs end.
         lanes: as many as run at the same time: one that waits for another would copy nothing meanwhile.
         terms: how many there were.
+
+    A lane of its own has those of which a lane's process died, in each ``LOST_TERMS`` th term alone: in others, all that it has would stand still again.
     """
 
     def weight(partition: TopicPartition) -> int:
@@ -101,8 +105,19 @@ def deal_term(
         waiting = max(0, ends[partition] - lease.position)
         return LEAST_BYTES + mean * waiting + lease.bytes // max(1, terms)
 
-    ready = [tp for tp, lease in leases.items() if lease.run != _UNCONFIRMED and tp in ends]
-    return deal(sorted(ready), max(1, lanes), weight)
+    ready = sorted(tp for tp, it in leases.items() if it.run != _UNCONFIRMED and tp in ends)
+    lost = [tp for tp in ready if is_lost(leases[tp])]
+    well = [tp for tp in ready if tp not in lost]
+    if not lost or (well and terms % LOST_TERMS):
+        return deal(well, max(1, lanes), weight)
+    if lanes < 2:
+        return [ready]
+    return [*deal(well, lanes - 1, weight), lost]
+
+
+def is_lost(lease: Lease) -> bool:
+    """Whether the process of its lane died of a partition."""
+    return lease.cause.startswith(LANE_LOST)
 
 
 def standing_still(leases: Mapping[TopicPartition, Lease]) -> dict[TopicPartition, str]:
@@ -210,13 +225,11 @@ class StreamDriver:
                 )
         self._renewed = renewed
 
-    async def widen(self, lanes: int) -> None:
-        """Note that so many lanes may be dealt, before they are: as many are fenced by who comes next (2).
-
-        A cluster has more executors by now than when the stream began.
-        """
-        if lanes > self.job.lanes:
-            await self._claim.write([replace(self.job, lanes=lanes)])
+    async def follow_slots(self, slots: int) -> None:
+        """Note how many lanes are dealt from now on, before they are: as many as ever were are fenced by who comes next (2)."""
+        job = self.job
+        if slots != job.slots:
+            await self._claim.write([replace(job, lanes=max(job.lanes, slots), slots=slots)])
 
     async def follow(self, partitions: StreamPartitions) -> None:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.

@@ -118,6 +118,17 @@ def failure_of(progress: Mapping[str, object]) -> str:
     return f"lanes of {failed} partitions failed, the others go on: {cause}" if failed else ""
 
 
+async def config_changes(session: BackfillSession, clock: Clock) -> None:
+    """Return when the flow's config is another one than at the begin, or it is not to be copied any more."""
+    while True:
+        await clock.sleep(CONFIG_LOOK_S)
+        try:
+            if not await session.flow.is_unchanged():
+                return
+        except Mm2pyError as error:
+            log.debug("the flow's config cannot be read now cause=%s", error)
+
+
 @final
 class StreamCopy:
     """The copy under one config: a driver, and one query after the other where one fails."""
@@ -162,7 +173,7 @@ class StreamCopy:
             asyncio.ensure_future(self._stop.wait()): CopyEnd.STOPPED,
             asyncio.ensure_future(self._driver.wait_recalled()): CopyEnd.RECALLED,
             asyncio.ensure_future(self._driver.wait_failover()): CopyEnd.FAILOVER,
-            asyncio.ensure_future(self._config_changes()): CopyEnd.CHANGED,
+            asyncio.ensure_future(config_changes(self._session, self._clock)): CopyEnd.CHANGED,
         }
         copying: asyncio.Task[object] = asyncio.ensure_future(queries)
         following: asyncio.Task[object] = asyncio.ensure_future(self._follow())
@@ -226,12 +237,10 @@ class StreamCopy:
         """
         from mm2py_jobs.spark.stream_query import StreamQuery  # it loads pyspark
 
-        session, slots = self._session, self._opened.slots
-        await self._driver.widen(slots)
+        session = self._session
+        await self._driver.follow_slots(self._opened.slots)
         spec = StreamSpec(
-            lane=session.lane(self._driver.job, self._topics.task),
-            slots=slots,
-            seconds=self._order.term_s,
+            lane=session.lane(self._driver.job, self._topics.task), seconds=self._order.term_s
         )
         query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
         try:
@@ -246,6 +255,7 @@ class StreamCopy:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
                 await self._note(query)
                 self._driver.check_lanes()
+                await self._driver.follow_slots(await asyncio.to_thread(self._slots))
             while not ended and session.store.copying:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
             await self._note(query)
@@ -253,6 +263,9 @@ class StreamCopy:
             await asyncio.to_thread(query.stop)
         if self._driver.dealing:
             raise FatalError("the query was stopped from outside")
+
+    def _slots(self) -> int:
+        return self._opened.slots
 
     async def _note(self, query: "StreamQuery") -> None:
         if not self._warm.is_set():
@@ -293,13 +306,3 @@ class StreamCopy:
                 )
             await self._clock.sleep(LOOK_S)
             await self._topics.changed()
-
-    async def _config_changes(self) -> None:
-        """Return when the flow's config is another one than at the begin, or it is not to be copied any more."""
-        while True:
-            await self._clock.sleep(CONFIG_LOOK_S)
-            try:
-                if not await self._session.flow.is_unchanged():
-                    return
-            except Mm2pyError as error:
-                log.debug("the flow's config cannot be read now cause=%s", error)

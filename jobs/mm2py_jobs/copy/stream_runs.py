@@ -11,6 +11,7 @@ from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
+from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import JobKind
 from mm2py.mirror.flow_state import engine
 from mm2py.mirror.start_positions import Boundary
@@ -20,7 +21,14 @@ from mm2py_cli.output import FAILED, OK, Printer, say
 from mm2py_connectors.mirror_source import begins_at_end
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import show_document, slots_of
-from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
+from mm2py_jobs.copy.stream_copy import (
+    CONFIG_LOOK_S,
+    CopyEnd,
+    CopyTotals,
+    StreamCopy,
+    StreamOrder,
+    config_changes,
+)
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms
 from mm2py_jobs.spark.session import OpenSession, open_session
@@ -136,14 +144,15 @@ class _Stream:
         self._totals = CopyTotals()
         self._opened: OpenSession | None = None
         self._name = ""
+        self._has_begun = False
 
     async def run(self) -> int:
         """Copy; a changed config begins anew with it."""
-        ended = CopyEnd.CHANGED
         with StopSignal() as stop:
             try:
+                ended = await self._with_config_of_now(stop)
                 while ended is CopyEnd.CHANGED:
-                    ended = await self._with_config_of_now(stop)
+                    ended = await self._again(stop)
             finally:
                 if self._opened is not None:
                     await asyncio.to_thread(_close, self._opened)
@@ -175,6 +184,18 @@ class _Stream:
         say(totals.summary())
         return FAILED if totals.standing or totals.failure else OK
 
+    async def _again(self, stop: StopSignal) -> CopyEnd:
+        """Copy with a changed config, as soon as both clusters answer."""
+        self._has_begun = False
+        try:
+            return await self._with_config_of_now(stop)
+        except RetriableError as error:
+            if self._has_begun:
+                raise  # what it has reserved is another run's to give back
+            log.warning("the changed flow cannot be begun now, tried again cause=%s", error)
+        await self._clock.sleep(CONFIG_LOOK_S)
+        return CopyEnd.STOPPED if stop.asked else CopyEnd.CHANGED
+
     async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
         async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:
             self._name = str(session.name)
@@ -183,18 +204,35 @@ class _Stream:
             await session.open_topic()
             topics = StreamTopics(session, self._clock)
             try:
-                if not await topics.start(stop):
-                    return CopyEnd.STOPPED
+                if (early := await self._first_partition(session, topics, stop)) is not None:
+                    return early
                 if self._opened is None:
                     name = f"mm2py stream {session.name}"
                     self._opened = await asyncio.to_thread(
                         open_session, self._order.master, name=name
                     )
+                self._has_begun = True
                 return await StreamCopy(
                     self._order, session, topics, self._opened, self._totals, stop, self._clock
                 ).run()
             finally:
                 await topics.close()
+
+    async def _first_partition(
+        self, session: BackfillSession, topics: StreamTopics, stop: StopSignal
+    ) -> CopyEnd | None:
+        """Wait for the first partition; return what ends the copy before."""
+        starting = asyncio.ensure_future(topics.start(stop))
+        changing = asyncio.ensure_future(config_changes(session, self._clock))
+        try:
+            await asyncio.wait({starting, changing}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return CopyEnd.CHANGED
+            return None if starting.result() else CopyEnd.STOPPED
+        finally:
+            for task in (starting, changing):
+                task.cancel()
+            await asyncio.gather(starting, changing, return_exceptions=True)
 
 
 def _close(opened: OpenSession) -> None:

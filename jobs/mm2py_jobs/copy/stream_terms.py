@@ -20,7 +20,7 @@ from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.types import LATEST, TopicPartition
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes
 from mm2py_jobs.copy.lanes import Term
-from mm2py_jobs.copy.stream import PlannedTerm, deal_term
+from mm2py_jobs.copy.stream import PlannedTerm, deal_term, is_lost
 from mm2py_workers.flow_target import FlowTarget
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,10 @@ class StreamSpec:
 
     Args:
         lane: what its lanes have in common.
-        slots: how many run at the same time.
         seconds: how long a term is.
     """
 
     lane: BackfillLane
-    slots: int
     seconds: float
 
 
@@ -73,9 +71,9 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
             raise FatalError(f"stream {lane.job}, run {lane.run}: another run has taken over")
         if not job.turn and job.state.is_copied:
             # The live flow copies meanwhile: once this has run, lanes can begin within a second.
-            return PlannedTerm(dealt_lanes(lane, [()] * spec.slots))
+            return PlannedTerm(dealt_lanes(lane, [()] * job.slots))
         ends = await log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
-        dealt = deal_term(leases, ends, spec.slots, term)
+        dealt = deal_term(leases, ends, job.slots, term)
         copied = sum(lease.bytes for lease in target.jobs.leases.values())
     finally:
         await target.close()
@@ -88,7 +86,12 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
     shown: dict[str, dict[str, int]] = {}
     for tp, end in ends.items():
         shown.setdefault(tp.topic, {})[str(tp.partition)] = end
-    return PlannedTerm(dealt_lanes(common, dealt), shown)
+    careful = [any(is_lost(leases[tp]) for tp in partitions) for partitions in dealt]
+    lanes = [
+        {**it, "careful": each}
+        for it, each in zip(dealt_lanes(common, dealt), careful, strict=True)
+    ]
+    return PlannedTerm(lanes, shown)
 
 
 async def log_ends(

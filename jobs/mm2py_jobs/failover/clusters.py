@@ -11,7 +11,6 @@ from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
 from mm2py.config.class_names import SOURCE_NAME
@@ -31,7 +30,6 @@ from mm2py.mirror.producer_ids import (
 )
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
-from mm2py.protocol.records import decode_batches
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
@@ -47,8 +45,6 @@ CONNECT_S: Final = 8.0
 
 _IMPATIENT: Final = {"default.api.timeout.ms": "8000", "request.timeout.ms": "5000"}
 """Client properties for the source, which may be gone."""
-
-_FIRST_BYTES: Final = 64 * 1024
 
 
 async def looping_ids(
@@ -295,13 +291,3 @@ class FailoverClusters:
             clock=self.clock,
         )
         return FailoverStore(table, writer)
-
-
-async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | None:
-    """Return the timestamp of the first record from an offset on, None if unknown."""
-    fetched = await fetch_partition(source, tp, start, max_bytes=_FIRST_BYTES)
-    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
-        for record in batch.records:
-            if record.offset >= start and not batch.is_control:
-                return record.timestamp if record.timestamp >= 0 else None
-    return None

@@ -47,12 +47,13 @@ from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.survey import copied_now
-from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
+from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAwayError
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
 from mm2py_jobs.log.mirror_producers import producer_of
+from mm2py_jobs.log.open_transactions import first_stamp
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.open_flow import store_positions
 from mm2py_workers.internal_stores import HostedMaps

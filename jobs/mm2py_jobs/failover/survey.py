@@ -29,7 +29,7 @@ from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.copy.known_maps import known_maps, lost_copies
 from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.copy_limits import limits_of
-from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
+from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.driver import DriverProgress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows
 from mm2py_jobs.failover.groups import AHEAD, NO_PLACE, move_groups
@@ -43,6 +43,7 @@ from mm2py_jobs.failover.plan import (
     WriterRow,
 )
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
+from mm2py_jobs.log.open_transactions import first_stamp
 from mm2py_jobs.log.range_reader import log_ends
 from mm2py_jobs.open_flow import flow_in_force
 

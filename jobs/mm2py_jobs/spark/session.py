@@ -10,11 +10,13 @@ pyspark is imported when a session is opened, so that nothing needs it before.
 import atexit
 import json
 import logging
+import multiprocessing
 import os
 import re
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,10 +28,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, RetriableError
+from mm2py.mirror.backfills import LANE_LOST
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from pyarrow import RecordBatch
     from pyspark.accumulators import AccumulatorParam
     from pyspark.sql import SparkSession
@@ -279,21 +284,94 @@ def tried(
     """Call a lane's function in its task; return its answer, or why there is none in the last one of so many attempts.
 
     Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not have failed
-    before, and what may be tried again is, here.
+    before, and what may be tried again is, here. The last attempt runs in a process of its own: where that one dies, too, halves of its partitions
+    are tried one after the other, and ``function`` is called for each that it dies of with the cause as ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from the start.
     """
-    is_last = _attempt() >= attempts - 1
-    left = attempts if is_last else 1
-    while True:
-        left -= 1
-        try:
-            return function(lane), ""
-        except Exception as error:
-            if not is_last:
-                raise
-            if not left or not isinstance(error, RetriableError):
-                return {}, f"{type(error).__name__}: {error}"
-            log.warning("lane is tried again in its last attempt cause=%s", error)
-            time.sleep(AGAIN_S)
+    if not lane.get("careful") and _attempt() < attempts - 1:
+        return function(lane), ""
+    found = _in_child(function, lane)
+    while found.again and attempts > 1:
+        attempts -= 1
+        log.warning("lane is tried again in its last attempt cause=%s", found.cause)
+        time.sleep(AGAIN_S)
+        found = _in_child(function, lane)
+    if not found.died:
+        return found.answer, found.cause
+    log.warning("the process of a lane ended each time cause=%s", found.cause)
+    partitions = cast("Sequence[object]", lane.get("partitions", ()))
+    if len(partitions) == 1 and "lost" in lane:
+        given_up = _in_child(function, {**lane, "lost": found.cause})
+        return given_up.answer, given_up.cause
+    if len(partitions) < 2:
+        return {}, found.cause
+    half = len(partitions) // 2
+    each = [
+        tried(function, {**lane, "partitions": part, "careful": True}, 1)
+        for part in (partitions[:half], partitions[half:])
+    ]
+    return _together([answer for answer, _ in each]), next((it for _, it in each if it), "")
+
+
+class _Outcome(NamedTuple):
+    """What a lane answered, or why it did not, and whether it may be tried again; ``died``: its process ended."""
+
+    answer: Mapping[str, object]
+    cause: str
+    again: bool = False
+    died: bool = False
+
+
+def _outcome(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
+    try:
+        return _Outcome(function(lane), "")
+    except Exception as error:  # noqa: BLE001 - whatever a lane raises is of this lane
+        cause = f"{type(error).__name__}: {error}"
+        return _Outcome({}, cause, again=isinstance(error, RetriableError))
+
+
+def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
+    """Call a lane's function in a child, which ends with this process; here where there is no fork."""
+    if not hasattr(os, "fork"):
+        return _outcome(function, lane)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer_to, args=(sender, function, lane), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        found: _Outcome | None = receiver.recv()
+    except EOFError:
+        found = None
+    finally:
+        receiver.close()
+        child.join()
+    if found is not None:
+        return found
+    return _Outcome({}, f"{LANE_LOST} (exit code {child.exitcode})", died=True)
+
+
+def _answer_to(sender: "Connection", function: LaneFunction, lane: Mapping[str, object]) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    sender.send(_outcome(function, lane))
+
+
+def _together(answers: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return one answer of a lane whose partitions ran one by one; what is no list is that of the first."""
+    found: dict[str, object] = {}
+    for answer in answers:
+        for name, value in answer.items():
+            if isinstance(value, (list, tuple)):
+                found[name] = [*cast("list[object]", found.get(name, [])), *value]
+            else:
+                found.setdefault(name, value)
+    return found
 
 
 def log_without_secrets(*configs: Mapping[str, str], level: str = "WARNING") -> None:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
@@ -25,12 +25,18 @@ _Addresses: TypeAlias = Sequence[
     ]
 ]
 
-_RESOLVERS: Final = ThreadPoolExecutor(64, thread_name_prefix="resolve")
-"""Threads of their own, as many as there are slow names: the loop's few are needed for logins and transforms."""
-
 _under_way: Final[
     "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[_Addresses]]]"
 ] = WeakKeyDictionary()
+
+
+@cache
+def _resolvers(_process: int) -> ThreadPoolExecutor:
+    """Return threads of their own, as many as there are slow names: the loop's few are needed for logins and transforms.
+
+    Those of one process: a fork has none of its parent's, and its look-ups would never end.
+    """
+    return ThreadPoolExecutor(64, thread_name_prefix="resolve")
 
 
 async def _resolved(host: str, port: int) -> _Addresses:
@@ -41,7 +47,7 @@ async def _resolved(host: str, port: int) -> _Addresses:
     lookup = lookups.get(name)
     if lookup is None:
         resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        lookup = lookups[name] = loop.run_in_executor(_RESOLVERS, resolve)
+        lookup = lookups[name] = loop.run_in_executor(_resolvers(os.getpid()), resolve)
 
         def over(done: "asyncio.Future[_Addresses]") -> None:
             del lookups[name]

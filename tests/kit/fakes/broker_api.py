@@ -253,7 +253,7 @@ def _produced(
 async def _list_offsets(request: Request) -> AnswerWriter:
     reader, out = request.reader, request.answer
     reader.int32()
-    reader.int8()
+    committed = reader.int8() == 1
     topics = reader.count()
     out.int32(0).count(topics)
     for _ in range(topics):
@@ -267,7 +267,8 @@ async def _list_offsets(request: Request) -> AnswerWriter:
             if isinstance(found, int):
                 out.int16(found).int64(-1).int64(-1).int32(-1)
             else:
-                offset = found.start if timestamp == EARLIEST else found.end
+                end = found.stable_end if committed else found.end
+                offset = found.start if timestamp == EARLIEST else end
                 if timestamp >= 0:
                     offset = found.first_since(timestamp)
                 out.int16(NONE).int64(-1).int64(offset).int32(found.leader_epoch)

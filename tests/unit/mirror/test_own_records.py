@@ -97,7 +97,7 @@ BACKFILL: list[tuple[BackfillRecord, bytes, bytes]] = [
         ),
         b"job",
         b'\x01{"archive":"","beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","kind":"BACKFILL","lanes":4,"run":2,"settings":[{"before":"604800000",'
-        b'"during":"-1","name":"retention.ms","topic":"A.orders"}],"start":"earliest","started_ms":1700000000000,'
+        b'"during":"-1","name":"retention.ms","topic":"A.orders"}],"slots":0,"start":"earliest","started_ms":1700000000000,'
         b'"state":"RUNNING","topics":"orders.*","turn":0}',
     ),
     (

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from mm2py.client.connect.admin import Admin
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import FatalError
+from mm2py.mirror.failovers import HANGS_MS
+from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.archive import archive
 from mm2py_jobs.archive.archive import archive_flow, missing_of
@@ -53,8 +56,9 @@ def _configs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admin, "describe_topic_configs", none)
 
 
-def sides(broker: FakeBroker) -> FlowSides:
+def sides(broker: FakeBroker, isolation: str = "read_uncommitted") -> FlowSides:
     connector = {
+        "source.consumer.isolation.level": isolation,
         "source.cluster.alias": "A",
         "target.cluster.alias": "B",
         "source.cluster.bootstrap.servers": f"127.0.0.1:{broker.port}",
@@ -69,6 +73,7 @@ async def archived(
     path: Path,
     shape: Shape = Shape.BATCHES,
     before: Callable[[], object] = lambda: None,
+    isolation: str = "read_uncommitted",
 ) -> dict[str, Row]:
     """Archive everything, after something has happened ``before`` the lanes begin; return the rows of the report."""
 
@@ -76,7 +81,9 @@ async def archived(
         before()
         return OpenSession(cast("SparkSession", OneSlot()), owned=False)
 
-    report = await asyncio.to_thread(archive_flow, sides(broker), str(path), shape, opened)
+    report = await asyncio.to_thread(
+        archive_flow, sides(broker, isolation), str(path), shape, opened
+    )
     return {
         f"{it['topic']}-{it['partition']}": it for it in cast("list[Row]", report["partitions"])
     }
@@ -132,6 +139,25 @@ async def test_a_partition_that_loses_its_leader_while_it_is_archived_ends_no_ot
             "z-0": 5,
         }
         assert [it for it, row in rows.items() if row["cause"]] == ["headless-0"]
+
+
+@pytest.mark.parametrize(("age_ms", "hangs"), [(HANGS_MS + 60_000, True), (1_000, False)])
+async def test_what_lies_behind_a_hanging_transaction_is_said_whether_there_is_something_before_it_or_not(
+    tmp_path: Path, age_ms: int, *, hangs: bool
+) -> None:
+    stamp = SYSTEM_CLOCK.now_ms() - age_ms
+    opened = bytes(encode_batch([NewRecord(None, b"open", (), stamp)]))
+    async with FakeBroker(topics={"t": 1, "u": 1}) as broker:
+        for tp in (T, U):
+            broker.append(tp, bytes(a_batch(0)))
+            broker.append(tp, opened)
+        broker.partition(T).open_transaction_at = 5
+        rows = [await archived(broker, tmp_path, isolation="read_committed") for _ in range(2)]
+    assert [(row["t-0"]["to"], row["u-0"]["to"]) for row in rows[:1]] == [(5, 6)]
+    assert not rows[0]["u-0"]["cause"]
+    causes = [str(row["t-0"]["cause"]) for row in rows if "t-0" in row]
+    assert len(causes) == (2 if hangs else 1)
+    assert all(("a transaction is open at offset 5" in it) is hangs for it in causes)
 
 
 class Reads:

@@ -392,6 +392,30 @@ def test_files_that_are_gone_from_an_archive_are_named(
     assert (log.begins, log.end, log.lost) == ((20, 40, lost) if left else (0, 0, lost))
 
 
+@pytest.mark.parametrize(
+    ("hurt", "missing", "end"), [(20, True, 60), (20, False, 60), (40, False, 41)]
+)
+def test_a_partition_with_a_broken_chain_is_planned_and_fails_alone(
+    tmp_path: Path, hurt: int, end: int, *, missing: bool
+) -> None:
+    """Left out of the plan it would not be reserved, and the flow copied on behind what is archived."""
+    store = ArchiveStore(str(tmp_path))
+    put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip
+    for tp in (ONE, TWO):
+        topic = ArchivedTopic(topic=tp.topic, topic_id="", partitions=1, configs={})
+        put_or_check(store, f"topic={tp.topic}/topic.json", topic)
+        for first in (0, 20, 40):
+            publish(store, tp, first, first + 20)
+    manifest = Path(store.path, manifest_stem(ONE, hurt)).with_suffix(".json")
+    manifest.write_bytes(manifest.read_bytes()[:9])
+    if missing:
+        manifest.unlink()
+    logs = {it.topic.topic: it for it in read_archive(store, lambda _: True, lambda name: name)}
+    one, two = logs[ONE.topic], logs[TWO.topic]
+    assert (one.begins, one.end, bool(one.broken)) == (0, end, True)
+    assert (two.begins, two.end, two.broken) == (0, 60, "")
+
+
 def test_what_a_killed_run_has_archived_ahead_is_named(tmp_path: Path) -> None:
     store = ArchiveStore(str(tmp_path))
     put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip

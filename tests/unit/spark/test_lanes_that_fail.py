@@ -1,11 +1,13 @@
 """Lanes of a job over a Spark that tries each task one after the other, as its scheduler with one slot."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, cast, final
 
 import pytest
 
 from mm2py.errors import FatalError, RetriableError
+from mm2py.mirror.backfills import LANE_LOST
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
 from mm2py_jobs.spark.session import OpenSession, run_lanes
@@ -66,6 +68,13 @@ class Ended:
         self.value |= value
 
 
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run last attempts in this process, as where there is no fork."""
+    monkeypatch.delattr("os.fork")
+
+
+@pytest.mark.usefixtures("_here")
 def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -86,6 +95,7 @@ def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
     assert ran == [0, 0, 0, 1, 2]
 
 
+@pytest.mark.usefixtures("_here")
 def test_a_lane_whose_attempts_were_lost_with_executors_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -110,6 +120,7 @@ def test_a_lane_whose_attempts_were_lost_with_executors_is_tried_again(
     assert ran == [0, 0, 1, 2]
 
 
+@pytest.mark.usefixtures("_here")
 def test_a_lane_of_a_term_that_fails_in_each_attempt_ends_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -143,3 +154,27 @@ def test_a_term_of_which_every_lane_failed_ends_its_query(failed: int, *, ends: 
             failure_of(progress)
     else:
         assert ("no keystore here" in failure_of(progress)) is bool(failed)
+
+
+def dies_of_three(lane: Mapping[str, object]) -> Mapping[str, object]:
+    if lane.get("lost"):
+        return {"lane": lane["number"], "parts": [str(lane["lost"])]}
+    partitions = cast("list[int]", lane["partitions"])
+    if 3 in partitions:
+        os._exit(9)
+    return {"lane": lane["number"], "parts": partitions}
+
+
+# From Python 3.12 on, where a test before has left a thread.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_partition_that_a_process_dies_of_keeps_no_other_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
+    opened = OpenSession(cast("SparkSession", OneSlot()), owned=False)
+    given = ([1, 2, 3, 4, 5], [6])
+    lanes = [{"number": it, "partitions": of, "lost": ""} for it, of in enumerate(given)]
+    answers = run_lanes(opened, dies_of_three, lanes, tag="t", description="copies")
+    lost = f"{LANE_LOST} (exit code 9)"
+    assert [it["lane"] for it in answers] == [0, 1]
+    assert [it["parts"] for it in answers] == [[1, 2, lost, 4, 5], [6]]

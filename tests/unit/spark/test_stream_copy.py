@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -10,12 +11,14 @@ import pytest
 
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import Job, JobState
+from mm2py.observability.logging import SecretMask
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_cli.output import Output, Printer
 from mm2py_jobs import open_flow
-from mm2py_jobs.copy import stream_terms
+from mm2py_jobs.copy import stream_runs, stream_terms
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lease import RENEW_S
 from mm2py_jobs.copy.stream import PlannedTerm, StreamPartitions
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from mm2py_jobs.copy.backfill_flow import BackfillSession
     from mm2py_jobs.copy.stream_topics import StreamTopics
 
+CONNECTOR = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
 LANE = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
 
 
@@ -60,10 +64,41 @@ async def test_a_cluster_that_does_not_answer_ends_no_query(
 
     monkeypatch.setattr(stream_terms, "FlowTarget", Target)
     monkeypatch.setattr(stream_terms, "log_ends", no_ends)
-    spec = StreamSpec(lane=LANE, slots=2, seconds=10)
+    spec = StreamSpec(lane=LANE, seconds=10)
     planning = asyncio.ensure_future(stream_terms.planned_term(spec, 1, 0, stage.clock))
     await stage.passing(asyncio.wait_for(planning, None))
     assert planning.result() == PlannedTerm()
+    await stage.driver.close()
+
+
+async def test_terms_are_dealt_to_as_many_lanes_as_run_at_the_same_time_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lane more would wait for the end of the others, and a slot more would be idle."""
+    stage = await begun()
+
+    class Target:
+        def __init__(self, *_: object) -> None:
+            self.jobs = stage.store
+
+        async def open(self) -> None: ...
+
+        async def close(self) -> None: ...
+
+    async def log_ends(*_: object) -> Mapping[TopicPartition, int]:
+        return {ONE: 10, TWO: 10}
+
+    monkeypatch.setattr(stream_terms, "FlowTarget", Target)
+    monkeypatch.setattr(stream_terms, "log_ends", log_ends)
+    dealt: list[int] = []
+    for slots in (1, 4, 1):
+        await stage.passing(stage.driver.follow_slots(slots))
+        lane = replace(LANE, run=stage.job.run, connector=CONNECTOR)
+        spec = StreamSpec(lane=lane, seconds=10)
+        planned = await stream_terms.planned_term(spec, 1, 0, stage.clock)
+        dealt.append(len(planned.lanes))
+    assert dealt == [1, 2, 1]
+    assert stage.job.lanes == 4
     await stage.driver.close()
 
 
@@ -187,6 +222,21 @@ async def test_a_refusal_whose_end_cannot_be_written_ends_the_copy(
         await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
 
 
+async def test_executors_that_come_while_a_query_runs_are_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, has_run = Stage(), Query.has_run
+
+    def grown(query: Query) -> bool:
+        monkeypatch.setattr(OneSlot, "defaultParallelism", 5)
+        return has_run(query)
+
+    monkeypatch.setattr(Query, "has_run", grown)
+    monkeypatch.setattr(OneSlot, "defaultParallelism", 1)
+    assert await ended(stage, a_copy(stage, monkeypatch, changes=True)) is CopyEnd.CHANGED
+    assert (stage.job.lanes, stage.job.slots) == (5, 5)
+
+
 async def test_a_copy_of_a_flow_that_changes_gives_everything_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -251,3 +301,84 @@ async def test_a_flow_that_is_disabled_or_deleted_over_rest_is_another_one_than_
     monkeypatch.setattr(open_flow, "flow_in_force", in_force)
     assert await flow.is_unchanged() is unchanged
     await flow.target.close()
+
+
+class Hasty:
+    """A clock whose pauses are over at once."""
+
+    def __init__(self) -> None:
+        self.now_ms, self.monotonic = FakeClock().now_ms, FakeClock().monotonic
+
+    async def sleep(self, _seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class Opened:
+    """A session; the second one that is opened finds the target away."""
+
+    count = 0
+    name = "A->B"
+
+    def __init__(self, _plan: object) -> None:
+        plan = SimpleNamespace(props=dict[str, str]())
+        self.flow = SimpleNamespace(
+            connector=dict[str, str](), plan=plan, is_unchanged=self.is_unchanged
+        )
+        Opened.count += 1
+
+    async def __aenter__(self) -> "Opened":
+        if Opened.count == 2:
+            raise RetriableError("the target is away")
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def open_topic(self) -> None: ...
+
+    async def is_unchanged(self) -> bool:
+        return Opened.count > 2
+
+
+class NoTopics:
+    """Finds the first partition in the third session."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def start(self, _stop: StopSignal) -> bool:
+        if Opened.count < 3:
+            await asyncio.Event().wait()
+        return True
+
+    async def close(self) -> None: ...
+
+
+class Copied:
+    def __init__(self, *_: object) -> None: ...
+
+    async def run(self) -> CopyEnd:
+        return CopyEnd.STOPPED
+
+
+def test_a_stream_that_waits_follows_changes_and_outlives_a_target_that_is_away_after_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(*_: object) -> None: ...
+
+    def a_session(*_: object, **_named: object) -> OpenSession:
+        return OpenSession(cast("SparkSession", OneSlot()), owned=False)
+
+    stages: dict[str, object] = {
+        "SYSTEM_CLOCK": Hasty(),
+        "BackfillSession": Opened,
+        "StreamTopics": NoTopics,
+        "StreamCopy": Copied,
+        "check_engine": nothing,
+        "open_session": a_session,
+        "flow_plan": nothing,
+    }
+    monkeypatch.setattr(Opened, "count", 0)
+    for name, stage in stages.items():
+        monkeypatch.setattr(stream_runs, name, stage)
+    order = StreamOrder(Path("f"), "A->B", "", "", 10, 0)
+    assert stream_runs.run_stream(order, Printer(Output.JSON), SecretMask()) == 0
+    assert Opened.count == 3
