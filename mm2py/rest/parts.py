@@ -4,6 +4,7 @@ Flow: request -> ``endpoint`` (media types, which herders) -> handler(``RestCall
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,9 @@ RESERVED_ALIASES: Final = frozenset(
 """First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
 
 TASK_DIGITS: Final = 10
+_UNKNOWN: Final = secrets.token_bytes(32)
+"""In place of a session key that was not read yet: a tag of an empty one could be guessed."""
+
 CALLER: Final = "mm2py.caller"
 """Scope key of the ``Caller``; set by the gate or from a signed request."""
 
@@ -198,7 +202,7 @@ class RestCall:
     def tag(self, connector: NamedConnector, info: ConnectorInfo) -> str:
         """Return the ``ETag`` of a connector's config, the same on all workers of its group."""
         key = connector.herder.session_key()
-        return config_tag(info.config, b"" if key is None else key.key)
+        return config_tag(info.config, _UNKNOWN if key is None else key.lasting)
 
     @asynccontextmanager
     async def changing(self, connector: NamedConnector) -> AsyncGenerator[None]:

@@ -71,8 +71,10 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
         )
 
 
-def new_session_key(now_ms: int, algorithm: str = "HmacSHA256") -> SessionKey:
-    """Make a random key of the algorithm's own size.
+def new_session_key(
+    now_ms: int, algorithm: str = "HmacSHA256", former: SessionKey | None = None
+) -> SessionKey:
+    """Make a random key of the algorithm's own size in place of a ``former`` one.
 
     Raises:
         ConfigError: the algorithm is unknown.
@@ -82,7 +84,8 @@ def new_session_key(now_ms: int, algorithm: str = "HmacSHA256") -> SessionKey:
             f"inter.worker.key.generation.algorithm={algorithm}: not available",
             remedy="use HmacSHA256",
         )
-    return SessionKey(secrets.token_bytes(_ALGORITHMS[algorithm.lower()] // 8), algorithm, now_ms)
+    key = secrets.token_bytes(_ALGORITHMS[algorithm.lower()] // 8)
+    return SessionKey(key, algorithm, now_ms, b"" if former is None else former.lasting)
 
 
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:

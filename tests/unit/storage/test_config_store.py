@@ -315,6 +315,11 @@ VECTORS: list[tuple[ConfigRecord, bytes, bytes | None]] = [
         b"session-key",
         b'{"key":"AP8x","algorithm":"HmacSHA256","creation-timestamp":1700000000000}',
     ),
+    (
+        SessionKey(b"2", "HmacSHA256", 5, b"1"),
+        b"session-key",
+        b'{"key":"Mg==","algorithm":"HmacSHA256","creation-timestamp":5,"first":"MQ=="}',
+    ),
     (LoggerLevel("org.x", "DEBUG"), b"logger-cluster-org.x", b'{"level":"DEBUG"}'),
 ]
 
