@@ -26,6 +26,10 @@ FENCING: Final = "tasks-fencing-"
 SESSION_KEY: Final = "session-key"
 LOGGER: Final = "logger-cluster-"
 
+_STATES: Final = tuple(
+    it.encode() for it in (TARGET, CONNECTOR, TASK, COMMIT, FENCING, SESSION_KEY)
+)
+
 INT32: Final = range(-(2**31), 2**31)
 COUNT: Final = range(2**31)
 TASK_DIGITS: Final = 9
@@ -142,6 +146,11 @@ def decode_config_record(key: bytes | None, value: bytes | None) -> ConfigRecord
         if text.startswith(prefix):
             return decode(text.removeprefix(prefix), value)
     raise ProtocolError(f"key {_shown(text)} is none of Connect's")
+
+
+def is_state(key: bytes | None) -> bool:
+    """Whether a record of this key is a part of what is configured: not a passing request, nor a stray line."""
+    return key is not None and key.startswith(_STATES)
 
 
 def _connector(name: str, value: bytes | None) -> ConnectorPut:
