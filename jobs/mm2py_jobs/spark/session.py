@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
@@ -38,6 +39,17 @@ LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
 """What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
 
 log = logging.getLogger(__name__)
+
+
+def _build() -> str:
+    try:
+        return version("mm2py")
+    except PackageNotFoundError:
+        return ""
+
+
+BUILD: Final = _build()
+"""Version of mm2py when this module was loaded; empty where its files lie without the package's metadata, as from a plain zip."""
 
 TASK_ATTEMPTS: Final = 4
 """How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
@@ -238,14 +250,14 @@ def run_lanes(
         return []
     texts = [json.dumps(lane) for lane in lanes]
     spark = opened.spark
-    attempts = most_attempts(spark)
+    attempts, build = most_attempts(spark), BUILD
     ended = None if _is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
 
     def answer(number: int) -> str:
         begun_s, cpu_s = time.monotonic(), time.process_time()
-        found, cause = tried(function, json.loads(texts[number]), attempts)
+        found, cause = tried(function, json.loads(texts[number]), attempts, build)
         if ended is not None:
             ended.add(frozenset((number,)))
         return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found, cause])
@@ -274,18 +286,19 @@ def run_lanes(
 
 
 def tried(
-    function: LaneFunction, lane: Mapping[str, object], attempts: int
+    function: LaneFunction, lane: Mapping[str, object], attempts: int, build: str
 ) -> tuple[Mapping[str, object], str]:
     """Call a lane's function in its task; return its answer, or why there is none in the last one of so many attempts.
 
     Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not have failed
-    before, and what may be tried again is, here.
+    before, and what may be tried again is, here. ``build``: the driver's; where this process has another one, nothing is called.
     """
     is_last = _attempt() >= attempts - 1
     left = attempts if is_last else 1
     while True:
         left -= 1
         try:
+            _check_build(build)
             return function(lane), ""
         except Exception as error:
             if not is_last:
@@ -294,6 +307,14 @@ def tried(
                 return {}, f"{type(error).__name__}: {error}"
             log.warning("lane is tried again in its last attempt cause=%s", error)
             time.sleep(AGAIN_S)
+
+
+def _check_build(driver: str) -> None:
+    if driver and BUILD and driver != BUILD:
+        raise FatalError(
+            f"the executor on {socket.gethostname()} has mm2py {BUILD}, the driver {driver}",
+            remedy="install the driver's version on every executor, and start executors anew that have loaded another",
+        )
 
 
 def log_without_secrets(*configs: Mapping[str, str], level: str = "WARNING") -> None:
