@@ -75,7 +75,8 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
     config)`` returns why a config is refused over REST, None if it is accepted. ``names_a_secret`` checks a
-    key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public
+    key alone. ``address`` is host and port of the internal listener as other workers know it; ``started_ms``, by ``clock``: it has not
+    seen what other workers sent before. ``gate`` wraps the public
     application (authentication); None admits every caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
     """
 
@@ -93,6 +94,7 @@ class RestParts:
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
     names_a_secret: Callable[[str], bool]
     address: str = ""
+    started_ms: int
     version: str = "4.3.1"
     commit: str = ""
     changing: dict[FlowName | None, asyncio.Lock] = field(
