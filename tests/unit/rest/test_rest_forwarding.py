@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from typing import ClassVar
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -89,6 +90,16 @@ def test_a_create_is_served_by_the_leader_and_located_at_the_worker_that_was_ask
     assert reply.headers["location"] == f"{BASE}/connectors/a%2Fb%20c"
     assert leader.configs == {"a/b c": {"n": "1.5", "name": "a/b c"}}
     assert str(net.sent[0].url) == "http://leader:9000/connectors?forward=true"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/..", "%2E", "a;b"])
+def test_the_leader_is_asked_for_the_connector_that_was_named(name: str) -> None:
+    leader = FakeHerder()
+    _, app = two(leader)
+    path = f"/connectors/{quote(name, safe='').replace('.', '%2E')}"
+    reply = ask(app, "PUT", f"{path}/config", body={})
+    assert (reply.status, leader.configs) == (201, {name: {"name": name}})
+    assert unquote(reply.headers["location"].rpartition("/")[2]) == name
 
 
 def test_the_difference_of_200_and_201_survives_the_hop() -> None:
