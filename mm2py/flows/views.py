@@ -136,9 +136,10 @@ def flow_view(
         conflicts=sum(partition.conflicts for partition in partitions),
         records_lost=sum(node.records_lost for node in nodes),
         errors=tuple(
-            error_view(where, mask.apply(text)) for where, text in islice(wrongs, MOST_ERRORS)
+            error_view(mask.apply(where), mask.apply(text))
+            for where, text in islice(wrongs, MOST_ERRORS)
         ),
-        notes=tuple(work.notes(nodes)),
+        notes=tuple(map(mask.apply, work.notes(nodes))),
         connectors=tuple(_connector(connector) for connector in work.connectors),
         incomplete=members.incomplete,
     )

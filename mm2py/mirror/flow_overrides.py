@@ -15,6 +15,8 @@ from mm2py.mirror.versioned_json import VERSION, Members, decode, encode
 from mm2py.types import TopicPartition
 
 _PARTITIONS: Final = range(1 << 31)
+REVISIONS: Final = range(10**15)
+"""What ``If-Match`` takes, and a browser's numbers hold."""
 _TEXT: Final = b" "
 """What begins with this byte or a higher one is a stray line of text, and of no version."""
 
@@ -227,9 +229,10 @@ def decode_flow_record(key: bytes | None, value: bytes) -> FlowOverrideEntry | U
 
 
 def _decoded(key: str, members: Members) -> FlowOverrideEntry:
-    revision = Revision(
-        number=members.number("revision"), by=members.text("by"), at_ms=members.number("at")
-    )
+    number = members.number("revision")
+    if number not in REVISIONS:
+        raise ProtocolError(f"revision {number} is none")
+    revision = Revision(number=number, by=members.text("by"), at_ms=members.number("at"))
     kind, _, rest = key.partition(":")
     if key == "flow":
         return FlowEntry(state=_presence(members), revision=revision)

@@ -653,7 +653,8 @@ def decode_page(number: int, value: bytes) -> Page:
         count, at = read_varint(value, at)
         source_end, target_end, ascends = 0, 0, True
         for _ in range(count):
-            offset, at = read_varint(value, at)
+            # An offset and a mark: more than the 64 bits of an offset alone.
+            offset, at = read_varint(value, at, wide=True)
             records, at = read_varint(value, at)
             shift, at = read_varint(value, at)
             mark = Mark(offset & ((1 << _MARK_BITS) - 1))

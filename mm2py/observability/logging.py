@@ -91,11 +91,13 @@ class SecretMask:
         return mask
 
     def apply(self, text: str) -> str:
+        """Return a text as it may be shown: without secrets, and halves of surrogate pairs as escapes: no answer or frame can hold them."""
         if self._outer is not None:
             text = self._outer.apply(text)
         if self._pattern is None:
             self._pattern = self._compiled()
-        return self._pattern.sub(HIDDEN, text) if self._secrets else text
+        shown = self._pattern.sub(HIDDEN, text) if self._secrets else text
+        return shown if shown.isascii() else shown.encode(errors="backslashreplace").decode()
 
     def _compiled(self) -> re.Pattern[str]:
         # The longest first: one secret may contain another.

@@ -53,8 +53,8 @@ def varint(value: int) -> bytes:
     return _SMALL[value] if 0 <= value < _CACHED else _encode(value)
 
 
-def read_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 64 bits; IndexError where the data ends."""
+def read_varint(data: Bytes, position: int, *, wide: bool = False) -> tuple[int, int]:
+    """Read a zigzag varint of at most 64 bits, ``wide``: 70; IndexError where the data ends."""
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -62,7 +62,7 @@ def read_varint(data: Bytes, position: int) -> tuple[int, int]:
     while shift < 70:
         position += 1
         byte = data[position]
-        if shift == 63 and byte > 1:
+        if shift == 63 and byte > 1 and not wide:
             break
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

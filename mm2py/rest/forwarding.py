@@ -12,7 +12,6 @@ import json
 import logging
 import ssl
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, cast, final
 from urllib.parse import urlencode, urlsplit
 
@@ -33,7 +32,7 @@ from mm2py.runtime.errors import (
     SignatureError,
     WorkerUnreachableError,
 )
-from mm2py.runtime.group.request_signing import NO_SESSION_KEY, WINDOW_MS, sign_request
+from mm2py.runtime.group.request_signing import NO_SESSION_KEY, read_terms, sign_request
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
@@ -142,25 +141,24 @@ async def send_signed(
 ) -> "httpx.Response":
     """Send a request to the worker at ``url``, signed with the key of ``flow``; httpx's errors pass through.
 
-    The receiver's clock decides how old a signature is. Where it refuses and its clock is another one, the
-    request is signed once more with the receiver's time.
+    The receiver's clock decides how old a signature is. Where it refuses with its own time and life, and has signed them, the
+    request is signed once more with those.
     """
     request.headers[FLOW_HEADER] = flow_text(flow)
     body, target = request.content, request.url.raw_path.decode("ascii")
 
-    async def send(now_ms: int) -> "httpx.Response":
+    async def send(now_ms: int, life: str = "") -> "httpx.Response":
         receiver = urlsplit(url).netloc
         request.headers.update(
-            sign_request(key, request.method, target, caller, body, now_ms, receiver=receiver)
+            sign_request(
+                key, request.method, target, caller, body, now_ms, receiver=receiver, life=life
+            )
         )
         return await client.send(request)
 
     reply = await send(clock.now_ms())
-    if reply.status_code == FORBIDDEN and "date" in reply.headers:
-        there_ms = int(parsedate_to_datetime(reply.headers["date"]).timestamp() * 1000)
-        if abs(there_ms - clock.now_ms()) > WINDOW_MS // 2:
-            return await send(there_ms)
-    return reply
+    terms = read_terms(reply.headers, request.headers, key)
+    return await send(*terms) if reply.status_code == FORBIDDEN and terms else reply
 
 
 def _next_hop(request: Request) -> str:

@@ -17,7 +17,13 @@ from mm2py.rest.credentials import Caller
 from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestCall, RestParts, RouteSpec
 from mm2py.rest.request_body import CLOSE, BodyReader, replayed
 from mm2py.runtime.errors import HerderError, SignatureError
-from mm2py.runtime.group.request_signing import REQUEST_HEADER, SeenRequests, verify_request
+from mm2py.runtime.group.request_signing import (
+    REQUEST_HEADER,
+    SeenRequests,
+    TermsError,
+    sign_terms,
+    verify_request,
+)
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
 
@@ -50,7 +56,7 @@ class InternalGate:
     def __init__(self, app: ASGIApp, parts: RestParts) -> None:
         self._app = app
         self._parts = parts
-        self._seen = SeenRequests(parts.address)
+        self._seen = SeenRequests(parts.address, parts.started_ms)
         self._bodies = BodyReader(BODY_LIMIT_BYTES, at_once=8)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,8 +79,14 @@ class InternalGate:
         if REQUEST_HEADER not in headers:
             raise SignatureError("Internal request missing required signature", status=403)
         herder = self._signer(headers.get(FLOW_HEADER, ""))
-        head = verify_request(headers, scope["method"], _target(scope), herder.session_key())
-        self._seen.take(head, self._parts.clock.now_ms())
+        key, now_ms = herder.session_key(), self._parts.clock.now_ms()
+        head = verify_request(headers, scope["method"], _target(scope), key)
+        assert key is not None
+        try:
+            self._seen.take(head, now_ms)
+        except TermsError as error:
+            terms = sign_terms(key, head.nonce, now_ms, self._seen.life)
+            return error_response(error.status, error.message, {**CLOSE, **terms})
         body = await self._bodies.read(scope, receive)
         if isinstance(body, Response):
             return body

@@ -4,6 +4,7 @@ Flow: request -> ``endpoint`` (media types, which herders) -> handler(``RestCall
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,9 @@ RESERVED_ALIASES: Final = frozenset(
 """First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
 
 TASK_DIGITS: Final = 10
+_UNKNOWN: Final = secrets.token_bytes(32)
+"""In place of a session key that was not read yet: a tag of an empty one could be guessed."""
+
 CALLER: Final = "mm2py.caller"
 """Scope key of the ``Caller``; set by the gate or from a signed request."""
 
@@ -71,7 +75,8 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
     config)`` returns why a config is refused over REST, None if it is accepted. ``names_a_secret`` checks a
-    key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public
+    key alone. ``address`` is host and port of the internal listener as other workers know it; ``started_ms``, by ``clock``: it has not
+    seen what other workers sent before. ``gate`` wraps the public
     application (authentication); None admits every caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
     """
 
@@ -89,6 +94,7 @@ class RestParts:
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
     names_a_secret: Callable[[str], bool]
     address: str = ""
+    started_ms: int
     version: str = "4.3.1"
     commit: str = ""
     changing: dict[FlowName | None, asyncio.Lock] = field(
@@ -198,7 +204,7 @@ class RestCall:
     def tag(self, connector: NamedConnector, info: ConnectorInfo) -> str:
         """Return the ``ETag`` of a connector's config, the same on all workers of its group."""
         key = connector.herder.session_key()
-        return config_tag(info.config, b"" if key is None else key.key)
+        return config_tag(info.config, _UNKNOWN if key is None else key.lasting)
 
     @asynccontextmanager
     async def changing(self, connector: NamedConnector) -> AsyncGenerator[None]:

@@ -25,8 +25,9 @@ def plain_segment(text: str) -> str:
 
 
 def encoded_segment(text: str) -> str:
-    """Return a name as one segment of a ``Location``."""
-    return quote(text, safe=LOCATION_SAFE)
+    """Return a name as one segment of a path."""
+    # Clients take a plain ``..`` for the segment before it, and leave out ``.``.
+    return quote(text, safe=LOCATION_SAFE) if text.strip(".") else text.replace(".", "%2E")
 
 
 def canonical_target(scope: Scope) -> str:

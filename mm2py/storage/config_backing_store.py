@@ -24,6 +24,7 @@ from mm2py.storage.connect_json import (
     TaskPut,
     decode_config_record,
     encode_config_record,
+    is_state,
 )
 from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.storage.table import Table, batched
@@ -58,6 +59,8 @@ class ConfigBackingStore:
         self._table = table
         self.privileged = privileged
         self._fold = ConfigFold()
+        self._damaged: dict[bytes, str] = {}
+        """Keys of records that cannot be read, and why: what was before them counts, until compaction."""
         self._listener: ConfigListener | None = None
         self._write_s = write_s
         self._changed = asyncio.Event()
@@ -71,6 +74,7 @@ class ConfigBackingStore:
         """
         self._listener = None
         self._fold = ConfigFold()
+        self._damaged.clear()
         await self._table.start(self._read)
         self._listener = listener
 
@@ -84,6 +88,17 @@ class ConfigBackingStore:
     def snapshot(self) -> ConfigSnapshot:
         """Return what has been read so far."""
         return self._fold.snapshot()
+
+    def problems(self) -> Mapping[str, str]:
+        """Return what is configured and cannot be read; empty where all of it can."""
+        if not self._damaged:
+            return {}
+        damaged = sorted(self._damaged.items())
+        keys = ", ".join(f"{key.decode(errors='replace')} ({reason})" for key, reason in damaged)
+        return {
+            f"topic {self._table.topic}": f"records are damaged, what was before them counts: {keys};"
+            " put the config or state once more, or write a tombstone for the key"
+        }
 
     async def refresh(self, timeout_s: float) -> None:
         """Read to the end of now; ``RequestTimedOutError`` when that takes longer."""
@@ -165,6 +180,7 @@ class ConfigBackingStore:
 
     def _read(self, _partition: int, record: Record) -> None:
         self._fold.advance(record.offset)
+        self._damaged.pop(record.key or b"", None)
         try:
             event = self._fold.take(decode_config_record(record.key, record.value))
         except ProtocolError as error:
@@ -174,6 +190,8 @@ class ConfigBackingStore:
                 record.offset,
                 error,
             )
+            if record.value is not None and is_state(record.key):
+                self._damaged[record.key or b""] = error.message
             return
         self._changed.set()
         if event is not None and self._listener is not None:

@@ -21,11 +21,20 @@ def texts_of(config: ConnectorConfig) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """The key that workers sign their requests to each other with."""
+    """The key that workers sign their requests to each other with.
+
+    ``first``: the key that the group's first rotation replaced, empty before it. It signs nothing.
+    """
 
     key: bytes = field(repr=False)
     algorithm: str
     created_ms: int
+    first: bytes = field(default=b"", repr=False)
+
+    @property
+    def lasting(self) -> bytes:
+        """What only workers know and no rotation changes."""
+        return self.first or self.key
 
 
 @dataclass(frozen=True, slots=True)

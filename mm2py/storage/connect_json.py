@@ -26,6 +26,10 @@ FENCING: Final = "tasks-fencing-"
 SESSION_KEY: Final = "session-key"
 LOGGER: Final = "logger-cluster-"
 
+_STATES: Final = tuple(
+    it.encode() for it in (TARGET, CONNECTOR, TASK, COMMIT, FENCING, SESSION_KEY)
+)
+
 INT32: Final = range(-(2**31), 2**31)
 COUNT: Final = range(2**31)
 TASK_DIGITS: Final = 9
@@ -119,9 +123,11 @@ def _config_texts(record: ConfigRecord) -> tuple[str, Mapping[str, object] | Non
             value = {"include-tasks": include_tasks, "only-failed": only_failed}
         case Fenced(name, task_count):
             key, value = FENCING + name, {"task-count": task_count}
-        case SessionKey(secret, algorithm, created_ms):
+        case SessionKey(secret, algorithm, created_ms, first):
             text = base64.b64encode(secret).decode()
             value = {"key": text, "algorithm": algorithm, "creation-timestamp": created_ms}
+            # Java ignores it, and drops it where it rotates the key.
+            value |= {"first": base64.b64encode(first).decode()} if first else {}
         case LoggerLevel(namespace, level):
             key, value = LOGGER + namespace, {"level": level}
     return key, value
@@ -140,6 +146,11 @@ def decode_config_record(key: bytes | None, value: bytes | None) -> ConfigRecord
         if text.startswith(prefix):
             return decode(text.removeprefix(prefix), value)
     raise ProtocolError(f"key {_shown(text)} is none of Connect's")
+
+
+def is_state(key: bytes | None) -> bool:
+    """Whether a record of this key is a part of what is configured: not a passing request, nor a stray line."""
+    return key is not None and key.startswith(_STATES)
 
 
 def _connector(name: str, value: bytes | None) -> ConnectorPut:
@@ -228,14 +239,19 @@ def _session_key(value: bytes | None) -> SessionKey:
     members = json_object(value)
     algorithm = text_member(members, "algorithm")
     created_ms = integer_member(members, "creation-timestamp")
-    try:
-        key = base64.b64decode(text_member(members, "key"), validate=True)
-    except (binascii.Error, ValueError):
-        # Without the cause: it could quote the key.
-        raise ProtocolError("member 'key' is no Base64") from None
+    key = _base64_member(members, "key")
     if not key:
         raise ProtocolError("member 'key' is empty, anybody could sign with it")
-    return SessionKey(key, algorithm, created_ms)
+    first = _base64_member(members, "first") if "first" in members else b""
+    return SessionKey(key, algorithm, created_ms, first)
+
+
+def _base64_member(members: Mapping[str, object], name: str) -> bytes:
+    try:
+        return base64.b64decode(text_member(members, name), validate=True)
+    except (binascii.Error, ValueError):
+        # Without the cause: it could quote the key.
+        raise ProtocolError(f"member '{name}' is no Base64") from None
 
 
 def compact_json(value: object) -> bytes:

@@ -15,6 +15,7 @@ from mm2py.clock import Clock
 from mm2py.config.remote_allow_list import reaches_a_cluster
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import (
+    REVISIONS,
     Change,
     HistoryEntry,
     Revision,
@@ -290,7 +291,14 @@ class FlowOverridesStore:
                 self._tell()
 
     def _next(self, actor: str) -> Revision:
-        return Revision(number=self.state.revision + 1, by=actor, at_ms=self._clock.now_ms())
+        number = self.state.revision + 1
+        if number not in REVISIONS:
+            # Nobody could read it: the newest one was not counted, but made up.
+            raise ConfigError(
+                f"topic {self._table.topic} has a record of revision {number - 1}, none can follow",
+                remedy="write a tombstone for the key of each record with it, and restart the workers",
+            )
+        return Revision(number=number, by=actor, at_ms=self._clock.now_ms())
 
     def _edited(self, edit: Edit) -> FlowPicture:
         before = self.state.picture()

@@ -108,6 +108,7 @@ async def open_rest(
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
         address=urlsplit(url).netloc,
+        started_ms=parts.clock.now_ms(),
         changing=changing,
         commit=f"mm2py-{version('mm2py')}",
     )

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
@@ -43,6 +44,17 @@ LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
 """What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
 
 log = logging.getLogger(__name__)
+
+
+def _build() -> str:
+    try:
+        return version("mm2py")
+    except PackageNotFoundError:
+        return ""
+
+
+BUILD: Final = _build()
+"""Version of mm2py when this module was loaded; empty where its files lie without the package's metadata, as from a plain zip."""
 
 TASK_ATTEMPTS: Final = 4
 """How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
@@ -243,14 +255,14 @@ def run_lanes(
         return []
     texts = [json.dumps(lane) for lane in lanes]
     spark = opened.spark
-    attempts = most_attempts(spark)
+    attempts, build = most_attempts(spark), BUILD
     ended = None if _is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
 
     def answer(number: int) -> str:
         begun_s, cpu_s = time.monotonic(), time.process_time()
-        found, cause = tried(function, json.loads(texts[number]), attempts)
+        found, cause = tried(function, json.loads(texts[number]), attempts, build)
         if ended is not None:
             ended.add(frozenset((number,)))
         return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found, cause])
@@ -279,22 +291,28 @@ def run_lanes(
 
 
 def tried(
-    function: LaneFunction, lane: Mapping[str, object], attempts: int
+    function: LaneFunction, lane: Mapping[str, object], attempts: int, build: str
 ) -> tuple[Mapping[str, object], str]:
     """Call a lane's function in its task; return its answer, or why there is none in the last one of so many attempts.
 
     Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not have failed
     before, and what may be tried again is, here. The last attempt runs in a process of its own: where that one dies, too, halves of its partitions
-    are tried one after the other, and ``function`` is called for each that it dies of with the cause as ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from the start.
+    are tried one after the other, and ``function`` is called for each that it dies of with the cause as ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from the start. ``build``: the driver's; where this process has
+    another one, nothing is called.
     """
+
+    def checked(lane: Mapping[str, object]) -> Mapping[str, object]:
+        _check_build(build)
+        return function(lane)
+
     if not lane.get("careful") and _attempt() < attempts - 1:
-        return function(lane), ""
-    found = _in_child(function, lane)
+        return checked(lane), ""
+    found = _in_child(checked, lane)
     while found.again and attempts > 1:
         attempts -= 1
         log.warning("lane is tried again in its last attempt cause=%s", found.cause)
         time.sleep(AGAIN_S)
-        found = _in_child(function, lane)
+        found = _in_child(checked, lane)
     if not found.died:
         return found.answer, found.cause
     log.warning("the process of a lane ended each time cause=%s", found.cause)
@@ -306,7 +324,7 @@ def tried(
         return {}, found.cause
     half = len(partitions) // 2
     each = [
-        tried(function, {**lane, "partitions": part, "careful": True}, 1)
+        tried(function, {**lane, "partitions": part, "careful": True}, 1, build)
         for part in (partitions[:half], partitions[half:])
     ]
     return _together([answer for answer, _ in each]), next((it for _, it in each if it), "")
@@ -372,6 +390,14 @@ def _together(answers: Sequence[Mapping[str, object]]) -> dict[str, object]:
             else:
                 found.setdefault(name, value)
     return found
+
+
+def _check_build(driver: str) -> None:
+    if driver and BUILD and driver != BUILD:
+        raise FatalError(
+            f"the executor on {socket.gethostname()} has mm2py {BUILD}, the driver {driver}",
+            remedy="install the driver's version on every executor, and start executors anew that have loaded another",
+        )
 
 
 def log_without_secrets(*configs: Mapping[str, str], level: str = "WARNING") -> None:

@@ -19,6 +19,7 @@ from mm2py.errors import FatalError
 from mm2py_jobs.copy.lanes import TermPart
 from mm2py_jobs.copy.stream import PlannedTerm, TermPlanner
 from mm2py_jobs.spark.session import (
+    BUILD,
     LaneFunction,
     OpenSession,
     cause_of,
@@ -56,7 +57,7 @@ class TermReader(DataSourceStreamReader):
         self, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, *, attempts: int
     ) -> None:
         self._plan, self._run_lane, self._most_bytes = plan, run_lane, most_bytes
-        self._attempts = attempts
+        self._attempts, self._build = attempts, BUILD
         self._planned: tuple[int, PlannedTerm] | None = None
 
     def initialOffset(self) -> Document:  # noqa: N802 - Spark's name
@@ -92,7 +93,7 @@ class TermReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
         """Copy for a term; runs in a task."""
         assert isinstance(partition, _Lane)
-        answer, cause = tried(self._run_lane, partition.lane, self._attempts)
+        answer, cause = tried(self._run_lane, partition.lane, self._attempts, self._build)
         parts = _failed(partition.lane, cause) if cause else answer["parts"]
         for part in cast("Sequence[Mapping[str, object]]", parts):
             yield tuple(part[name] for name in _COLUMNS)

@@ -27,6 +27,8 @@ from mm2py.errors import AuthenticationError, ConnectionFailedError
 log = logging.getLogger(__name__)
 
 _LARGEST_BYTES: Final = 1 << 20
+_LONGEST_S: Final = 1 << 53
+"""More is none that a clock reaches, and may not fit a float."""
 _CREDENTIALS_REMEDY: Final = "check clientId, clientSecret and scope in sasl.jaas.config"
 _URL_REMEDY: Final = "check sasl.oauthbearer.token.endpoint.url"
 _REFUSALS: Final = (400, 401, 403)
@@ -142,7 +144,7 @@ class TokenSource:
     def _timed(self, value: str, lasts_s: float) -> Token:
         """Add when to renew (``ExpiringCredentialRefreshingLogin.refreshMs``)."""
         settings, now = self._settings, self._clock.monotonic()
-        lasts_s = max(lasts_s, 0)
+        lasts_s = min(max(lasts_s, 0), _LONGEST_S)
         renew_s = lasts_s * settings.refresh_window_factor
         least_s, rest_s = settings.refresh_min_period_s, settings.refresh_buffer_s
         if least_s + rest_s <= lasts_s:
@@ -216,7 +218,7 @@ def _claim(token: str, name: str) -> float | None:
     except ValueError:
         return None
     value = _fields(claims).get(name)
-    return float(value) if isinstance(value, int | float) else None
+    return float(min(value, _LONGEST_S)) if isinstance(value, int | float) else None
 
 
 def _unsecured(settings: OAuthSettings, now_s: int) -> str:
@@ -231,6 +233,6 @@ def _fields(text: bytes) -> dict[str, object]:
     """Return a JSON object's fields; none for anything else."""
     try:
         parsed: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}

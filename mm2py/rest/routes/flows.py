@@ -446,8 +446,8 @@ class _Changes:
         self, request: Request, flow: FlowName, error: ForwardError, task: TaskId
     ) -> None:
         """Ask the worker that owns a task, in Connect's dialect."""
-        pair = "/".join(alias.replace("/", SLASH) for alias in flow)
-        path = f"/pairs/{pair}/connectors/{task.connector}/tasks/{task.number}/restart"
+        source, target, connector = (it.replace("/", SLASH) for it in (*flow, task.connector))
+        path = f"/pairs/{source}/{target}/connectors/{connector}/tasks/{task.number}/restart"
         scope = {**request.scope, "method": "POST", "path": path, "query_string": b""}
         herder = self._service.flows()[flow].herder
         await self._forward.send(error, Request(scope, _no_body), herder)

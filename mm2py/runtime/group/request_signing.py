@@ -20,7 +20,10 @@ from mm2py.storage.config_state import SessionKey
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"
 CALLER_HEADER: Final = "X-Mm2py-Caller"
 STAMP_HEADER: Final = "X-Mm2py-Stamp"
-"""``time_ms;nonce;sha256 of the body;host:port of the receiver``."""
+"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, and ``;life`` where the receiver has told it."""
+TERMS_HEADER: Final = "X-Mm2py-Terms"
+"""Of a refusal: ``time_ms;life;signature``, what the request has to be signed with in place of the sender's time. Signed for the nonce
+of that request: who only forwards could else have a request signed for a time of their choice."""
 
 WINDOW_MS: Final = 60_000
 """How long a signed request is valid, by the receiver's clock; a sender with another clock signs once more by that."""
@@ -71,8 +74,10 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
         )
 
 
-def new_session_key(now_ms: int, algorithm: str = "HmacSHA256") -> SessionKey:
-    """Make a random key of the algorithm's own size.
+def new_session_key(
+    now_ms: int, algorithm: str = "HmacSHA256", former: SessionKey | None = None
+) -> SessionKey:
+    """Make a random key of the algorithm's own size in place of a ``former`` one.
 
     Raises:
         ConfigError: the algorithm is unknown.
@@ -82,7 +87,8 @@ def new_session_key(now_ms: int, algorithm: str = "HmacSHA256") -> SessionKey:
             f"inter.worker.key.generation.algorithm={algorithm}: not available",
             remedy="use HmacSHA256",
         )
-    return SessionKey(secrets.token_bytes(_ALGORITHMS[algorithm.lower()] // 8), algorithm, now_ms)
+    key = secrets.token_bytes(_ALGORITHMS[algorithm.lower()] // 8)
+    return SessionKey(key, algorithm, now_ms, b"" if former is None else former.lasting)
 
 
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
@@ -99,18 +105,19 @@ def sign_request(
     now_ms: int,
     *,
     receiver: str = "",
+    life: str = "",
 ) -> dict[str, str]:
     """Return our three headers.
 
     ``raw_target`` is path and query as sent, ``caller`` ``name;role``, ``receiver`` host and port of the worker
-    as the group's metadata have them.
+    as the group's metadata have them, ``life`` which of its lives is meant, as far as it was told.
 
     Raises:
         ValueError: ``caller`` is not valid in a header.
     """
     if not caller.isprintable():
         raise ValueError("a caller's name holds control characters")
-    stamp = f"{now_ms};{secrets.token_hex(16)};{sha256(body).hexdigest()};{receiver}"
+    stamp = f"{now_ms};{secrets.token_hex(16)};{sha256(body).hexdigest()};{receiver}{life and f';{life}'}"
     return {
         REQUEST_HEADER: _signature(key, method, raw_target, caller, stamp),
         CALLER_HEADER: caller,
@@ -127,6 +134,7 @@ class SignedHead:
     nonce: str
     body_sha256: str
     receiver: str
+    life: str = ""
 
     def check_body(self, body: bytes) -> None:
         """Compare the body with what was signed.
@@ -156,19 +164,46 @@ def verify_request(
     expected = _signature(key, method, raw_target, caller, stamp)
     if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise SignatureError(_INVALID, status=403)
-    time_ms, nonce, digest, receiver = stamp.split(";", 3)
-    return SignedHead(caller, int(time_ms), nonce, digest, receiver)
+    time_ms, nonce, digest, receiver, *life = stamp.split(";")
+    return SignedHead(caller, int(time_ms), nonce, digest, receiver, *life)
+
+
+def sign_terms(key: SessionKey, nonce: str, now_ms: int, life: str) -> dict[str, str]:
+    """Return the header that answers the request of ``nonce`` with this worker's time and life."""
+    terms = f"{now_ms};{life}"
+    return {TERMS_HEADER: f"{terms};{_terms_signature(key, nonce, terms)}"}
+
+
+def read_terms(
+    answer: Mapping[str, str], signed: Mapping[str, str], key: SessionKey
+) -> tuple[int, str] | None:
+    """Return time and life in the answer to a ``signed`` request; None where there are none, or not of a worker that has the key."""
+    terms, _, signature = answer.get(TERMS_HEADER, "").rpartition(";")
+    nonce = signed[STAMP_HEADER].split(";")[1]
+    if not hmac.compare_digest(signature.encode(), _terms_signature(key, nonce, terms).encode()):
+        return None
+    time_ms, _, life = terms.partition(";")
+    return int(time_ms), life
+
+
+class TermsError(SignatureError):
+    """A request was signed by another clock, or may have been served in this worker's former life: 403, with ``sign_terms``."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=403)
 
 
 @final
 class SeenRequests:
     """Nonces of the last minute, so that a signed request is served once.
 
-    ``receiver`` is host and port of this worker; "" takes requests that were signed for others too.
+    ``receiver`` is host and port of this worker; "" takes requests that were signed for others too. ``started_ms`` is when its life began:
+    what its former one has served may come again, so until a minute later requests must name this one.
     """
 
-    def __init__(self, receiver: str = "") -> None:
-        self._receiver = receiver
+    def __init__(self, receiver: str = "", started_ms: int = 0) -> None:
+        self._receiver, self._started_ms = receiver, started_ms
+        self.life: str = secrets.token_hex(8)
         self._until_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -178,7 +213,8 @@ class SeenRequests:
         """Remember a request whose signature is right.
 
         Raises:
-            SignatureError: 403, it was served before, signed too long ago or ahead, or for another worker.
+            SignatureError: 403, it was served before, or signed for another worker.
+            TermsError: it was signed too long ago or ahead, or may have been served in a former life.
         """
         if self._receiver and head.receiver != self._receiver:
             raise SignatureError(
@@ -186,11 +222,13 @@ class SeenRequests:
                 status=403,
             )
         if abs(now_ms - head.time_ms) > WINDOW_MS:
-            raise SignatureError(
+            raise TermsError(
                 f"Internal request was signed {(now_ms - head.time_ms) / 1000:.0f} s ago, at most"
-                f" {WINDOW_MS // 1000} s are allowed: set the clocks of all workers",
-                status=403,
+                f" {WINDOW_MS // 1000} s are allowed: set the clocks of all workers"
             )
+        # The former life took nothing that was signed for later than its end and the window.
+        if head.time_ms <= self._started_ms + WINDOW_MS and head.life != self.life:
+            raise TermsError("Internal request was not signed for this life of the worker")
         # Insertion order is about the order of expiry; one that expires late only waits longer.
         while self._until_ms and next(iter(self._until_ms.values())) < now_ms:
             del self._until_ms[next(iter(self._until_ms))]
@@ -203,6 +241,13 @@ def _signature(key: SessionKey, method: str, raw_target: str, caller: str, stamp
     # No part can hold a newline: no two requests have the same text.
     head = f"{method.upper()}\n{raw_target}\n{caller}\n{stamp}"
     return b64encode(hmac.new(key.key, head.encode(), "sha256").digest()).decode()
+
+
+def _terms_signature(key: SessionKey, nonce: str, terms: str) -> str:
+    # A request's text begins with its method, in capitals.
+    return b64encode(
+        hmac.new(key.key, f"terms\n{nonce}\n{terms}".encode(), "sha256").digest()
+    ).decode()
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:

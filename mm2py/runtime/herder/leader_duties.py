@@ -210,7 +210,7 @@ class LeaderDuties:
         if not self._parts.membership.is_leader:
             return
         if key is None or rotation_due(key, now_ms, ttl_ms, algorithm):
-            key = new_session_key(now_ms, algorithm)
+            key = new_session_key(now_ms, algorithm, key)
             with self._queue.stage("writing a new session key to the config topic"):
                 await config.put_session_key(key)
         if self._timed == key:

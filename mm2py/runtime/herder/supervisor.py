@@ -138,6 +138,7 @@ class Supervisor:
         states = {
             **self.work.reported(),
             **self.fencing.problems(),
+            **self._parts.config.problems(),
             **self._parts.status.problems(),
             **self._unwritable,
         }

@@ -396,13 +396,9 @@ class PipeLogHandler(logging.Handler):
             HostReports.log_line,
             level=record.levelname,
             logger=record.name,
-            scope=self._clean(current_scope()),
-            text=self._clean(text),
+            scope=self._mask.apply(current_scope()),
+            text=self._mask.apply(text),
         )
-
-    def _clean(self, text: str) -> str:
-        # A plug-in's text may hold halves of characters, which no frame can.
-        return self._mask.apply(text).encode("utf-8", "backslashreplace").decode()
 
 
 def write_line(level: str, logger: str, scope: str, text: str) -> None:

@@ -16,6 +16,7 @@ from mm2py.api.records import SinkRecord
 from mm2py.clock import Clock
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError, RetriableError
+from mm2py.observability.logging import SecretMask
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.tasks.lifecycle import trace_of
@@ -82,6 +83,7 @@ class ErrantRecords:
         connector, task: whose they are, for headers.
         queue: where such records are kept, None without a dead letter queue.
         context_headers: ``errors.deadletterqueue.context.headers.enable``.
+        mask: hides secrets of the task's configs in those headers.
         chance: a number from 0 to 1, for the pauses beyond the longest one.
     """
 
@@ -94,11 +96,13 @@ class ErrantRecords:
         clock: Clock,
         queue: DeadLetterQueue | None = None,
         context_headers: bool = False,
+        mask: SecretMask | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._errors = errors
         self._connector, self._task, self._clock = connector, task, clock
         self._queue, self._context_headers, self._chance = queue, context_headers, chance
+        self._mask = mask or SecretMask()
         self.skipped = self.kept = 0
         """Records that were left out, and that were sent to the dead letter queue."""
         self.stopping: threading.Event = threading.Event()
@@ -236,10 +240,13 @@ class ErrantRecords:
             "stage": operation.stage.value,
             "class.name": operation.class_name,
             "exception.class.name": _class_name(error),
-            "exception.message": str(error),
-            "exception.stacktrace": trace_of(error),
+            "exception.message": self._mask.apply(str(error)),
+            "exception.stacktrace": self._mask.apply(trace_of(error)),
         }
-        return tuple((_HEADER + name, text.encode()) for name, text in texts.items())
+        # An error may quote half of a surrogate pair, as of a header's name that is not UTF-8.
+        return tuple(
+            (_HEADER + name, text.encode(errors="replace")) for name, text in texts.items()
+        )
 
 
 def _class_name(error: Exception) -> str:

@@ -29,8 +29,10 @@ from mm2py.config.exactly_once import exactly_once_problems, raise_first
 from mm2py.config.framework import SinkFrameworkConfig, TaskFrameworkConfig
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list
+from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError
 from mm2py.mirror.policies import policy_from_config
+from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.converters.registry import RecordConverters
@@ -168,6 +170,7 @@ class TaskAssembly:
                 else None
             ),
             context_headers=framework.errors_deadletterqueue_context_headers_enable,
+            mask=SecretMask(secrets_in(config, spec.config)),
         )
         context = WorkerSinkContext(str(spec.id), parts.clock, errant)
         steps = steps_of(config)

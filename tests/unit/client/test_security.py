@@ -259,6 +259,24 @@ async def test_a_token_of_unknown_life_serves_one_login() -> None:
         assert len(endpoint.requests) == 2
 
 
+@pytest.mark.parametrize("never", [1e999, 10**400])
+async def test_a_life_beyond_all_time_is_a_long_one(never: float) -> None:
+    async with token_source() as (endpoint, source, _):
+        endpoint.answers = [(200, answer("one", expires_in=10**400)), (200, answer("two"))]
+        assert (await source.token()) is (await source.token())
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": never}).encode()).decode()
+    async with token_source() as (endpoint, source, _):
+        endpoint.answers = [(200, answer(f"a.{claims}.b")), (200, answer("two"))]
+        assert (await source.token()) is (await source.token())
+
+
+async def test_an_answer_of_brackets_alone_is_no_token() -> None:
+    async with token_source() as (endpoint, source, _):
+        endpoint.answers = [(200, b"[" * 60_000)]
+        with pytest.raises(AuthenticationError, match="without an access_token"):
+            await source.token()
+
+
 async def test_a_token_that_brokers_refuse_is_replaced_but_not_at_once() -> None:
     async with token_source() as (endpoint, source, clock):
         endpoint.answers = [(200, answer(jwt(9_000, "one"))), (200, answer(jwt(9_000, "two")))]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -87,6 +88,16 @@ def test_pages_have_the_documented_bytes(name: str, partition: TopicPartition, p
     assert encode_page(page) == value
     assert decode_page_key(key) == (partition, page.number)
     assert decode_page(page.number, value) == page
+
+
+@pytest.mark.parametrize("source", [2**59, 2**60, 2**61, 2**63 - 2])
+def test_a_page_of_any_offset_is_read_as_it_was_written(source: int) -> None:
+    segments = (
+        Segment(source, 1, 2**63 - 2, Mark.COPIED),
+        Segment(0, 1, 2**63 - 1, Mark.SOURCE_LOST),
+    )
+    page = replace(GOLDEN, segments=segments, covered=source + 1)
+    assert decode_page(page.number, encode_page(page)) == page
 
 
 CUT = encode_page(GOLDEN)

@@ -88,7 +88,7 @@ def test_as_json_each_event_is_one_object_with_its_scope() -> None:
     assert first.pop("time", "").__str__().endswith("Z")
     assert first == {"level": "INFO", "logger": "test", "message": "started version=1"}
     assert second["scope"] == ["A->B", "MirrorSourceConnector", "task-0"]
-    assert second["message"] == "refused \u202e\ncause=[hidden] \ud800"
+    assert second["message"] == "refused \u202e\ncause=[hidden] \\ud800"
     assert (third["scope"], third["error"]) == (["A->B", "c", "task-1"], "no [hidden]")
     assert "trace" not in third
     assert stream.getvalue().isascii()

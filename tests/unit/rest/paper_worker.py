@@ -191,6 +191,7 @@ class PaperWorker:
             forward=Forwarder(lambda: client, cluster.clock),
             names_a_secret=names_a_secret,
             remote_refusal=self._refusal,
+            started_ms=0,
         )
         if overrides is not None:
             fleet = _Fleet(FlowNode(self.herder, overrides, _Itself(self.herder)), elsewhere or {})

@@ -360,6 +360,7 @@ def parts_of(
     dedicated: bool = False,
     client: httpx.AsyncClient | None = None,
     eager: bool = False,
+    started_ms: int = 0,
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] | None = None,
 ) -> RestParts:
     """Return parts over fakes; ``canary`` anywhere in a text is a secret."""
@@ -377,6 +378,7 @@ def parts_of(
         clock=now,
         forward=Forwarder(lambda: client or http_client(), now),
         names_a_secret=names_a_secret,
+        started_ms=started_ms,
         commit="mm2py-0.1.0",
         remote_refusal=remote_refusal or (lambda flow, name, config: None),
     )

@@ -25,6 +25,7 @@ from mm2py.observability.metrics import KEPT_OUT, Finding
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError
+from mm2py.runtime.group.request_signing import new_session_key
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName, State, TargetState, TaskId, TopicPartition
@@ -733,6 +734,16 @@ def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(orders
     assert orders.herders[AB].configs[NAME]["tasks.max"] == "2"
     latest = orders.ask("GET", path).headers["etag"]
     assert orders.ask("DELETE", target, headers={"If-Match": latest}).status == 204
+
+
+def test_the_tag_of_a_config_outlives_rotations_of_the_session_key(orders: Rig) -> None:
+    path, herder = f"/A/B/connectors/{NAME}/config", orders.herders[AB]
+    tag = orders.ask("GET", path).headers["etag"]
+    for now_ms in (1, 2):
+        herder.key = new_session_key(now_ms, former=herder.key)
+        assert orders.ask("GET", path).headers["etag"] == tag
+    herder.key = new_session_key(3)
+    assert orders.ask("GET", path).headers["etag"] != tag, "whoever has no key cannot make a tag"
 
 
 def test_a_refusal_that_ends_with_the_rebalance_says_when_to_retry(orders: Rig) -> None:

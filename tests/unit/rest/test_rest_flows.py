@@ -26,6 +26,7 @@ from mm2py.observability.logging import HIDDEN
 from mm2py.observability.metrics import (
     KEPT_OUT,
     UNKNOWN,
+    Finding,
     FlowSample,
     Forecast,
     NodeSnapshot,
@@ -236,6 +237,23 @@ def test_the_clusters_of_the_file_say_between_which_a_flow_may_run_here(rig: Rig
         {"alias": "B", "targets": ["A"], "sources": ["A", "C"], "note": ""},
         {"alias": "C", "targets": ["B"], "sources": [], "note": NO_TARGET},
     ]
+
+
+def test_half_of_a_character_and_a_secret_in_a_live_cause_are_in_no_answer(rig: Rig) -> None:
+    """As of a task in the worker's own process: no frame and no stored record has replaced them."""
+    herder, text = rig.herders[AB], "header \udcff of canary-value"
+    work = WorkState(State.FAILED, "worker:8083", f"FatalError: {text}\n", None)
+    herder.states[NAME] = ConnectorState(NAME, state(NAME).connector, {0: work}, "source")
+    part = partition("t", 0, 1, state="FAILED", cause=text)
+    harmless = Finding(task=f"{NAME}-0", what="w \udcff", text=text, count=1, harms=False)
+    herder.snapshot = replace(
+        snapshot("worker:8083", AB, part), problems={text: text}, findings=(harmless,)
+    )
+    for path in ("", "/A->B", "/A->B/partitions", "/A->B/topics", "/A->B/lag"):
+        reply = rig.ask("GET", f"/flows{path}")
+        assert (reply.status, b"canary-value" in reply.content) == (200, False), path
+    (found,) = rig.ask("GET", "/flows/A->B").json["notes"]
+    assert found == f"{NAME}-0: w \\udcff: header \\udcff of [hidden]"
 
 
 def test_what_failed_is_said_in_words_without_secrets(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from typing import ClassVar
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.peer_client import node_snapshot
 from mm2py.runtime.errors import ForwardError, HerderError, NotFoundError, RebalanceExpectedError
-from mm2py.runtime.group.request_signing import sign_request
+from mm2py.runtime.group.request_signing import sign_request, sign_terms
 from mm2py.runtime.herder.api import Health, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
@@ -53,7 +54,6 @@ class Net(httpx.AsyncBaseTransport):
     apps: dict[str, ASGIApp] = field(default_factory=dict[str, ASGIApp])
     sent: list[httpx.Request] = field(default_factory=list[httpx.Request])
     answer: httpx.Response | None = None
-    date_ms: int | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.sent.append(request)
@@ -62,10 +62,7 @@ class Net(httpx.AsyncBaseTransport):
         app = self.apps.get(request.url.host)
         if app is None:
             raise httpx.ConnectError("refused", request=request)
-        reply = await httpx.ASGITransport(app).handle_async_request(request)
-        if self.date_ms is not None:
-            reply.headers["date"] = formatdate(self.date_ms / 1000, usegmt=True)
-        return reply
+        return await httpx.ASGITransport(app).handle_async_request(request)
 
     def worker(self, host: str, herder: Herder, *, dedicated: bool = False) -> ASGIApp:
         """Add a worker; return its public application."""
@@ -93,6 +90,16 @@ def test_a_create_is_served_by_the_leader_and_located_at_the_worker_that_was_ask
     assert reply.headers["location"] == f"{BASE}/connectors/a%2Fb%20c"
     assert leader.configs == {"a/b c": {"n": "1.5", "name": "a/b c"}}
     assert str(net.sent[0].url) == "http://leader:9000/connectors?forward=true"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/..", "%2E", "a;b"])
+def test_the_leader_is_asked_for_the_connector_that_was_named(name: str) -> None:
+    leader = FakeHerder()
+    _, app = two(leader)
+    path = f"/connectors/{quote(name, safe='').replace('.', '%2E')}"
+    reply = ask(app, "PUT", f"{path}/config", body={})
+    assert (reply.status, leader.configs) == (201, {name: {"name": name}})
+    assert unquote(reply.headers["location"].rpartition("/")[2]) == name
 
 
 def test_the_difference_of_200_and_201_survives_the_hop() -> None:
@@ -332,7 +339,7 @@ async def test_a_worker_with_another_clock_signs_once_more_with_the_receiver_s_t
     ahead_s: int,
 ) -> None:
     """The receiver decides how old a signature is; a wrong signature stays refused, asked twice at most."""
-    net = Net(date_ms=CLOCK.now_ms())
+    net = Net()
     net.worker("leader", FakeHerder(snapshot=SNAPSHOT))
     clock = FakeClock(CLOCK.now_ms() + ahead_s * 1000)
     async with http_client(transport=net) as client:
@@ -341,7 +348,40 @@ async def test_a_worker_with_another_clock_signs_once_more_with_the_receiver_s_t
         other = SessionKey(b"x" * 32, "HmacSHA256", 0)
         with pytest.raises(HerderError, match="invalid signature"):
             await node_snapshot(client, None, LEADER, other, clock=clock)
-    assert len(net.sent) == 4
+    assert len(net.sent) == 3
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"Date": formatdate(CLOCK.now_ms() / 1000 + 3000, usegmt=True)},
+        {"X-Mm2py-Terms": f"{CLOCK.now_ms() + 3_000_000};life;AAAA"},
+        sign_terms(KEY, "nonce of another request", CLOCK.now_ms() + 3_000_000, "life"),
+    ],
+)
+async def test_nobody_between_workers_has_a_request_signed_for_later(
+    header: Mapping[str, str],
+) -> None:
+    net = Net(answer=httpx.Response(403, headers=header, json={"message": "no"}))
+    async with http_client(transport=net) as client:
+        with pytest.raises(HerderError, match="no"):
+            await node_snapshot(client, None, LEADER, KEY, clock=CLOCK)
+    assert len(net.sent) == 1
+
+
+async def test_what_was_sent_to_a_worker_s_former_life_is_not_served_in_the_next() -> None:
+    lives = [
+        internal_app(parts_of({None: FakeHerder(snapshot=SNAPSHOT)}, started_ms=started_ms))
+        for started_ms in (0, CLOCK.now_ms())
+    ]
+    net = Net()
+    async with http_client(transport=net) as client:
+        for net.apps["leader"] in lives:
+            assert await node_snapshot(client, None, LEADER, KEY, clock=CLOCK) == SNAPSHOT
+        first, _, told = net.sent
+        for again, text in ((first, "this life"), (told, "sent again")):
+            reply = await client.send(again)
+            assert (reply.status_code, text in reply.json()["message"]) == (403, True)
 
 
 # -- the dedicated mode

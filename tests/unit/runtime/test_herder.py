@@ -341,7 +341,9 @@ async def test_a_session_key_of_the_leader_is_replaced_by_one_timer_over_many_ro
     await cluster.clock.advance(59)
     assert node.herder.session_key() == first
     await cluster.clock.advance(66)
-    assert node.herder.session_key() not in (None, first)
+    rotated = node.herder.session_key()
+    assert rotated is not None
+    assert (rotated.key != first.key, rotated.lasting) == (True, first.key)
     assert [r.key for r in cluster.configs.records].count(b"session-key") == 3
 
 

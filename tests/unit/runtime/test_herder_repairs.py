@@ -84,6 +84,13 @@ async def test_a_config_that_cannot_be_written_leaves_the_stored_one(cluster: Cl
     assert list(node.herder.problems()) == []
 
 
+async def test_a_state_that_cannot_be_read_is_a_problem_of_the_flow(cluster: Cluster) -> None:
+    node = await cluster.leader(effective={})
+    cluster.configs.append(b"target-state-c", b"{}")
+    await node.config.refresh(1)
+    assert "target-state-c" in node.herder.node_snapshot().problems[f"topic {cluster.configs.name}"]
+
+
 async def test_a_config_that_fits_no_record_is_refused_unwritten(cluster: Cluster) -> None:
     node = await cluster.leader(effective={})
     before = len(cluster.configs.records)

@@ -15,6 +15,7 @@ from mm2py.clock import SystemClock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig, SinkFrameworkConfig
 from mm2py.errors import FatalError, RetriableError
+from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
@@ -326,6 +327,7 @@ class Stand:
             clock=self.clock,
             queue=self.queue,
             context_headers=headers,
+            mask=SecretMask(["hunter2-secret"]),
             chance=lambda: 0.5,
         )
         self.pauses = Pauses(self.clock)
@@ -377,6 +379,14 @@ def test_with_tolerance_it_is_left_out_counted_and_kept_with_connects_headers() 
         "__connect.errors.exception.message": "no JSON",
     }
     assert (stand.errant.skipped, stand.errant.kept) == (1, 1)
+
+
+def test_what_an_error_says_is_kept_without_secrets_and_with_any_character() -> None:
+    stand = Stand(errors_tolerance="all")
+    stand.attempt(failing(DataError("\udcff at https://u:hunter2-secret@registry")))
+    ((_, headers),) = stand.queue.kept
+    assert headers["__connect.errors.exception.message"] == "? at https://u:[hidden]@registry"
+    assert "hunter2" not in headers["__connect.errors.exception.stacktrace"]
 
 
 def test_what_was_read_is_kept_not_what_became_of_it() -> None:

@@ -10,7 +10,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import LANE_LOST
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
-from mm2py_jobs.spark.session import OpenSession, run_lanes
+from mm2py_jobs.spark.session import OpenSession, run_lanes, tried
 from mm2py_jobs.spark.stream_query import TermReader
 
 if TYPE_CHECKING:
@@ -118,6 +118,16 @@ def test_a_lane_whose_attempts_were_lost_with_executors_is_tried_again(
     with pytest.raises(FatalError, match=r"no way \(1 of 3"):
         run_lanes(opened, copy, lanes, tag="t", description="copies")
     assert ran == [0, 0, 1, 2]
+
+
+def test_a_lane_on_an_executor_of_another_build_calls_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
+    for there, driver, called in (("2", "1", False), ("1", "1", True), ("", "1", True)):
+        monkeypatch.setattr("mm2py_jobs.spark.session.BUILD", there)
+        answer, cause = tried(lambda _: {"called": True}, {}, 1, driver)
+        assert ("called" in answer, "has mm2py 2, the driver 1" in cause) == (called, not called)
 
 
 @pytest.mark.usefixtures("_here")

@@ -192,6 +192,20 @@ async def test_damaged_records_are_ignored(bench: Bench, caplog: pytest.LogCaptu
     assert caplog.text.count("config record is ignored topic=configs") == 4
 
 
+async def test_a_damaged_config_or_state_is_a_problem_until_it_is_written_again(
+    bench: Bench,
+) -> None:
+    for key in (b"unknown", b"logger-cluster-x", b"connector-c", b"target-state-c"):
+        bench.topic.append(key, b'{"state":"ON","properties":{"password":"hunter2","a":7}}')
+    bench.topic.append(b"task-c-0", None)
+    await bench.store.refresh(1)
+    (told,) = bench.store.problems().values()
+    assert "connector-c (property 'a' is no text), target-state-c (target state 'ON'" in told
+    assert all(text not in told for text in ("unknown ", "logger", "task-", "hunter2"))
+    await bench.store.put_connector("c", {}, TargetState.STARTED)
+    assert bench.store.problems() == {}
+
+
 async def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() -> None:
     table = HeldTable()
     store = ConfigBackingStore(table, write_s=0.01)
@@ -314,6 +328,11 @@ VECTORS: list[tuple[ConfigRecord, bytes, bytes | None]] = [
         SessionKey(b"\x00\xff1", "HmacSHA256", 1_700_000_000_000),
         b"session-key",
         b'{"key":"AP8x","algorithm":"HmacSHA256","creation-timestamp":1700000000000}',
+    ),
+    (
+        SessionKey(b"2", "HmacSHA256", 5, b"1"),
+        b"session-key",
+        b'{"key":"Mg==","algorithm":"HmacSHA256","creation-timestamp":5,"first":"MQ=="}',
     ),
     (LoggerLevel("org.x", "DEBUG"), b"logger-cluster-org.x", b'{"level":"DEBUG"}'),
 ]

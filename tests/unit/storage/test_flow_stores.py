@@ -124,6 +124,24 @@ async def test_what_lets_a_pair_copy_that_the_file_has_for_heartbeats_only_is_a_
     await again.stop()
 
 
+@pytest.mark.parametrize(("number", "counted"), [(2**63 - 1, 0), (-1, 0), (10**15 - 1, 10**15 - 1)])
+async def test_a_revision_that_nobody_counted_makes_no_later_change_unreadable(
+    number: int, counted: int
+) -> None:
+    async with started() as (store, topic):
+        value = b'\x01{"at":1,"by":"x","revision":%d,"value":"7"}' % number
+        topic.append(f"override:{SOURCE}:tasks.max".encode(), value)
+        await store.refresh(1)
+        assert store.state.revision == counted
+        if counted:
+            with pytest.raises(ConfigError, match="tombstone for the key of each record with it"):
+                await change(store, topics="x")
+            return
+        assert "tasks.max (revision" in next(iter(store.problems().values()))
+        await change(store, topics="x")
+        assert (store.state.revision, store.effective()[SOURCE]["topics"]) == (1, "x")
+
+
 async def test_a_secret_is_refused_and_nothing_is_written() -> None:
     async with started() as (store, topic):
         with pytest.raises(ConfigError, match=r"a\.pw"):
