@@ -227,6 +227,8 @@ class RecordSender:
         self._readers: dict[tuple[str, int], object] = {}
         self._handing = threading.Lock()
         """Between a look at ``_leaving`` and the hand-over that depends on it, nothing is given up."""
+        self._again_s = -1.0
+        """When the pause before the next try ends, also where ``idle`` has ended the call; -1: there is none."""
         self.dropped = 0
 
     @property
@@ -339,6 +341,33 @@ class RecordSender:
                 if producer is not None:
                     producer.purge(blocking=False)
 
+    def take_back(self) -> Sequence[tuple[SentRecord, str]]:
+        """Return what is neither acknowledged nor refused, in order, with what is known of the cause, and send none of it.
+
+        What is in a request may be written still.
+
+        Raises:
+            FatalError: see ``flush``.
+        """
+        self._check()
+        self._purge()
+        back, self._failures = sorted(self._failures, key=_number), []
+        return [
+            (
+                it.sent,
+                "" if it.error.name() in _BEHIND else f"{it.sent.record.topic}: {it.error.str()}",
+            )
+            for it in back
+        ]
+
+    def answers(self) -> bool:
+        """Return whether the cluster answers, within ``RETRY_S``."""
+        try:
+            self._producer.list_topics("", RETRY_S)
+        except KafkaException:
+            return False
+        return True
+
     def close(self) -> None:
         """End it; what is not acknowledged is dropped by librdkafka, and read again by the next start."""
         for producer in (self._producer, self._alone):
@@ -366,12 +395,16 @@ class RecordSender:
             self._given_up.add(self._leaving.popleft())
         if not (self._failures or self._alone is not None or len(self._producer)):
             return  # there was nothing to purge
+        self._purge()
+        self._failures = self._staying(self._failures)
+
+    def _purge(self) -> None:
+        """Let all that is under way fail."""
         for producer in (self._producer, self._alone):
             while producer is not None and len(producer):
                 producer.purge(blocking=False)
                 self._poll(producer, FULL_S)
         self._producer, self._alone = self._gapless(), None
-        self._failures = self._staying(self._failures)
 
     def _staying(self, failures: list[_Failure]) -> list[_Failure]:
         return [failure for failure in failures if failure.sent.place[:2] not in self._given_up]
@@ -574,11 +607,13 @@ class RecordSender:
             self._failures = [it for it in self._failures if it.number not in refused]
 
     def _pause(self, idle: Idle) -> None:
-        until = time.monotonic() + RETRY_S
-        while time.monotonic() < until:
+        if self._again_s < 0:
+            self._again_s = time.monotonic() + RETRY_S
+        while time.monotonic() < self._again_s:
             time.sleep(FULL_S)
             idle()
             self._take_out()
+        self._again_s = -1.0
 
     def _refuse(self, failure: _Failure) -> None:
         (topic, partition, offset), error = failure.sent.place, failure.error

@@ -1,11 +1,17 @@
 """MirrorSink under faults: members and tasks, kills, a target without room, topics that are created again."""
 
 import re
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
-from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
+from tests.integration.cluster_changes import (
+    create_led_by,
+    delete_records,
+    delete_topic,
+    grow,
+    topics_of,
+)
 from tests.integration.connect_process import Rest, rest_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
@@ -30,7 +36,7 @@ from tests.integration.traffic import (
 )
 from tests.kit.kafka.region import Region
 from tests.kit.matrix import matrix
-from tests.kit.regions import ANY_SESSION, CreateTopic
+from tests.kit.regions import ANY_SESSION, CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -113,6 +119,81 @@ def test_quotas_of_both_sides_double_and_skip_nothing(setup: Setup, topic: str) 
         wait_committed(mirror, flow, topic)
         assert not mirror.lines("REQTMOUT"), "nothing is asked on a connection that is held back"
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
+THREE_REPLICAS: Final = {
+    f"{name}replication.factor": "3"
+    for name in ("", "offset.storage.", "status.storage.", "config.storage.")
+}
+
+
+@pytest.mark.parametrize("stops", ["no leader", "no partition"])
+def test_a_copy_that_takes_nothing_is_held_and_the_others_of_its_task_go_on(
+    setup: Setup, new_region: NewRegion, stops: str
+) -> None:
+    has_leader = stops == "no partition"
+    target = setup.b if has_leader else new_region("three", nodes=3)
+    mark = setup.unique("held")
+    stuck, fine = f"{mark}-stuck", f"{mark}-fine"
+    for name in (stuck, fine):
+        setup.create_topic(setup.a, name, 1)
+    flow = a_flow(
+        setup.folder,
+        setup.a,
+        target,
+        f"{mark}-.*",
+        {
+            "tasks.max": "1",
+            "offset.flush.interval.ms": "500",
+            "refresh.topics.enabled": "false",
+            "consumer.override.metadata.max.age.ms": "2000",
+        },
+    )
+    if not has_leader:
+        with flow.file.open("a") as lines:
+            lines.writelines(f"{name} = {text}\n" for name, text in THREE_REPLICAS.items())
+        create_led_by(target, flow.remote(stuck), [[2]])
+
+    def states() -> dict[tuple[str, int], str]:
+        found = Asked(mirror).done("GET", f"{path_of(flow)}/partitions")
+        return {(it["topic"], it["partition"]): it["state"] for it in found}
+
+    with running(flow.file, ready=False) as mirror:
+        for name in (stuck, fine):
+            write(flow.source, name, [Sent(0, b"%d" % n) for n in range(10)])
+            wait_for_copy(mirror, flow, name)
+            wait_committed(mirror, flow, name)
+        number = 1 if has_leader else 0
+        if has_leader:
+            grow(setup.a, stuck, 2)
+        else:
+            cast("Region", target).node(2).kill()
+        try:
+            write(flow.source, stuck, [Sent(number, b"%d" % n) for n in range(1_000)])
+            until(
+                lambda: states().get((stuck, number)) == "HELD",
+                180,
+                lambda: str(states()),
+                alive=mirror,
+            )
+            write(flow.source, stuck, [Sent(number, b"behind %d" % n) for n in range(100)])
+            write(flow.source, fine, [Sent(0, b"more %d" % n) for n in range(1_000)])
+            assert_equal(*wait_for_copy(mirror, flow, fine))
+            wait_committed(mirror, flow, fine)
+            assert states()[stuck, number] == "HELD"
+        finally:
+            if has_leader:
+                grow(target, flow.remote(stuck), 2)
+            else:
+                cast("Region", target).start()
+        assert_equal(*wait_for_copy(mirror, flow, stuck))
+        wait_committed(mirror, flow, stuck)
+        until(
+            lambda: set(states().values()) == {"RUNNING"},
+            120,
+            lambda: str(states()),
+            alive=mirror,
+        )
 
 
 def spread(mirror: Mirror) -> dict[int, int]:
