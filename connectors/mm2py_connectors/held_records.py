@@ -7,6 +7,7 @@ Order: what is read of a held partition later goes behind what waits of it (``ad
 partition may be committed. Nothing is read again, so a topic of the source that is created again meanwhile loses nothing.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -14,10 +15,13 @@ from typing import Final, Protocol, final
 
 from mm2py.api.sink import SinkTaskContext
 from mm2py.errors import RetriableError
+from mm2py.observability.logging import some_of
 from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import Idle, SentRecord, within
 
-SERVE_EVERY_S: Final = 2.0
+log = logging.getLogger(__name__)
+
+SERVE_EVERY_S: Final = 5.0
 STALL_S: Final = 2.0
 STALLS: Final = 3
 """A copy takes nothing when the same records have waited for ``STALL_S`` at the end of so many waits in a row."""
@@ -121,6 +125,9 @@ class HeldRecords:
         for place, cause in causes.items():
             text = f"its copy takes no records, tried again: {cause or _CAUSE}"
             self._context.hold((place,), text)
+            log.warning(
+                "partition is held, the others are copied partition=%s cause=%s", place, text
+            )
         self.partitions |= causes.keys()
 
     def add(self, sent: SentRecord) -> None:
@@ -167,6 +174,11 @@ class HeldRecords:
     def _release(self, partitions: Collection[TopicPartition]) -> None:
         self.partitions.difference_update(partitions)
         self._context.release(partitions)
+        if partitions:
+            log.info(
+                "held partitions are copied again partitions=%s",
+                some_of([*map(str, partitions)], 8),
+            )
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Forget partitions that go."""

@@ -41,6 +41,10 @@ _BYTES: Final = (bytes, type(None))
 _INT_MAX: Final = str((1 << 31) - 1)
 
 
+_SENDER: Final = partial(RecordSender, waits_for=("TOPIC_AUTHORIZATION_FAILED",))
+"""A right that is missing concerns all records of a topic: they wait."""
+
+
 @final
 class MirrorSinkTask(SinkTask):
     """Implements ``SinkTask``.
@@ -54,7 +58,7 @@ class MirrorSinkTask(SinkTask):
         config: Mapping[str, str],
         context: SinkTaskContext,
         *,
-        sender: Callable[[Mapping[str, Value], Refused], TargetSender] = RecordSender,
+        sender: Callable[[Mapping[str, Value], Refused], TargetSender] = _SENDER,
     ) -> None:
         parsed = parse_config(MirrorSinkTaskConfig, config)
         self._policy, self._alias = policy_from_config(config), parsed.source_cluster_alias

@@ -397,6 +397,21 @@ def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another
     assert refused == []
 
 
+def test_an_error_that_somebody_mends_refuses_no_record_of_a_sender_that_waits_for_it(
+    cluster: Cluster,
+) -> None:
+    refused: list[int] = []
+    forbidden = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    for waits_for in ((), ("TOPIC_AUTHORIZATION_FAILED",)):
+        sender = RecordSender(
+            {}, lambda it, _text: refused.append(it.place[2]), waits_for=waits_for
+        )
+        cluster.failures, cluster.fails = [forbidden] * 2, 2
+        sender.send(sent(KEPT, len(waits_for)), never)
+        sender.flush(never)
+    assert (refused, cluster.written) == ([0], [b"1:1"])
+
+
 @pytest.mark.parametrize("is_sync", [False, True])
 def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_sync: bool
