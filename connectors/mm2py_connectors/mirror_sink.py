@@ -161,16 +161,7 @@ class MirrorSinkConnector(SinkConnector):
     @property
     def _held(self) -> Mapping[TopicPartition, str]:
         """Partitions whose copy is there and that must not be read, with the cause."""
-        if self._first is None:
-            return {}
-        # The group deals whole topics: a record whose partition the copy lacks would keep the other topics of its task waiting.
-        short, topics = self._upkeep.topics.short(), self._upkeep.topics
-        whole = {
-            tp: f"its topic is not read while the copy lacks partitions: {short[tp.topic]}"
-            for tp in (topics.ready() if short else ())
-            if tp.topic in short
-        }
-        return {**self._first.waiting, **whole}
+        return {} if self._first is None else self._first.waiting
 
     def _first_positions(self, source: MirrorAdmin, clock: Clock) -> FirstPositions:
         consumer = sink_consumer_properties(

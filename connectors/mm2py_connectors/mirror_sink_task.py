@@ -5,12 +5,13 @@ acknowledgements -> the group's positions. Key, value, headers and timestamp sta
 
 At least once: a position is allowed only when each record before it is acknowledged, or was accepted by ``errors.*``. Order per
 partition: the producer is idempotent, and what failed goes again before anything after it; what waits of a partition that goes is
-not sent any more.
+not sent any more. A partition whose copy takes nothing for long keeps no other one waiting (``HeldRecords``).
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, cast, final
+from functools import partial
+from typing import Final, cast, final
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.api.records import SinkRecord
@@ -21,6 +22,7 @@ from mm2py.config.librdkafka import Value, producer_settings
 from mm2py.errors import FatalError, PartitionError, RetriableError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
+from mm2py_connectors.held_records import HeldRecords, Stall, TargetSender
 from mm2py_connectors.mirror_sink_config import MirrorSinkTaskConfig
 from mm2py_connectors.record_sender import Idle, RecordSender, Refused, SentRecord, within
 
@@ -30,32 +32,17 @@ PUT_S: Final = 5.0
 FLUSH_S: Final = 5.0
 """How long ``pre_commit`` waits for acknowledgements (Java's ``offset.flush.timeout.ms``); at the end of it nothing is committed."""
 
+_NO_LIMITS: Final[Mapping[str, Value]] = {
+    "queue.buffering.max.kbytes": (1 << 31) - 1,
+    "queue.buffering.max.messages": 0,
+}
+"""Of the producer of held partitions: what one of them has may not keep another one out."""
 _BYTES: Final = (bytes, type(None))
 _INT_MAX: Final = str((1 << 31) - 1)
 
 
-class TargetSender(Protocol):
-    """What the task needs of a ``RecordSender``; see there."""
-
-    def send(self, sent: SentRecord, idle: Idle, /) -> None:
-        """Hand a record over."""
-        ...
-
-    def serve(self, idle: Idle, /) -> None:
-        """Handle what has failed since the last call."""
-        ...
-
-    def flush(self, idle: Idle, /) -> None:
-        """Wait until everything is acknowledged or refused."""
-        ...
-
-    def give_up(self, partitions: Collection[tuple[str, int]], /) -> None:
-        """Send nothing more of these."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
+_SENDER: Final = partial(RecordSender, waits_for=("TOPIC_AUTHORIZATION_FAILED",))
+"""A right that is missing concerns all records of a topic: they wait."""
 
 
 @final
@@ -71,7 +58,7 @@ class MirrorSinkTask(SinkTask):
         config: Mapping[str, str],
         context: SinkTaskContext,
         *,
-        sender: Callable[[Mapping[str, Value], Refused], TargetSender] = RecordSender,
+        sender: Callable[[Mapping[str, Value], Refused], TargetSender] = _SENDER,
     ) -> None:
         parsed = parse_config(MirrorSinkTaskConfig, config)
         self._policy, self._alias = policy_from_config(config), parsed.source_cluster_alias
@@ -83,6 +70,9 @@ class MirrorSinkTask(SinkTask):
         self._settings = producer_settings(props, scope=f"producer of {context.task_id}")
         self._context, self._make = context, sender
         self._sender: TargetSender | None = None
+        values = {**self._settings.values, **_NO_LIMITS}
+        self._held = HeldRecords(partial(sender, values, self._refused), context)
+        self._stall = Stall(context)
         self._remote: dict[str, str] = {}
         self._handed: dict[TopicPartition, int] = {}
         """Of the batch that waits for room: how many records are with the producer. No offsets: those of a topic that was
@@ -95,8 +85,9 @@ class MirrorSinkTask(SinkTask):
         """Nothing is kept per partition."""
 
     def put(self, records: Sequence[SinkRecord]) -> None:
-        sender = self._opened
-        idle = within(PUT_S, lambda: RetriableError("the target takes no records now"))
+        sender, held = self._opened, self._held
+        held.serve()
+        idle = self._watched(PUT_S, "the target takes no records now")
         if not records:
             sender.serve(idle)
             return
@@ -119,33 +110,63 @@ class MirrorSinkTask(SinkTask):
                     at_ms if at_ms >= 0 else None,
                     partition if topic == read_from else None,
                 )
-                sender.send(SentRecord((read_from, number, offset), out, record), idle)
+                sent = SentRecord((read_from, number, offset), out, record)
+                if held.partitions and (read_from, number) in held.partitions:
+                    held.add(sent)  # polled before they were held
+                else:
+                    sender.send(sent, idle)
                 last = record
         except RetriableError:
             if last is not None:
                 self._note_handed(records, last)
+            self._hold_stuck()
             raise
         self._handed = {}
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return all positions once everything is acknowledged, none while the target does not answer."""
+        """Return all positions but those of held partitions once everything else is acknowledged, none while the target does not answer."""
+        held = self._held
         try:
-            self._opened.flush(
-                within(FLUSH_S, lambda: RetriableError("the target does not acknowledge"))
-            )
+            self._opened.flush(self._watched(FLUSH_S, "the target does not acknowledge"))
         except RetriableError:
-            return {}
-        return offsets
+            if not self._hold_stuck():
+                return {}
+        self._stall.over()
+        return {place: offset for place, offset in offsets.items() if place not in held.partitions}
+
+    def _watched(self, seconds: float, text: str) -> Idle:
+        ends, sender, stall = (
+            within(seconds, lambda: RetriableError(text)),
+            self._opened,
+            self._stall,
+        )
+
+        def idle() -> None:
+            stall.seen(sender.waiting[0])
+            ends()
+
+        return idle
+
+    def _hold_stuck(self) -> bool:
+        """After a wait without an end: hold the partitions of what stands still, where that is what it waited for."""
+        sender, held = self._opened, self._held
+        if not (self._stall.waited() and held.has_room and sender.answers()):
+            return False
+        held.hold(sender.take_back())
+        self._stall.over()
+        return True
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
         """Forget what waits of them: their next owner reads it again, and older records must not arrive after its own."""
         if self._sender is not None:
             self._sender.give_up(partitions)
+        self._held.give_up(partitions)
         for partition in partitions:
             self._handed.pop(partition, None)
 
     def stop(self) -> None:
-        """End the producer; what is not acknowledged is read again."""
+        """End the producers; what is not acknowledged is read again."""
+        self._held.close()
         if self._sender is not None:
             self._sender.close()
 

@@ -29,6 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from math import inf
 from typing import Final, NamedTuple, cast, final
 
 from confluent_kafka import (
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 FLUSH_S: Final = 0.5
 """How long one wait lasts before the streams that wait show that they live."""
 RETRY_S: Final = 1.0
+ANSWER_S: Final = 3.0
+"""It lists all topics."""
 FULL_S: Final = 0.1
 SAID_EVERY_S: Final = 30.0
 SMALL_BATCH: Final = 16_384
@@ -93,7 +96,6 @@ broker that has lost the state of an idempotent producer takes the records from 
 
 _BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
 """Says nothing of the record itself: another one has stopped the producer, or a partition was given up."""
-_NO_REFUSAL: Final = _TRANSIENT | _BEHIND
 _UNKNOWN: Final = frozenset(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"))
 
 _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant
@@ -198,10 +200,16 @@ class RecordSender:
         values: of librdkafka.
         refused: accepts that a record is dropped, or raises.
         is_sync: wait for each record's acknowledgement.
+        waits_for: names of errors that refuse no record, beside those that pass by themselves: it is tried again until somebody mends them.
     """
 
     def __init__(
-        self, values: Mapping[str, Value], refused: Refused, *, is_sync: bool = False
+        self,
+        values: Mapping[str, Value],
+        refused: Refused,
+        *,
+        is_sync: bool = False,
+        waits_for: Collection[str] = (),
     ) -> None:
         check_kerberos(values)
         self._values: dict[str, object] = {
@@ -211,6 +219,7 @@ class RecordSender:
             "logger": LIBRDKAFKA,
         }
         self._refused, self._is_sync = refused, is_sync
+        self._transient = _TRANSIENT.union(waits_for)
         self._gate = threading.Lock()
         self._failures: list[_Failure] = []
         self._numbers = count()
@@ -227,6 +236,9 @@ class RecordSender:
         self._readers: dict[tuple[str, int], object] = {}
         self._handing = threading.Lock()
         """Between a look at ``_leaving`` and the hand-over that depends on it, nothing is given up."""
+        self._again_s = -1.0
+        """When the pause before the next try ends, also where ``idle`` has ended the call; -1: there is none."""
+        self._said_s = -inf
         self.dropped = 0
 
     @property
@@ -339,6 +351,33 @@ class RecordSender:
                 if producer is not None:
                     producer.purge(blocking=False)
 
+    def take_back(self) -> Sequence[tuple[SentRecord, str]]:
+        """Return what is neither acknowledged nor refused, in order, with what is known of the cause, and send none of it.
+
+        What is in a request may be written still.
+
+        Raises:
+            FatalError: see ``flush``.
+        """
+        self._check()
+        self._purge()
+        back, self._failures = sorted(self._failures, key=_number), []
+        return [
+            (
+                it.sent,
+                "" if it.error.name() in _BEHIND else f"{it.sent.record.topic}: {it.error.str()}",
+            )
+            for it in back
+        ]
+
+    def answers(self) -> bool:
+        """Return whether the cluster answers, within ``ANSWER_S``."""
+        try:
+            self._producer.list_topics(None, ANSWER_S)
+        except KafkaException:
+            return False
+        return True
+
     def close(self) -> None:
         """End it; what is not acknowledged is dropped by librdkafka, and read again by the next start."""
         for producer in (self._producer, self._alone):
@@ -366,12 +405,16 @@ class RecordSender:
             self._given_up.add(self._leaving.popleft())
         if not (self._failures or self._alone is not None or len(self._producer)):
             return  # there was nothing to purge
+        self._purge()
+        self._failures = self._staying(self._failures)
+
+    def _purge(self) -> None:
+        """Let all that is under way fail."""
         for producer in (self._producer, self._alone):
             while producer is not None and len(producer):
                 producer.purge(blocking=False)
                 self._poll(producer, FULL_S)
         self._producer, self._alone = self._gapless(), None
-        self._failures = self._staying(self._failures)
 
     def _staying(self, failures: list[_Failure]) -> list[_Failure]:
         return [failure for failure in failures if failure.sent.place[:2] not in self._given_up]
@@ -467,15 +510,14 @@ class RecordSender:
 
     def _recover(self, idle: Idle) -> None:
         """Send again what failed, in the order of the source. Where ``idle`` raises, the next call continues."""
-        said_s = -SAID_EVERY_S
         while self._recovers:
             self._wait(self._producer, idle)
             self._fit_batches()
             self._send_alone(idle)
             waits = [it for it in self._failures if it.error.name() not in _BEHIND]
             if waits:
-                if time.monotonic() - said_s > SAID_EVERY_S:
-                    said_s = time.monotonic()
+                if time.monotonic() - self._said_s > SAID_EVERY_S:
+                    self._said_s = time.monotonic()
                     log.warning(
                         "the target does not take records yet, tried again records=%d cause=%s",
                         len(self._failures), waits[0].error.str(),
@@ -522,7 +564,7 @@ class RecordSender:
     def _to_send_alone(self) -> list[_Failure]:
         last: dict[tuple[str, int], int] = {}
         for failure in self._failures:
-            if failure.error.name() not in _NO_REFUSAL:
+            if failure.error.name() not in self._transient | _BEHIND:
                 place = failure.sent.place[:2]
                 last[place] = max(last.get(place, -1), failure.number)
         # A producer that stops with no record to blame would stop again: which one is found this way.
@@ -565,7 +607,7 @@ class RecordSender:
             for failure in sorted(filter(_is_alone, self._failures), key=_number):
                 if cause is not None and failure.error.name() in _BEHIND:
                     failure.error = cause
-                if failure.error.name() in _TRANSIENT:
+                if failure.error.name() in self._transient:
                     failure.is_alone = False
                 else:
                     self._refuse(failure)
@@ -574,11 +616,13 @@ class RecordSender:
             self._failures = [it for it in self._failures if it.number not in refused]
 
     def _pause(self, idle: Idle) -> None:
-        until = time.monotonic() + RETRY_S
-        while time.monotonic() < until:
+        if self._again_s < 0:
+            self._again_s = time.monotonic() + RETRY_S
+        while time.monotonic() < self._again_s:
             time.sleep(FULL_S)
             idle()
             self._take_out()
+        self._again_s = -1.0
 
     def _refuse(self, failure: _Failure) -> None:
         (topic, partition, offset), error = failure.sent.place, failure.error

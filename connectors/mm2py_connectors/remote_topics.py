@@ -129,16 +129,6 @@ class RemoteTopics:
             for partition in range(self._copied(topic), count)
         }
 
-    def short(self) -> Mapping[str, str]:
-        """Return the source topics whose copy lacks partitions that the target refuses to add, with the cause."""
-        causes = self._refusals.entries
-        return {
-            topic: causes[remote]
-            for topic, count in self._source.items()
-            if 0 < self._copied(topic) < count
-            and (remote := self._flow.remote_topic(topic)) in causes
-        }
-
     def notes(self) -> Mapping[str, str]:
         """Return what an operator may not expect: names of ``topics`` that the source lacks, topics that went away."""
         found: dict[str, str] = {}

@@ -34,8 +34,8 @@ class SinkTaskContext(Protocol):
         """Read these partitions from these offsets after this call (Java's ``offset``)."""
         ...
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Read none of these until ``release`` (Java's ``pause``); a new assignment forgets it."""
+    def hold(self, partitions: Collection[TopicPartition], cause: str = "") -> None:
+        """Read none of these until ``release`` (Java's ``pause``); a new assignment forgets it. With a cause they are shown as HELD."""
         ...
 
     def release(self, partitions: Collection[TopicPartition]) -> None:

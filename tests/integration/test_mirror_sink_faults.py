@@ -1,11 +1,21 @@
 """MirrorSink under faults: members and tasks, kills, a target without room, topics that are created again."""
 
 import re
-from typing import Final
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, cast
 
 import pytest
 
-from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
+from tests.integration.cluster_changes import (
+    create_led_by,
+    delete_records,
+    delete_topic,
+    forbid_writing,
+    grow,
+    permit_writing,
+    topics_of,
+)
 from tests.integration.connect_process import Rest, rest_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
@@ -28,9 +38,9 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
-from tests.kit.kafka.region import Region
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.matrix import matrix
-from tests.kit.regions import ANY_SESSION, CreateTopic
+from tests.kit.regions import ANY_SESSION, CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -113,6 +123,86 @@ def test_quotas_of_both_sides_double_and_skip_nothing(setup: Setup, topic: str) 
         wait_committed(mirror, flow, topic)
         assert not mirror.lines("REQTMOUT"), "nothing is asked on a connection that is held back"
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
+THREE_REPLICAS: Final = {
+    f"{name}replication.factor": "3"
+    for name in ("", "offset.storage.", "status.storage.", "config.storage.")
+}
+
+
+@contextmanager
+def taking_nothing(stops: str, flow: Flow, topic: str) -> Generator[int]:
+    """A copy that takes nothing of one partition, whose number is returned."""
+    target, remote = flow.target, flow.remote(topic)
+    if stops == "no partition":
+        grow(flow.source, topic, 2)
+        yield 1
+        grow(target, remote, 2)
+    elif stops == "no right":
+        forbid_writing(target, remote)
+        yield 0
+        permit_writing(target, remote)
+    else:
+        region = cast("Region", target)
+        region.node(2).kill()
+        yield 0
+        region.start()
+
+
+def a_target(stops: str, request: pytest.FixtureRequest) -> KafkaAddress:
+    if stops == "no leader":
+        new_region = cast("NewRegion", request.getfixturevalue("new_region"))
+        return new_region("three", nodes=3)
+    name = "guarded" if stops == "no right" else "region_b"
+    return cast("KafkaAddress", request.getfixturevalue(name))
+
+
+@pytest.mark.parametrize("stops", ["no leader", "no partition", "no right"])
+def test_a_copy_that_takes_nothing_is_held_and_the_others_of_its_task_go_on(
+    request: pytest.FixtureRequest, setup: Setup, stops: str
+) -> None:
+    target = a_target(stops, request)
+    stuck, fine = setup.topic("held-stuck", 1), setup.topic("held-fine", 1)
+    flow = a_flow(
+        setup.folder,
+        setup.a,
+        target,
+        f"{stuck},{fine}",
+        {
+            "tasks.max": "1",
+            "refresh.topics.enabled": "false",
+            "consumer.override.metadata.max.age.ms": "2000",
+        },
+    )
+    if stops == "no leader":
+        with flow.file.open("a") as lines:
+            lines.writelines(f"{name} = {text}\n" for name, text in THREE_REPLICAS.items())
+        create_led_by(target, flow.remote(stuck), [[2]])
+
+    def state(topic: str, number: int) -> str:
+        found = Asked(mirror).done("GET", f"{path_of(flow)}/partitions")
+        states: dict[tuple[str, int], str] = {
+            (it["topic"], it["partition"]): it["state"] for it in found
+        }
+        return states.get((topic, number), "")
+
+    with running(flow.file, ready=False) as mirror:
+        for name in (stuck, fine):
+            write(flow.source, name, [Sent(0, b"%d" % n) for n in range(10)])
+            wait_for_copy(mirror, flow, name)
+            wait_committed(mirror, flow, name)
+        with taking_nothing(stops, flow, stuck) as number:
+            write(flow.source, stuck, [Sent(number, b"%d" % n) for n in range(1_000)])
+            until(lambda: state(stuck, number) == "HELD", 180, "a held partition", alive=mirror)
+            write(flow.source, stuck, [Sent(number, b"behind %d" % n) for n in range(100)])
+            write(flow.source, fine, [Sent(0, b"more %d" % n) for n in range(1_000)])
+            assert_equal(*wait_for_copy(mirror, flow, fine))
+            wait_committed(mirror, flow, fine)
+            assert state(stuck, number) == "HELD"
+        assert_equal(*wait_for_copy(mirror, flow, stuck))
+        wait_committed(mirror, flow, stuck)
+        until(lambda: state(stuck, number) == "RUNNING", 120, "its end", alive=mirror)
 
 
 def spread(mirror: Mirror) -> dict[int, int]:

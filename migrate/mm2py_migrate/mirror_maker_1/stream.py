@@ -138,6 +138,8 @@ class Stream(AssignmentListener):
         self._owned: set[TopicPartition] = set()
         self._passed_on: set[TopicPartition] = set()
         """Partitions that have stayed since what is passed on now was polled: one that came back is read again from its last commit."""
+        self._moved: set[TopicPartition] = set()
+        """Partitions whose position has changed since the last poll."""
         self._fatal: Exception | None = None
         self._waits_until_s: float | None = None
         self._stops_until_s: float | None = None
@@ -207,8 +209,7 @@ class Stream(AssignmentListener):
     def _begin_anew(self, among: Collection[TopicPartition] | None = None) -> None:
         """Forget positions in topics that were created again, and keep away from partitions whose topic is not known."""
         for place in self._places.check(self._consumer, among):
-            self._positions.pop(place, None)
-            self._uncommitted.pop(place, None)
+            self._forget_position(place)
         unsure = self._places.unsure & self._owned
         if unsure != self._unread:
             self._consumer.pause(unsure - self._unread)
@@ -234,7 +235,8 @@ class Stream(AssignmentListener):
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         sender, handle, idle, stays = self._sender, self._handle, self._idle, self._passed_on
-        positions, checked = self._positions, set[TopicPartition]()
+        positions, checked, moved = self._positions, set[TopicPartition](), self._moved
+        moved.clear()
         for message in messages:
             # A tuple is as good as a key, and costs less per record.
             place = cast("TopicPartition", (message.topic(), message.partition()))
@@ -253,13 +255,14 @@ class Stream(AssignmentListener):
                     sender.send(SentRecord((place[0], place[1], offset), record), idle)
             if place in stays:  # a send may have waited, and seen a revocation
                 positions[place] = self._uncommitted[place] = offset + 1
+                moved.add(place)
             self.records += 1
             self.bytes += len(message)
         sender.serve(idle)
         if not self._early:
             self._note_ends()
-        for place, offset in positions.items():
-            self._places.read_to(place, offset)
+        for place in moved:
+            self._places.read_to(place, positions[place])
 
     def _follows(self, place: TopicPartition, offset: int, checked: set[TopicPartition]) -> bool:
         """Return whether a record may be taken; ``checked``: partitions of the same poll that have a hole already."""
@@ -282,6 +285,7 @@ class Stream(AssignmentListener):
                 and self._follows(place, end, set())  # else the consumer was set to the end
             ):
                 self._positions[place] = self._uncommitted[place] = end
+                self._moved.add(place)
 
     def _commit(self) -> None:
         """Flush, then commit what was read; the caller holds the sender."""
@@ -419,8 +423,12 @@ class Stream(AssignmentListener):
             if TopicPartition(it.topic() or "", it.partition() or 0) in self._owned
         ]
         for place in partitions:
-            self._positions.pop(place, None)
-            self._uncommitted.pop(place, None)
+            self._forget_position(place)
+
+    def _forget_position(self, place: TopicPartition) -> None:
+        self._positions.pop(place, None)
+        self._uncommitted.pop(place, None)
+        self._moved.discard(place)
 
 
 def _shown(partitions: Collection[TopicPartition]) -> str:

@@ -125,6 +125,8 @@ class SinkProgress:
     newest_ms: int
     lag_records: int
     end: int = -1
+    held: str = ""
+    """Why the task holds it."""
 
 
 class SinkObserver(PlaceObserver, Protocol):
@@ -219,7 +221,7 @@ class SinkLoop:
         self._silent, self._unheard = set[TopicPartition](), set[TopicPartition]()
         self._held: set[TopicPartition] = set()
         """Those among them that must not be read."""
-        self._task_held: set[TopicPartition] = set()
+        self._task_held: dict[TopicPartition, str] = {}
         self._batch: list[SinkRecord] = []
         self._ends: dict[TopicPartition, int] = {}
         """The offset after the last record of each partition in the batch, dropped records included."""
@@ -268,11 +270,12 @@ class SinkLoop:
         """Read on from these offsets at the next turn."""
         self._rewinds.update(offsets)
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
-        self._task_held.update(partitions)
+    def hold(self, partitions: Collection[TopicPartition], cause: str = "") -> None:
+        self._task_held.update(dict.fromkeys(partitions, cause))
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        self._task_held.difference_update(partitions)
+        for partition in partitions:
+            self._task_held.pop(partition, None)
 
     # ---- the thread
 
@@ -612,7 +615,12 @@ class SinkLoop:
             lag = self._lag(partition, end)
             self._places.ends_at(partition, end)
             made[partition] = SinkProgress(
-                count.records, count.size_bytes, count.newest_ms, lag, end
+                count.records,
+                count.size_bytes,
+                count.newest_ms,
+                lag,
+                end,
+                self._task_held.get(partition, ""),
             )
         self._observer.progress(made)
 
@@ -647,7 +655,8 @@ class SinkLoop:
 
     def _report_standstill(self, now: float) -> None:
         """Report when nothing is acknowledged although records were read, or partitions must not be read for long."""
-        waits = bool(self._retry_at) or not self._positions.items() <= self._committed.items()
+        late = self._positions.items() - self._committed.items()
+        waits = bool(self._retry_at) or any(not self._task_held.get(tp) for tp, _ in late)
         if not waits:
             self._moved_at, self._cause = None, ""
         elif self._moved_at is None:
@@ -677,7 +686,7 @@ class SinkLoop:
         self._owned.update(partitions)
         self._places.assigned(partitions)
         self._asked_at = -inf
-        self._task_held.difference_update(partitions)
+        self.release(partitions)
         self._guarded(lambda: self._task.open(partitions))
         self._guarded(lambda: self._begin_anew(self._opened, partitions))
         self._apply_pauses(self._opened)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextvars import copy_context
 from typing import Final, final
 
-from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
+from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.client.permit import UNLIMITED, Permit
@@ -70,8 +70,8 @@ class WorkerSinkContext(SinkTaskContext):
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._looped.rewind(offsets)
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
-        self._looped.hold(partitions)
+    def hold(self, partitions: Collection[TopicPartition], cause: str = "") -> None:
+        self._looped.hold(partitions, cause)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         self._looped.release(partitions)
@@ -332,6 +332,8 @@ class WorkerSinkTask(SinkObserver):
             meter.records += progress.records
             meter.bytes += progress.size_bytes
             meter.paused = self._loop.is_paused(partition)
+            meter.cause = progress.held
+            meter.state = (PartitionState.HELD if progress.held else PartitionState.RUNNING).value
             if progress.lag_records >= 0 or meter.lag_records >= 0:
                 meter.report_lag(progress.lag_records, progress.newest_ms, now_ms, progress.end)
             if progress.records and partition.topic not in self._topics:

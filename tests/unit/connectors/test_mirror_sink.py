@@ -9,12 +9,7 @@ from mm2py.api.context import WaitingPartition
 from mm2py.api.records import SinkRecord
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.errors import ConnectionFailedError, FatalError, FatalServerError, RetriableError
-from mm2py.protocol.error_codes import (
-    GROUP_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_MEMBER_ID,
-    server_error,
-)
+from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, UNKNOWN_MEMBER_ID, server_error
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeConnectorContext
@@ -107,10 +102,15 @@ def test_a_third_partys_sink_reads_the_workers_own_cluster() -> None:
 
 
 class Target:
-    """A ``RecordSender`` in memory with room for ``room`` records, acknowledged by ``flush`` unless ``away``."""
+    """A ``RecordSender`` in memory with room for ``room`` records, acknowledged by ``flush`` unless ``away`` or ``stuck``."""
 
     def __init__(self) -> None:
         self.room, self.away = 100, False
+        self.stuck: set[tuple[str, int]] = set()
+        self.pending: list[SentRecord] = []
+        self.clock = FakeClock()
+        self.second: Target | None = None
+        self.reachable = True
         self.sent: list[SentRecord] = []
         self.refusals: dict[int, str] = {}
         self.refused: Refused = lambda _sent, _text: None
@@ -121,20 +121,47 @@ class Target:
         assert values["bootstrap.servers"] == "b:1"
         assert values["enable.idempotence"]
         assert values["acks"] == -1
+        if "queue.buffering.max.messages" in values:
+            assert self.second is None or self.second.closed
+            self.second = Target()
+            self.second.stuck, self.second.clock = self.stuck, self.clock
+            return self.second
         self.refused = refused
         return self
 
+    @property
+    def waiting(self) -> tuple[int, str]:
+        return len(self.pending), ""
+
+    def answers(self) -> bool:
+        return self.reachable
+
+    def take_back(self) -> Sequence[tuple[SentRecord, str]]:
+        back, self.pending = self.pending, []
+        return [(it, "no leader") for it in back]
+
+    def written(self, place: TopicPartition) -> list[int]:
+        return [it.place[2] for it in self.sent if it.place[:2] == place and it not in self.pending]
+
     def send(self, sent: SentRecord, idle: Idle, /) -> None:
         if len(self.sent) >= self.room:
+            idle()
+            self.clock.jump(5)
             raise RetriableError("full")
         self.sent.append(sent)
+        self.pending.append(sent)
 
     def serve(self, idle: Idle, /) -> None:
-        pass
+        self.pending = [it for it in self.pending if it.place[:2] in self.stuck]
 
     def flush(self, idle: Idle, /) -> None:
         if self.away:
             raise RetriableError("away")
+        self.serve(idle)
+        if self.pending:
+            idle()
+            self.clock.jump(5)
+            raise RetriableError("not acknowledged")
         for sent in self.sent:
             text = self.refusals.pop(sent.place[2], None)
             if text is not None:
@@ -142,6 +169,7 @@ class Target:
 
     def give_up(self, partitions: Collection[tuple[str, int]], /) -> None:
         self.given_up += partitions
+        self.pending = [it for it in self.pending if it.place[:2] not in partitions]
 
     def close(self) -> None:
         self.closed = True
@@ -154,6 +182,7 @@ class Context:
         self.clock, self.task_id = FakeClock(), "sink-0"
         self.assignment: Collection[TopicPartition] = ()
         self.reported: list[tuple[int, str]] = []
+        self.held: dict[TopicPartition, str] = {}
         self._report = report
 
     def report(self, record: SinkRecord, error: Exception) -> None:
@@ -162,8 +191,13 @@ class Context:
             self._report(record, error)
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None: ...
-    def hold(self, partitions: Collection[TopicPartition]) -> None: ...
-    def release(self, partitions: Collection[TopicPartition]) -> None: ...
+    def hold(self, partitions: Collection[TopicPartition], cause: str = "") -> None:
+        self.held.update(dict.fromkeys(partitions, cause))
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            del self.held[partition]
+
     def retry_after(self, delay_ms: int) -> None: ...
     def request_commit(self) -> None: ...
 
@@ -196,6 +230,98 @@ def test_nothing_may_be_committed_while_the_target_does_not_acknowledge() -> Non
     assert task.pre_commit({T0: 1}) == {}
     target.away = False
     assert task.pre_commit({T0: 1}) == {T0: 1}
+
+
+def a_held_partition() -> tuple[Target, Context, MirrorSinkTask]:
+    """One whose copy takes nothing since its first record."""
+    target, context = Target(), Context()
+    target.clock = context.clock
+    task = a_task(target, context)
+    target.stuck.add(T0)
+    task.put([record(T0, 0), record(T1, 0)])
+    allowed = [task.pre_commit({T0: 1, T1: 1}) for _ in range(3)]
+    assert allowed == [{}, {}, {T1: 1}]
+    assert list(context.held) == [T0]
+    assert "no leader" in context.held[T0]
+    return target, context, task
+
+
+def test_a_copy_that_takes_nothing_keeps_no_other_partition_waiting() -> None:
+    target, context, task = a_held_partition()
+    # T0 was polled before it was held.
+    task.put([record(T0, 1), record(T1, 1)])
+    assert task.pre_commit({T0: 2, T1: 2}) == {T1: 2}
+    second = target.second
+    assert second is not None
+    assert second.written(T0) == []
+    target.stuck.clear()
+    for _ in range(2):
+        context.clock.jump(5)
+        task.put([])
+    assert (second.written(T0), second.closed, context.held) == ([0, 1], True, {})
+    task.put([record(T0, 2)])
+    assert task.pre_commit({T0: 3, T1: 2}) == {T0: 3, T1: 2}
+    assert target.written(T0)[-1] == 2
+
+
+def test_a_copy_that_takes_not_even_the_first_record_is_held_while_records_are_put() -> None:
+    target, context = Target(), Context()
+    target.clock = context.clock
+    task = a_task(target, context)
+    target.stuck.add(T0)
+    target.room = 1
+    batch = [record(T0, 0), record(T0, 1), record(T1, 0)]
+    for _ in range(3):
+        with pytest.raises(RetriableError):
+            task.put(batch)
+    assert list(context.held) == [T0]
+    target.room = 100
+    task.put(batch)
+    assert task.pre_commit({T0: 2, T1: 1}) == {T1: 1}
+    target.stuck.clear()
+    for _ in range(2):
+        context.clock.jump(5)
+        task.put([])
+    second = target.second
+    assert second is not None
+    assert (second.written(T0), target.written(T1), context.held) == ([0, 1], [0], {})
+
+
+def test_of_held_partitions_each_is_read_again_once_its_copy_takes_records() -> None:
+    target, context, task = a_held_partition()
+    target.stuck.add(T1)
+    task.put([record(T1, 1)])
+    for _ in range(3):
+        task.pre_commit({T0: 1, T1: 2})
+    assert context.held.keys() == {T0, T1}
+    target.stuck.discard(T1)
+    for _ in range(8):
+        context.clock.jump(5)
+        task.put([])
+    assert context.held.keys() == {T0}
+    assert task.pre_commit({T0: 1, T1: 2}) == {T1: 2}
+
+
+def test_no_partition_is_held_while_the_target_is_away() -> None:
+    target, context = Target(), Context()
+    target.clock, target.reachable = context.clock, False
+    target.stuck.add(T0)
+    task = a_task(target, context)
+    task.put([record(T0, 0)])
+    assert [task.pre_commit({T0: 1}) for _ in range(6)] == [{}] * 6
+    assert context.held == {}
+
+
+def test_a_held_partition_that_goes_is_read_from_the_last_commit_by_its_next_owner() -> None:
+    target, context, task = a_held_partition()
+    context.clock.jump(5)
+    task.put([])
+    second = target.second
+    assert second is not None
+    task.close([T0])
+    assert (second.given_up, second.closed) == ([T0], True)
+    task.put([record(T0, 0)])
+    assert target.sent[-1].place == (*T0, 0)
 
 
 @pytest.mark.parametrize(
@@ -380,22 +506,6 @@ async def test_a_new_partition_of_a_topic_that_is_copied_does_not_hold_it_back()
     have_members(region, T1)
     async with starting(region, "offset:55") as (connector, _):
         assert topics_of(connector) == "t1"
-
-
-async def test_a_topic_whose_copy_may_not_grow_waits_and_the_others_are_read() -> None:
-    region = Region({"t1": 1, "t2": 1})
-    async with running(region, **{"refresh.topics.interval.seconds": "5"}) as (connector, context):
-        assert topics_of(connector) == "t1,t2"
-        region.target.refuse["A.t1"] = server_error(TOPIC_AUTHORIZATION_FAILED)
-        region.source.topics["t1"] = 2
-        await next_look(context)
-        assert topics_of(connector) == "t2", "a record of the new partition would stop its task"
-        assert connector.waiting().keys() == connector.backlog().keys() == {T0, T1}
-        assert "the copy lacks partitions" in connector.waiting()[T0]
-        region.target.refuse.clear()
-        await next_look(context)
-        assert (topics_of(connector), connector.waiting()) == ("t1,t2", {})
-        assert context.reconfigurations == 2
 
 
 @pytest.mark.parametrize(("reset", "waits"), [("latest", False), ("earliest", True)])

@@ -341,6 +341,38 @@ def test_a_wait_that_ends_early_is_continued_and_nothing_is_written_twice(
     assert cluster.written == values
 
 
+def test_the_pause_before_the_next_try_ends_however_often_the_wait_is_ended(
+    cluster: Cluster,
+) -> None:
+    """A caller that looks in for a moment, again and again, would else never try again."""
+    sender = RecordSender({}, accept)
+    cluster.failures, cluster.fails = [KafkaError(KafkaError._UNKNOWN_PARTITION)], 1
+    sender.send(sent(KEPT, 1), never)
+
+    def at_once() -> None:
+        raise RetriableError("no time")
+
+    for _ in range(1_000):
+        with suppress(RetriableError):
+            sender.flush(at_once)
+            break
+    assert cluster.written == [b"1:1"]
+
+
+def test_what_is_taken_back_is_in_order_with_its_cause_and_is_not_sent(cluster: Cluster) -> None:
+    sender = RecordSender({}, accept)
+    cluster.failures, cluster.fails = [KafkaError(KafkaError._UNKNOWN_PARTITION)], 1
+    for offset in (7, 8, 0):
+        sender.send(sent(KEPT, offset), never)
+    cluster.per_poll = 1
+    cluster.latest.poll(0)
+    back = sender.take_back()
+    assert [it.place[2] for it, _ in back] == [7, 8, 0]
+    assert ["Unknown partition" in cause for _, cause in back] == [True, False, False]
+    sender.flush(never)
+    assert (sender.waiting, cluster.written) == ((0, ""), [])
+
+
 def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next_try(
     cluster: Cluster,
 ) -> None:
@@ -363,6 +395,21 @@ def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another
     sender.flush(never)
     assert cluster.written == [b"1:1"]
     assert refused == []
+
+
+def test_an_error_that_somebody_mends_refuses_no_record_of_a_sender_that_waits_for_it(
+    cluster: Cluster,
+) -> None:
+    refused: list[int] = []
+    forbidden = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    for waits_for in ((), ("TOPIC_AUTHORIZATION_FAILED",)):
+        sender = RecordSender(
+            {}, lambda it, _text: refused.append(it.place[2]), waits_for=waits_for
+        )
+        cluster.failures, cluster.fails = [forbidden] * 2, 2
+        sender.send(sent(KEPT, len(waits_for)), never)
+        sender.flush(never)
+    assert (refused, cluster.written) == ([0], [b"1:1"])
 
 
 @pytest.mark.parametrize("is_sync", [False, True])

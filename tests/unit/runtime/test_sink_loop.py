@@ -204,6 +204,22 @@ def test_a_task_rewinds_holds_and_asks_for_a_commit_by_itself() -> None:
     assert stage.consumer.paused == set()
 
 
+def test_a_partition_that_the_task_holds_is_shown_with_its_cause_and_is_no_standstill() -> None:
+    stage = begun(T0, T1, p0=6, p1=6)
+    stage.task.answer = lambda offsets: {T1: offsets[T1]}
+    stage.turn()
+    stage.loop.hold({T0}, "no leader")
+    stage.pass_s(20)
+    assert [it[T0].held for it in stage.observed.made if T0 in it][-1] == "no leader"
+    assert stage.group.committed == {T1: 6}
+    assert stage.observed.standstills == []
+    stage.task.answer = lambda offsets: offsets
+    stage.loop.release({T0})
+    stage.pass_s(6)
+    assert stage.observed.made[-1][T0].held == ""
+    assert stage.group.committed == {T0: 6, T1: 6}
+
+
 def test_topics_are_chosen_among_those_of_the_cluster() -> None:
     chosen = SinkSettings(chosen=lambda name: name.startswith("o"), look_s=5.0)
     stage = Stage(settings=chosen)

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
-from mm2py.runtime.tasks.sink_places import StoredPosition
+from mm2py.runtime.tasks.sink_places import SinkPlaces, StoredPosition
 from mm2py.types import EARLIEST, TopicPartition
 from mm2py_connectors.record_sender import Idle, RecordSender, SentRecord
 from mm2py_migrate.mirror_maker_1 import stream as stream_module
@@ -384,6 +384,15 @@ def test_a_stream_without_partitions_stays_in_its_group_while_others_have_the_pr
     group = run(target, steps(), steps(Read(P0, 5)), idle=[steps(), comes, steps()])
     assert group.while_idle == []
     assert target.sent == [(P0, 5)]
+
+
+def test_a_poll_costs_nothing_for_partitions_that_it_returns_nothing_of(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[TopicPartition] = []
+    monkeypatch.setattr(SinkPlaces, "read_to", lambda _self, place, _offset: noted.append(place))
+    run(target, given(P0, P1), steps(Read(P0, 5), Read(P1, 7)), steps(Read(P0, 6)), steps())
+    assert sorted(noted) == [P0, P0, P1]
 
 
 def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goes(
