@@ -160,6 +160,9 @@ class FetchNode:
             self._unready[cursor] = None
         if cursor.paused:
             self._long_poll.hold(cursor)
+            if cursor in self._full:
+                del self._full[cursor]
+                cursor.limit(0)
         else:
             self._long_poll.release(cursor)
         self.wake()
@@ -411,7 +414,7 @@ class FetchNode:
             if in_stripes and cursor in cursors and cursor.fetchable:
                 read = cursor.position - asked.wanted.position
                 self._stripes.add(cursor, len(part.records or b""), read)
-            if cursor.filled:
+            if cursor.filled and not cursor.paused:
                 full[cursor] = None
             elif cursor in full:
                 del full[cursor]

@@ -134,6 +134,22 @@ async def test_where_records_trickle_the_next_fetch_waits_for_linger_ms() -> Non
             assert rig.broker.count(FETCH) == asked + 1, "one answer has both"
 
 
+async def test_a_paused_partition_with_more_to_read_keeps_no_other_one_from_lingering() -> None:
+    clock = FakeClock()
+    async with fetching(linger_ms=5, clock=clock, partition_bytes=4_000) as rig:
+        for number in range(100):
+            rig.fill(FIRST, range(number, number + 1), pad=3_000)
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: FIRST in rig.read)
+        rig.fetcher.pause([FIRST])
+        assert rig.read[FIRST][-1] < 99
+        asked = rig.broker.count(FETCH)
+        rig.fill(SECOND, range(1))
+        await rig.until(lambda: rig.read.get(SECOND) == [0])
+        await eventually(lambda: clock.sleepers == 1)
+        assert rig.broker.count(FETCH) > asked
+
+
 @pytest.mark.parametrize(
     ("linger_ms", "min_bytes", "pad", "partition_bytes", "round_trip_s"),
     [(1, 1, 0, 1 << 20, 0.0), (9, 2, 0, 1 << 20, 0.0), (9, 1, 1 << 17, 1 << 20, 0.0),

@@ -390,7 +390,11 @@ def test_a_poll_costs_nothing_for_partitions_that_it_returns_nothing_of(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[TopicPartition] = []
-    monkeypatch.setattr(SinkPlaces, "read_to", lambda _self, place, _offset: noted.append(place))
+
+    def note(_self: SinkPlaces, place: TopicPartition, _offset: int) -> None:
+        noted.append(place)
+
+    monkeypatch.setattr(SinkPlaces, "read_to", note)
     run(target, given(P0, P1), steps(Read(P0, 5), Read(P1, 7)), steps(Read(P0, 6)), steps())
     assert sorted(noted) == [P0, P0, P1]
 
