@@ -162,6 +162,7 @@ def archive_flow(
                 "finds_mirrors": flow.suppresses_loops,
                 "path": root,
                 "shape": shape.value,
+                "lost": "",
             }
             size = offsets_of_part(sum(it.size for it in waiting), opened)
             parts = asyncio.run(_cut(flow, waiting, size))
@@ -195,7 +196,7 @@ def archive_flow(
 @final
 @dataclass(slots=True)
 class _ArchivePlan:
-    """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where they are archived; the ranges of all chains."""
+    """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where they are archived; the ranges of all chains; behind which transactions that hang nothing is archived (``held``)."""
 
     ranges: list[_Ranges] = field(default_factory=list[_Ranges])
     refused: dict[TopicPartition, tuple[int, str]] = field(
@@ -205,7 +206,6 @@ class _ArchivePlan:
         default_factory=dict[TopicPartition, tuple[int, int]]
     )
     held: Mapping[TopicPartition, str] = field(default_factory=dict[TopicPartition, str])
-    """Behind which transactions that hang no record is archived."""
 
 
 async def _plan(
@@ -229,8 +229,7 @@ async def _plan(
         ]
         ends = await _log_ends(admin, partitions, read_committed=flow.read_committed)
         if flow.read_committed:
-            stable = {tp: it.end for tp, it in ends.items() if isinstance(it, LogEnds)}
-            plan.held = await hanging(source, stable)
+            plan.held = await hanging(source, ends)
     plan.refused |= {TopicPartition(topic, -1): (0, str(it)) for topic, it in hidden.items()}
     for name, topic in described.items():
         logs = {it: ends[TopicPartition(name, it)] for it in sorted(topic.partitions)}
@@ -470,9 +469,10 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
                     finds_mirrors=bool(lane["finds_mirrors"]),
                     rate=rate,
                 )
-                cause = ""
+                cause = f"{row[0]}-{row[1]}: {lane['lost']}" if lane.get("lost") else ""
                 try:
-                    await copied.run(source, read_committed=bool(lane["read_committed"]))
+                    if not cause:
+                        await copied.run(source, read_committed=bool(lane["read_committed"]))
                 except (PartitionError, ProtocolError, FatalServerError, ConfigError) as error:
                     cause = str(error)  # of this partition alone
                 except RetriableError as error:

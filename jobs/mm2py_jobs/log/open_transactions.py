@@ -7,11 +7,12 @@ from typing import Final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import fetch_partition
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.failovers import HANGS_MS
 from mm2py.observability.quantities import utc_text
 from mm2py.protocol.records import decode_batches
 from mm2py.types import LATEST, TopicPartition
+from mm2py_jobs.log.range_reader import LogEnds
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +30,11 @@ async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | 
 
 
 async def hanging(
-    source: Cluster, stable: Mapping[TopicPartition, int]
+    source: Cluster, ends: Mapping[TopicPartition, LogEnds | ServerError]
 ) -> dict[TopicPartition, str]:
-    """Return why readers of committed records get nothing more of partitions, by their last stable offsets: a transaction there is open for longer than any coordinator allows."""
+    """Return why readers of committed records, for whom logs end there, get nothing more of partitions: a transaction there is open for longer than any coordinator allows."""
     causes: dict[TopicPartition, str] = {}
+    stable = {tp: it.end for tp, it in ends.items() if isinstance(it, LogEnds)}
     latest = await Admin(source).list_offsets(dict.fromkeys(stable, LATEST))
     for tp, start in stable.items():
         if start >= latest[tp].offset:

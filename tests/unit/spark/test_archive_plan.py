@@ -14,6 +14,7 @@ import pytest
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import FatalError
+from mm2py.mirror.backfills import LANE_LOST
 from mm2py.mirror.failovers import HANGS_MS
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -158,6 +159,32 @@ async def test_what_lies_behind_a_hanging_transaction_is_said_whether_there_is_s
     causes = [str(row["t-0"]["cause"]) for row in rows if "t-0" in row]
     assert len(causes) == (2 if hangs else 1)
     assert all(("a transaction is open at offset 5" in it) is hangs for it in causes)
+
+
+run_lane = archive.run_lane
+
+
+def dies_of_u(lane: Mapping[str, object]) -> dict[str, object]:
+    rows = cast("list[list[object]]", lane["partitions"])
+    if not lane["lost"] and any(row[0] == "u" for row in rows):
+        os._exit(9)
+    return run_lane(lane)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+async def test_a_partition_that_the_process_of_its_lane_dies_of_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
+    monkeypatch.setattr(archive, "run_lane", dies_of_u)
+    monkeypatch.setattr("mm2py_jobs.copy.dealing.LANES_PER_SLOT", 1)
+    async with FakeBroker(topics={"t": 1, "u": 1, "v": 1}) as broker:
+        for name in "tuv":
+            broker.append(TopicPartition(name, 0), bytes(a_batch(0)))
+        rows = await archived(broker, tmp_path)
+    assert {name: row["records"] for name, row in rows.items()} == {"t-0": 5, "u-0": 0, "v-0": 5}
+    assert rows["u-0"]["cause"] == f"u-0: {LANE_LOST} (exit code 9)"
+    assert {name for name, row in rows.items() if row["cause"]} == {"u-0"}
 
 
 class Reads:
