@@ -24,7 +24,7 @@ LOOK_AT_S: Final = 1.7e-6
 """What a broker adds to a round for each partition of the flow, written to or not: that many fewer rounds a worker has."""
 MANY: Final = 100
 """Where so many partitions get records, each round brings many small batches: it costs up to ``MOST_TIMES`` as much."""
-MOST_TIMES: Final = 2
+MOST_TIMES: Final = 2.5
 
 
 @final
@@ -73,7 +73,7 @@ class Costs(NamedTuple):
         return self.worker_bytes + self.partition_bytes * load.partitions
 
 
-MEASURED: Final = Costs(0.011, 2e-6, 0.0009, 0.0005, 150e6, 6.5e3)
+MEASURED: Final = Costs(0.011, 2e-6, 0.0009, 0.0005, 160e6, 5.8e3)
 """Of docs/sizing.md: one flow between near clusters, 1 KB records without compression and TLS, on one core of two."""
 
 
