@@ -151,6 +151,12 @@ class Lane:
         report = yield
         if left_s or again_s:
             signal.setitimer(signal.ITIMER_REAL, left_s or again_s, again_s)
+        if isinstance(report, pytest.TestReport):
+            # pytest-xdist ends the run at half of a surrogate pair that was logged.
+            report.sections = [
+                (name, text.encode(errors="backslashreplace").decode())
+                for name, text in report.sections
+            ]
         return report
 
     @pytest.hookimpl(wrapper=True)
