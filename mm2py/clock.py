@@ -114,6 +114,47 @@ async def look_each(
             said = ""
 
 
+@final
+class Arrival:
+    """What one task waits for again and again, with a limit that rarely ends the wait: one timer serves many waits."""
+
+    __slots__ = ("_due", "_loop", "_timer", "_waiter")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until ``set`` is called from now on, at most so many real seconds."""
+        loop = self._loop
+        self._due = loop.time() + timeout_s
+        if self._timer is None or self._timer.when() > self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(self._due, self._look)
+        self._waiter = loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def set(self) -> None:
+        """End the wait."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None:
+            return
+        if self._loop.time() < self._due:
+            self._timer = self._loop.call_at(self._due, self._look)
+        else:
+            self.set()
+
+
 async def set_within(event: asyncio.Event, timeout_s: float) -> bool:
     """Wait for ``event``; False when that takes longer than ``timeout_s`` of real time."""
     try:

@@ -357,6 +357,8 @@ def _properties(settings: Iterable[str], unset: Iterable[str]) -> dict[str, str 
                 f"property {number} of this command is not KEY=VALUE",
                 remedy="quote values that hold spaces",
             )
+        if key in properties:
+            raise UsageError(f"{key} is there twice", remedy="give all of its value at once")
         properties[key] = value
     for key in unset:
         if key in properties:

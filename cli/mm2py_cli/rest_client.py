@@ -35,6 +35,8 @@ from mm2py.flows.view_models import ChangeResult, View
 from mm2py_workers.answers import Row
 
 CONNECT_S: Final = 5.0
+_MAYBE_MADE: Final = "the change may have been made"
+_LOOK: Final = "look with mm2py flow history"
 _NOT_OURS: Final = "is --url the address of a worker of connect-mirror-maker-py?"
 
 _REFUSALS: Final[dict[int, tuple[type[Mm2pyError], str, str]]] = {
@@ -193,7 +195,7 @@ class RestClient:
         except httpx.TimeoutException as error:
             raise self._late(method, error) from error
         except httpx.HTTPError as error:
-            raise self._unreached(error) from error
+            raise self._unreached(method, error) from error
         return self._read(answer)
 
     def _read(self, answer: httpx.Response) -> object:
@@ -254,17 +256,20 @@ class RestClient:
         text = f"{self._url} did not answer in time"
         if method == "GET":
             return RequestTimedOutError(text, remedy="try again, or use a longer --timeout")
-        return RequestTimedOutError(
-            f"{text}: the change may have been made", remedy="look with mm2py flow history"
-        )
+        return RequestTimedOutError(f"{text}: {_MAYBE_MADE}", remedy=_LOOK)
 
-    def _unreached(self, error: httpx.HTTPError) -> Mm2pyError:
+    def _unreached(self, method: str, error: httpx.HTTPError) -> Mm2pyError:
         """Return the error of a request that got no answer: the reason is below httpx's own."""
         for cause in _causes(error):
             worker = self._known(cause)
             if worker is not None:
                 return worker
-        if not self._secure and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        closed = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        if closed and method != "GET":
+            return ConnectionFailedError(
+                f"{self._url} closed the connection before its answer: {_MAYBE_MADE}", remedy=_LOOK
+            )
+        if closed and not self._secure:
             return ConnectionFailedError(
                 f"{self._url} closed the connection without an answer in HTTP",
                 remedy="use https:// if that port speaks TLS",

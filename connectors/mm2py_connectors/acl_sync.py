@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import final
 
 from mm2py.api.policies import ReplicationPolicy
+from mm2py.errors import UnsupportedVersionError
 from mm2py.mirror.failovers import Fence, decode_failover
 from mm2py.mirror.filters import TopicSelection
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -109,8 +110,13 @@ class AclSync:
 
     async def run(self) -> None:
         """Copy what the source has now."""
-        acls = await self._source.describe_topic_acls()
+        try:
+            acls = await self._source.describe_topic_acls()
+        except UnsupportedVersionError as too_old:
+            self._cannot(self._source_alias, too_old)
+            return
         if acls is None:
+            self._refusals.keep_only(())
             self._no_authorizer()
             return
         # Asked after the rules: a fence is recorded before it is made.
@@ -124,11 +130,16 @@ class AclSync:
         if not wanted:
             self._refusals.keep_only(())
             return
-        results = await self._target.create_acls(wanted)
+        try:
+            results = await self._target.create_acls(wanted)
+        except UnsupportedVersionError as too_old:
+            self._cannot(self._target_alias, too_old)
+            return
         if results and all(e is not None and e.code == SECURITY_DISABLED for e in results):
+            name = f"all of {self._target_alias}"
+            self._refusals.keep_only((name,))
             self._refusals.note(
-                f"all of {self._target_alias}",
-                "the target has no authorizer; set sync.topic.acls.enabled=false",
+                name, "the target has no authorizer; set sync.topic.acls.enabled=false"
             )
             return
         named = {_name(acl): error for acl, error in zip(wanted, results, strict=True)}
@@ -138,6 +149,12 @@ class AclSync:
                 self._refusals.clear(name)
             else:
                 self._refusals.note(name, f"{error}; cluster={self._target_alias}")
+
+    def _cannot(self, alias: str, error: UnsupportedVersionError) -> None:
+        """Brokers of other makers may know no ACLs: as in Java records are copied all the same."""
+        name = f"all of {alias}"
+        self._refusals.keep_only((name,))
+        self._refusals.note(name, f"{error}; set sync.topic.acls.enabled=false")
 
     def _no_authorizer(self) -> None:
         if self._suggested:

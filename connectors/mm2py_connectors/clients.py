@@ -65,12 +65,20 @@ class MirrorAdmin(Protocol):
         """Return all topics but the broker's own."""
         ...
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, ServerError | None]:
-        """Create topics; None or the refusal per name."""
+    async def denied_topics(self, names: Collection[str]) -> Mapping[str, ServerError]:
+        """Return which topics may not be described; lists have no trace of them."""
         ...
 
-    async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
-        """Grow topics; None or the refusal per name."""
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, at_once: bool = ...
+    ) -> dict[str, ServerError | None]:
+        """Create topics; None or the refusal per name. ``at_once``: what a quota puts off is refused, not waited for."""
+        ...
+
+    async def create_partitions(
+        self, totals: Mapping[str, int], *, at_once: bool = ...
+    ) -> dict[str, ServerError | None]:
+        """Grow topics; None or the refusal per name. ``at_once`` as for ``create_topics``."""
         ...
 
     async def describe_topic_configs(

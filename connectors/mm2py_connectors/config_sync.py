@@ -6,12 +6,13 @@ only the configs that the target refuses, though a broker takes or refuses those
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter
 from mm2py.client.connect.admin import ConfigOp
-from mm2py.errors import ServerError
+from mm2py.errors import RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py_connectors.change_log import ChangeLog
@@ -85,6 +86,7 @@ class ConfigSync:
         self._filter = property_filter
         self._target_alias = target_alias
         self._formats: set[str] = set()
+        self._begin = ""
         self._refusals = ChangeLog(log, "topic configs cannot be written")
 
     @property
@@ -95,10 +97,16 @@ class ConfigSync:
     async def run(self, remote_topics: Mapping[str, str]) -> None:
         """Sync ``remote_topics`` (source topic -> its copy), which exist on the target."""
         topics = sorted(remote_topics)
+        at = bisect_left(topics, self._begin)
+        topics = topics[at:] + topics[:at]
         seen: set[str] = set()
         for start in range(0, len(topics), TOPICS_PER_REQUEST):
             chunk = topics[start : start + TOPICS_PER_REQUEST]
-            described = await self._source.describe_topic_configs(chunk)
+            # A run that fails here, or takes too long, is continued behind: what comes last would never be reached.
+            self._begin = (topics[start + TOPICS_PER_REQUEST :] or topics)[0]
+            described = self._readable(
+                await self._source.read_topic_configs(chunk), remote_topics, seen
+            )
             self._note_formats(described)
             changes = {
                 remote_topics[topic]: operations
@@ -110,6 +118,30 @@ class ConfigSync:
                 self._note(remote, refused.get(remote))
             seen.update(changes)
         self._refusals.keep_only(seen)
+
+    def _readable(
+        self,
+        described: Mapping[str, tuple[ConfigEntry, ...] | ServerError],
+        remote_topics: Mapping[str, str],
+        seen: set[str],
+    ) -> Mapping[str, tuple[ConfigEntry, ...]]:
+        """Return the configs that may be read; the copy of a topic whose may not is refused alone.
+
+        Raises:
+            RetriableError: some cannot be read now.
+        """
+        entries: dict[str, tuple[ConfigEntry, ...]] = {}
+        for topic, answer in described.items():
+            if isinstance(answer, RetriableError):
+                raise answer
+            if not isinstance(answer, ServerError):
+                entries[topic] = answer
+                continue
+            remote = remote_topics[topic]
+            seen.add(remote)
+            problem = f"{answer.message} while those of {topic} are read on the source"
+            self._refusals.note(remote, f"{problem}: grant DescribeConfigs on {topic}")
+        return entries
 
     async def _alter(self, changes: Mapping[str, Sequence[ConfigOp]]) -> dict[str, str]:
         """Write what the target accepts and return the causes of the rest; refused changes are halved down to one config."""

@@ -210,7 +210,7 @@ class GroupSync:
                 )
                 if before is not None and offset.offset < before:
                     log.warning(
-                        "%s was set back on the target: an earlier version had moved it past unread records group=%s"
+                        "%s was set back on the target: an earlier version or Java had moved it past unread records group=%s"
                         " partition=%s-%d from=%d to=%d",
                         self._what, group, offset.topic, offset.partition, before, offset.offset,
                     )  # fmt: skip

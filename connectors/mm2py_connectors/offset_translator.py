@@ -51,6 +51,9 @@ BACK_FINDING: Final = "offset map of the flow back"
 SHARED_FINDING: Final = "copies of several flows"
 UNREADABLE_FINDING: Final = "offset maps of other flows"
 
+_NO_COPY: Final = frozenset({Place.NEVER_EXISTED, Place.AT_END, Place.NOT_YET_COPIED})
+"""Of a target offset that is no copy of the flow's."""
+
 _Beyond = dict[TopicPartition, tuple[int, int]]
 """How far a map went when an offset was beyond it, and from which source offset on that matters."""
 
@@ -131,6 +134,23 @@ class OffsetTranslator:
     def is_of_former_copy(self, source: TopicPartition, upstream: int, downstream: int) -> bool:
         """Whether an earlier translation is of a former copy."""
         return self._has_map and self._map.is_of_former_copy(source, upstream, downstream)
+
+    async def is_left_behind(self, source: TopicPartition, offset: int, downstream: int) -> bool:
+        """Whether an earlier translation is of copies that the flow does not continue, while it has a copy of ``offset`` before them.
+
+        The flow was killed before it stored its position, so that Java made its last copies again, and was killed before it stored its own: the
+        flow goes on behind what it had itself copied.
+        """
+        if not self._has_map or self._back is not None or self.is_shared(source):
+            return False
+        try:
+            copy = await self._map.to_target(source, offset)
+            there = await self._map.to_source(source, downstream)
+        except Mm2pyError as error:
+            log.debug("offset map cannot be read partition=%s cause=%s", source, error)
+            return False
+        is_before = copy is not None and copy.place is Place.COPIED and copy.offset < downstream
+        return is_before and there is not None and there.place in _NO_COPY
 
     def _by_syncs(self, source: TopicPartition, offset: int) -> int:
         """Return the answer of the offset syncs, -1 for none; one beyond all copies of what the map covers is of a former copy."""

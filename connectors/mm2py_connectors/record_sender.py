@@ -427,7 +427,7 @@ class RecordSender:
         topic, key, value, headers, timestamp_ms, partition = sent.record
         # It takes lists alone, and nothing in place of an empty one.
         listed = cast("list[tuple[str, str | bytes | None]]", list(headers)) if headers else None
-        failed = self._failed_alone if producer is self._alone else self._failed
+        failed = partial(self._failed, sent, number, is_alone=producer is self._alone)
         while not self._given_up or sent.place[:2] not in self._given_up:
             try:
                 with self._handing:
@@ -437,7 +437,7 @@ class RecordSender:
                             topic,
                             value,
                             key,
-                            on_delivery=partial(failed, sent, number),
+                            on_delivery=failed,
                             timestamp=timestamp_ms or 0,
                             headers=listed,
                             partition=-1 if partition is None else partition,
@@ -447,7 +447,7 @@ class RecordSender:
                 if not self._poll(producer, FULL_S):
                     idle()
             except KafkaException as error:
-                failed(sent, number, _cause(error))
+                failed(_cause(error))
                 return
             self._take_out()
             if producer not in (self._producer, self._alone):
@@ -460,20 +460,8 @@ class RecordSender:
         number: int,
         error: KafkaError | None,
         _message: Message | None = None,
-    ) -> None:
-        self._note(sent, number, error, is_alone=False)
-
-    def _failed_alone(
-        self,
-        sent: SentRecord,
-        number: int,
-        error: KafkaError | None,
-        _message: Message | None = None,
-    ) -> None:
-        self._note(sent, number, error, is_alone=True)
-
-    def _note(
-        self, sent: SentRecord, number: int, error: KafkaError | None, *, is_alone: bool
+        *,
+        is_alone: bool = False,
     ) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
             self._failures.append(_Failure(sent, number, error, is_alone))
@@ -563,8 +551,9 @@ class RecordSender:
 
     def _to_send_alone(self) -> list[_Failure]:
         last: dict[tuple[str, int], int] = {}
+        no_refusal = self._transient | _BEHIND
         for failure in self._failures:
-            if failure.error.name() not in self._transient | _BEHIND:
+            if failure.error.name() not in no_refusal:
                 place = failure.sent.place[:2]
                 last[place] = max(last.get(place, -1), failure.number)
         # A producer that stops with no record to blame would stop again: which one is found this way.

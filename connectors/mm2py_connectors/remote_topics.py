@@ -5,18 +5,19 @@ copy can be written, and ``waiting`` ones with their cause (``MirrorSourceConnec
 and ``computeAndCreateTopicPartitions``). Dealing partitions to tasks is not done here.
 """
 
+import asyncio
 import logging
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from mm2py.api.policies import ConfigPropertyFilter, ReplicationPolicy
 from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import SLACK_S, Clock
 from mm2py.config.java_regex import PatternList
-from mm2py.errors import RetriableError, ServerError
+from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.mirror.filters import TopicSelection, is_internal_name, what_is_gone, why_returned
 from mm2py.mirror.offset_checks import described_order
 from mm2py.observability.logging import some_of
@@ -29,13 +30,14 @@ from mm2py_connectors.config_sync import new_topic_configs
 from mm2py_connectors.internal_topics import COLLISION, FORMER_SEPARATOR, OTHER_TOPIC, collides
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 TARGET_CHECK_S: Final = 30.0
 """How often the target is listed though nothing new is known: finds copies that were deleted."""
 
 RECORDS_PER_REQUEST: Final = 4_000
-"""Metadata records of one CreateTopics request; a KRaft controller takes at most 10,000."""
+"""Metadata records of one CreateTopics or CreatePartitions request; a KRaft controller takes at most 10,000."""
 
 FEW_PARTITIONS: Final = 1_000
 """So many are listed in some milliseconds and 50 KB."""
@@ -74,6 +76,8 @@ class RemoteTopics:
 
     Args:
         many_s: how often many topics are listed, and topics that the target refused are tried again; 0: at each ``refresh``.
+        patience_s: for how long one ``refresh`` waits for creations, and for growth; what has no answer by then waits.
+        looks: ``refresh.topics.enabled``: without it the source is listed once, and only copies that are missing are tried again.
     """
 
     def __init__(
@@ -83,12 +87,14 @@ class RemoteTopics:
         flow: FlowTopics,
         *,
         many_s: float,
+        patience_s: float,
+        looks: bool,
         clock: Clock,
     ) -> None:
         self._source_admin = source
         self._target_admin = target
         self._flow = flow
-        self._many_s = many_s
+        self._many_s, self._patience_s, self._looks = many_s, patience_s, looks
         self._clock = clock
         self._listed: Mapping[str, TopicDescription] | None = None
         self._many = False
@@ -102,7 +108,12 @@ class RemoteTopics:
         self._returned: Sequence[str] = ()
         self._left_out: Mapping[str, str] = {}
         self._next_list = self._next_target_check = -math.inf
+        # Why copies could not be made that the target did not refuse; and what it says to have though it does not list it.
+        self._put_off = ""
+        self._unseen: set[str] = set()
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
+        self._hidden = ChangeLog(log, "topic of the source is not visible, it is not copied")
+        self._on_target: Collection[str] = ()
 
     @property
     def remote_topics(self) -> Mapping[str, str]:
@@ -123,11 +134,17 @@ class RemoteTopics:
         causes = self._refusals.entries
         return {
             TopicPartition(topic, partition): causes.get(
-                self._flow.remote_topic(topic), "its remote topic is about to be created"
+                self._flow.remote_topic(topic),
+                self._put_off or "its remote topic is about to be created",
             )
             for topic, count in self._source.items()
             for partition in range(self._copied(topic), count)
         }
+
+    @property
+    def hidden(self) -> Mapping[str, str]:
+        """Topics that were copied and may not be described any more, with the right that is missing."""
+        return {it: cause for it, cause in self._hidden.entries.items() if it in self._gone}
 
     def notes(self) -> Mapping[str, str]:
         """Return what an operator may not expect: names of ``topics`` that the source lacks, topics that went away."""
@@ -160,10 +177,17 @@ class RemoteTopics:
             )
         if self._returned:
             found["came from the source"] = self._why_returned()
+        hidden = self._hidden.entries
+        if former := [it for it in hidden if it not in self._gone]:
+            found["not visible on the source"] = (
+                f"{some_of(former, LOGGED_TOPICS)}: has a copy, of this flow or of another one: {hidden[former[0]]}"
+            )
         gone = [
             it
             for it, since in self._gone.items()
-            if it not in self._source and self._clock.monotonic() - since < GONE_S
+            if it not in self._source
+            and it not in hidden
+            and self._clock.monotonic() - since < GONE_S
         ]
         if gone:
             copies = {it: self._flow.remote_topic(it) for it in gone}
@@ -176,28 +200,81 @@ class RemoteTopics:
     async def refresh(self) -> bool:
         """List the source's topics, and the target's where they can matter, and create what is missing.
 
+        What cannot be created now waits with the cause, and holds up neither other copies nor the start of the flow.
+
         Returns:
             Whether ``ready`` and ``waiting`` may have changed.
 
         Raises:
-            RetriableError: A cluster cannot be asked now.
+            RetriableError: A cluster cannot be listed now.
         """
         now = self._clock.monotonic()
         if now < self._next_list:
             return False
-        changed = await self._list_source()
+        looks = self._looks or self._listed is None
+        if not looks and not self._missing():
+            return False
+        changed = looks and await self._list_source()
         self._next_list = now + (self._many_s - SLACK_S if self._many else 0)
         if not changed and now < self._next_target_check:
             return False
         self._next_target_check = now  # also where the target cannot be asked
-        self._remote = await self._list_target()
-        if await self._create_missing() | await self._grow_short():
+        before, self._remote = self._remote, await self._list_target()
+        problems: list[str] = []
+        existed = await self._tried(self._create_missing, problems) or ()
+        if await self._tried(self._grow_short, problems) or existed:
             # Another client created or grew a topic: only the target knows its partitions.
             self._remote |= await self._list_target()
+        self._find_unseen(existed, before)
+        await self._find_hidden()
+        put_off, self._put_off = self._put_off, problems[0] if problems else ""
+        if self._put_off not in ("", put_off):
+            log.warning("remote topics cannot be created or grown now cause=%s", self._put_off)
         self._next_target_check = now + (
             self._many_s - SLACK_S if self._missing() else TARGET_CHECK_S
         )
         return True
+
+    async def _tried(self, make: Callable[[], Awaitable[T]], problems: list[str]) -> T | None:
+        """Create or grow within the patience; None, and a problem more, where that is not possible now."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await make()
+        except RetriableError as error:
+            problem = str(error)
+        except TimeoutError:
+            problem = f"{self._flow.target_alias} has not answered within {self._patience_s:g} s"
+        problems.append(f"{problem}; it is tried again at every refresh")
+        return None
+
+    def _find_unseen(self, existed: Collection[str], before: Mapping[str, int]) -> None:
+        """Keep copies that a list has left out though they exist; name those that no list has, unless they are a moment old."""
+        unseen = {it for it in existed if it not in self._remote}
+        self._remote |= {it: before[it] for it in unseen if it in before}
+        for remote in unseen & self._unseen - self._remote.keys():
+            alias = self._flow.target_alias
+            self._refusals.note(
+                remote,
+                f"{remote} exists on {alias}, but not for this principal: grant Describe and Write on it, or, where {alias} is"
+                " still deleting it, wait",
+            )
+        self._unseen = unseen
+
+    async def _find_hidden(self) -> None:
+        """Tell topics that may not be described from those that are gone: lists have neither."""
+        copied = self._flow.selection.gone(self._listed or (), self._on_target)
+        gone = {it for it in self._gone if it not in self._source} | copied.keys()
+        denied: Mapping[str, ServerError] = {}
+        try:
+            if gone:
+                denied = await self._source_admin.denied_topics(gone)
+        except Mm2pyError as error:
+            log.debug("it is not known which topics are gone cause=%s", error)
+            return
+        for topic in [it for it in self._hidden.entries if it not in denied]:
+            self._hidden.clear(topic)
+        for topic, missing in denied.items():
+            self._hidden.note(topic, str(missing))
 
     def is_on_source(self, topic: str) -> bool:
         """Whether the last list of the source has a topic."""
@@ -261,7 +338,7 @@ class RemoteTopics:
         return certain - topics.keys()
 
     async def _list_target(self) -> dict[str, int]:
-        listed = await self._target_admin.list_topics()
+        self._on_target = listed = await self._target_admin.list_topics()
         self._find_left_over(listed)
         partitions: dict[str, int] = {}
         for topic, count in self._source.items():
@@ -299,25 +376,28 @@ class RemoteTopics:
     def _missing(self) -> bool:
         return any(self._copied(topic) < count for topic, count in self._source.items())
 
-    async def _create_missing(self) -> bool:
-        """Create topics; whether one of them existed already."""
+    async def _create_missing(self) -> Collection[str]:
+        """Create topics; return those that existed already."""
         missing = [t for t in self._source if self._flow.remote_topic(t) not in self._remote]
         if not missing:
-            return False
-        new_topics = await self._new_topics(missing)
-        existed = False
-        created: list[NewTopic] = []
-        for request in _requests(new_topics):
-            results = await self._target_admin.create_topics(request)
+            return ()
+        existed: list[str] = []
+        new_topics = {it.name: it for it in await self._new_topics(missing)}
+        for names in _requests(
+            {it.name: it.partitions + len(it.configs) for it in new_topics.values()}
+        ):
+            request = [new_topics[name] for name in names]
+            results = await self._target_admin.create_topics(request, at_once=True)
+            created: list[NewTopic] = []
             for topic in request:
                 error = results.get(topic.name)
                 if error is None:
                     created.append(topic)
                 elif error.code == codes.TOPIC_ALREADY_EXISTS:
-                    existed = True
+                    existed.append(topic.name)
                 else:
                     self._refuse(topic.name, error)
-        self._take(created)
+            self._take(created)
         return existed
 
     async def _new_topics(self, topics: Sequence[str]) -> list[NewTopic]:
@@ -353,18 +433,19 @@ class RemoteTopics:
             for topic, count in self._source.items()
             if 0 < self._remote.get(remote := self._flow.remote_topic(topic), 0) < count
         }
-        if not short:
-            return False
         already = False
-        for remote, error in (await self._target_admin.create_partitions(short)).items():
-            if error is None:
-                log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
-                self._remote[remote] = short[remote]
-                self._refusals.clear(remote)
-            elif error.code == codes.INVALID_PARTITIONS:
-                already = True
-            else:
-                self._refuse(remote, error)
+        for names in _requests(short):
+            request = {name: short[name] for name in names}
+            results = await self._target_admin.create_partitions(request, at_once=True)
+            for remote, error in results.items():
+                if error is None:
+                    log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
+                    self._remote[remote] = short[remote]
+                    self._refusals.clear(remote)
+                elif error.code == codes.INVALID_PARTITIONS:
+                    already = True
+                else:
+                    self._refuse(remote, error)
         return already
 
     def _take(self, created: Collection[NewTopic]) -> None:
@@ -403,6 +484,13 @@ class RemoteTopics:
                 return COLLISION + FORMER_SEPARATOR
             # A copy that keeps the name has no separator in it.
             return OTHER_TOPIC
+        if code == codes.POLICY_VIOLATION and "xcessively large" in error.message:
+            return "it has more partitions than a controller creates at once: create it by hand with 5,000, and add the others in steps"
+        if code == codes.INVALID_REPLICATION_FACTOR and self._flow.replication_factor < 1:
+            return (
+                "set replication.factor, or the brokers' default.replication.factor, which -1 stands for, to at most the number of"
+                " brokers there"
+            )
         if code == codes.INVALID_REPLICATION_FACTOR:
             return (
                 f"set replication.factor (now {self._flow.replication_factor}) to at most the number of"
@@ -426,17 +514,16 @@ _REMEDIES: Final[Mapping[int, str]] = {
 }
 
 
-def _requests(topics: Sequence[NewTopic]) -> Iterator[list[NewTopic]]:
-    """Split into requests that a controller takes at once."""
-    request: list[NewTopic] = []
+def _requests(topics: Mapping[str, int]) -> Iterator[list[str]]:
+    """Split topics, each with its number of partitions and configs, into requests that a controller takes at once."""
+    request: list[str] = []
     records = 0
-    for topic in topics:
-        weight = 1 + topic.partitions + len(topic.configs)
-        if request and records + weight > RECORDS_PER_REQUEST:
+    for topic, weight in topics.items():
+        if request and records + weight >= RECORDS_PER_REQUEST:
             yield request
             request, records = [], 0
         request.append(topic)
-        records += weight
+        records += 1 + weight
     if request:
         yield request
 

@@ -127,7 +127,14 @@ class TopicUpkeep:
         check_two_clusters(self._props, source.session, target.session)
         many_s = 0 if self._is_set else self.refresh_s
         self._topics = RemoteTopics(
-            source.admin, target.admin, self._flow, many_s=many_s, clock=context.clock
+            source.admin,
+            target.admin,
+            self._flow,
+            many_s=many_s,
+            # With the lists a refresh takes less than its job may.
+            patience_s=self._config.admin_timeout_ms / 3_000,
+            looks=self._config.refresh_topics_enabled,
+            clock=context.clock,
         )
         self._scheduler = Scheduler(
             context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail
@@ -163,9 +170,9 @@ class TopicUpkeep:
                 config.sync_topic_configs_interval_seconds,
             )
         scheduler.repeat("measure what waits", lambda: self._measure(source.admin), MEASURE_S)
-        if config.refresh_topics_enabled:
-            look_s = self.refresh_s if self._is_set else LOOK_S
-            scheduler.repeat("refresh topics", refresh, look_s, delayed=True)
+        # Without refresh.topics.enabled too: what waits for its copy is tried again.
+        look_s = self.refresh_s if self._is_set else LOOK_S
+        scheduler.repeat("refresh topics", refresh, look_s, delayed=True)
 
     async def _fence(self, source: MirrorAdmin) -> Collection[Acl]:
         """Return the rules by which a failover keeps writers from the source; none where there never was one."""
@@ -239,6 +246,8 @@ class TopicUpkeep:
     def problems(self) -> Mapping[str, str]:
         """Jobs whose last run failed, topics that wait for their copy and configs that the target refuses, with the cause."""
         found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
+        if self._topics is not None:
+            found |= {f"topic {it} is not visible": why for it, why in self._topics.hidden.items()}
         if self._configs is not None:
             found |= {f"configs of {it}": why for it, why in self._configs.refusals.items()}
         if self._scheduler is not None:

@@ -47,7 +47,7 @@ class TranslatedGroups:
         self.watch, self.sync, self._translator = watch, sync, translator
         self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
         self._checked: set[str] = set()
-        """Groups whose offsets on the target were compared with the beginnings of the maps since the start."""
+        """Groups whose offsets on the target were compared with the maps since the start."""
 
     @property
     def has_changes(self) -> bool:
@@ -87,8 +87,8 @@ class TranslatedGroups:
     async def _changes_of(self, group: str) -> Sequence[Checkpoint]:
         known = self._checkpoints.get(group, {})
         changes: list[Checkpoint] = []
+        too_far = await self._left_behind(group, known)
         begins_of = await self._unread_below_maps(group)
-        too_far: dict[TopicPartition, int] = {}
         for source, offset in tuple(self.watch.offsets(group).items()):
             downstream = await self._translator.translate(source, offset.offset)
             if self.watch.is_former(group, source) or self._translator.is_shared(source):
@@ -129,6 +129,25 @@ class TranslatedGroups:
         if self.sync is not None and too_far:
             self.sync.moved_too_far(group, too_far)
         return changes
+
+    async def _left_behind(
+        self, group: str, known: dict[TopicPartition, Checkpoint]
+    ) -> dict[TopicPartition, int]:
+        """Forget, once for each group since the start, its places in copies that the flow does not continue; return these."""
+        places: dict[TopicPartition, int] = {}
+        if group in self._checked or not self._translator.has_map:
+            return places
+        for source, offset in tuple(self.watch.offsets(group).items()):
+            target = TopicPartition(self._copy_of(source.topic), source.partition)
+            last = known.get(target)
+            if (
+                last is not None
+                and offset.offset >= last.upstream
+                and not self.watch.is_former(group, source)
+                and await self._translator.is_left_behind(source, offset.offset, last.downstream)
+            ):
+                places[target] = known.pop(target).downstream
+        return places
 
     async def _unread_below_maps(self, group: str) -> Mapping[TopicPartition, Beginning]:
         """Return, once for each group since the start, the partitions of the target in which it has not read up to the beginning of the map.

@@ -28,6 +28,7 @@ from mm2py_jobs.copy.bulk_options import (
     RESTORE,
     ExpiryOption,
     LanesOption,
+    LanesPerBrokerOption,
     MasterOption,
     RateOption,
     ReadRateOption,
@@ -84,6 +85,7 @@ def verify(  # noqa: PLR0913 - one argument per option
     master: MasterOption = "",
     wait_executors: WaitOption = WAIT_EXECUTORS_S,
     lanes: LanesOption = 0,
+    max_lanes_per_broker: LanesPerBrokerOption = 0,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
@@ -102,7 +104,7 @@ def verify(  # noqa: PLR0913 - one argument per option
             flow=flow,
             topics=topics,
             tier=tier,
-            place=SparkPlace(master, wait_executors, lanes),
+            place=SparkPlace(master, wait_executors, lanes, max_lanes_per_broker),
             repairs=repair,
             deletes=delete_copies,
             rate_limit=rate_limit,
@@ -154,6 +156,7 @@ def archive(*, only_plans: bool) -> Callable[..., None]:
         master: MasterOption = "",
         wait_executors: WaitOption = WAIT_EXECUTORS_S,
         lanes: LanesOption = 0,
+        max_lanes_per_broker: LanesPerBrokerOption = 0,
         output: OutputOption = Output.TABLE,
         debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
     ) -> None:
@@ -161,7 +164,7 @@ def archive(*, only_plans: bool) -> Callable[..., None]:
             from mm2py_jobs.archive.archive_commands import run_archive
             from mm2py_jobs.spark.session import SparkPlace
 
-            place = SparkPlace(master, wait_executors, lanes)
+            place = SparkPlace(master, wait_executors, lanes, max_lanes_per_broker)
             return run_archive(
                 file,
                 flow,
@@ -205,6 +208,7 @@ def restore(*, only_plans: bool) -> Callable[..., None]:
         master: MasterOption = "",
         wait_executors: WaitOption = WAIT_EXECUTORS_S,
         lanes: LanesOption = 0,
+        max_lanes_per_broker: LanesPerBrokerOption = 0,
         rate_limit: RateOption = 0,
         accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
         output: OutputOption = Output.TABLE,
@@ -222,7 +226,7 @@ def restore(*, only_plans: bool) -> Callable[..., None]:
                 topics=topics or "",
                 folder=source,
                 rename=rename or "",
-                place=SparkPlace(master, wait_executors, lanes),
+                place=SparkPlace(master, wait_executors, lanes, max_lanes_per_broker),
                 rate_limit=rate_limit,
                 accepts_expiry=accept_expiry,
                 only_plans=only_plans,

@@ -143,7 +143,8 @@ def _begun(name: str, run: Callable[[], None]) -> threading.Thread:
 
 def _show(telling: Telling, report: Report) -> None:
     while not telling.over.wait(LOOK_S):
-        report("offsets", *telling.far)
+        done, total = telling.far
+        report("offsets" if total else "being planned, or waiting for Spark", done, total)
 
 
 async def _tell(flow: FlowSides, telling: Telling, clock: Clock) -> None:

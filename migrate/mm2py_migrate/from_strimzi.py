@@ -80,12 +80,16 @@ Node = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class OperatorFlow:
-    """Where the operator's Connect cluster, which is on the target, keeps the positions of a mirror."""
+    """Where the operator's Connect cluster, which is on the target, keeps the positions of a mirror.
+
+    What ``own_topic`` has (``offsets.storage.topic`` of the source connector, empty for none) counts before ``offsets_topic``.
+    """
 
     source: str
     target: str
     group_id: str
     offsets_topic: str
+    own_topic: str = ""
 
     @property
     def connector(self) -> str:
@@ -155,7 +159,9 @@ class _Import:
     def operator_flows(self) -> list[OperatorFlow]:
         """Return the mirrors that copy, with where their positions are."""
         return [
-            OperatorFlow(mirror.source, mirror.target, *self._connect_of(mirror.target))
+            OperatorFlow(
+                mirror.source, mirror.target, *self._connect_of(mirror.target), _own_topic(mirror)
+            )
             for mirror in self._all_mirrors()
             if mirror.spec.get("sourceConnector") is not None
         ]
@@ -393,6 +399,13 @@ class _Import:
             file.comment(title)
             for name, value in lines.items():
                 file.put(name, value)
+
+
+def _own_topic(mirror: _Mirror) -> str:
+    place = f"{mirror.source}->{mirror.target} sourceConnector"
+    connector = _node(mirror.spec["sourceConnector"], place)
+    config = _node(connector.get("config") or {}, f"{place}.config")
+    return str(config.get("offsets.storage.topic") or "")
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:

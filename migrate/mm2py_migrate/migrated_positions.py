@@ -116,7 +116,7 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
 
 
 async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
-    """Return the next offsets of a connector in the offsets topic of a Connect cluster.
+    """Return the next offsets of a connector in the offsets topic of a Connect cluster, and in its own, which counts first.
 
     Raises:
         PartitionError: what is stored as a position is none.
@@ -135,13 +135,14 @@ async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartit
             None if record.value is None else bytes(record.value)
         )
 
-    if flow.offsets_topic not in await Admin(target).describe_topics([flow.offsets_topic]):
-        return {}
-    log = LogReader(target, flow.offsets_topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
-    try:
-        await log.read_to_end(take)
-    finally:
-        await log.close()
+    topics = [it for it in (flow.offsets_topic, flow.own_topic) if it]
+    present = await Admin(target).describe_topics(topics)
+    for topic in (it for it in topics if it in present):
+        log = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
+        try:
+            await log.read_to_end(take)
+        finally:
+            await log.close()
     positions: dict[TopicPartition, int] = {}
     for partition, value in values.items():
         stored: SourceOffset | None = {}

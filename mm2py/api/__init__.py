@@ -23,7 +23,7 @@ from mm2py.api.policies import (
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, SourceRecord
 from mm2py.api.schema import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, SchemaType
 from mm2py.api.sink import SinkTask, SinkTaskContext
-from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, Run, SourceTask
+from mm2py.api.task import LEFT_OUT, BatchSourceTask, Delivery, Outgoing, Run, SourceTask
 from mm2py.api.transforms import Predicate, Transformation
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.types import TopicPartition
@@ -31,6 +31,7 @@ from mm2py.types import TopicPartition
 __all__ = [
     "DATE",
     "DECIMAL",
+    "LEFT_OUT",
     "TIME",
     "TIMESTAMP",
     "BatchSourceTask",

@@ -5,7 +5,7 @@ record task (third parties, heartbeats) returns records, which the runtime encod
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.protocol.record_batch import RecordBatch
@@ -161,6 +161,10 @@ class CopiedLogs(Protocol):
         ...
 
 
+LEFT_OUT: Final = -1
+"""In place of a target offset: a transform has dropped the record, or ``errors.tolerance`` has left it out (Java: no metadata)."""
+
+
 class SourceTask(Protocol):
     """A source task that returns ordinary records."""
 
@@ -173,7 +177,7 @@ class SourceTask(Protocol):
         ...
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        """``record`` was acknowledged at ``target_offset`` (Java's ``commitRecord``)."""
+        """``record``, as ``poll`` returned it, was acknowledged at ``target_offset`` (Java's ``commitRecord``); ``LEFT_OUT``: it is not written."""
         ...
 
     async def commit(self) -> None:

@@ -197,9 +197,7 @@ _OPENSSL: Final = "names of Java's security providers; OpenSSL decides here"
 _NO_ASSERTIONS: Final = "tokens come by client id and secret, not by signed assertions"
 _NO_CLASSES: Final = "Java classes cannot be loaded"
 _BROKERS: Final = "checked by brokers, not by clients"
-_AS_IT_COMES: Final = (
-    "a token is passed on as it comes; one is fetched per client, when it is needed"
-)
+_AS_IT_COMES: Final = "a token is passed on as it comes; one is fetched per client, and renewed by `sasl.login.refresh.*` without jitter"
 _RENEWAL: Final = "a ticket is renewed when a login needs it"
 _TRUST: Final = (
     "trusted certificates, default: the system's; a changed file is read at the next connection"

@@ -258,7 +258,7 @@ class SourceFrameworkConfig(FrameworkConfig):
     offsets_storage_topic: Annotated[
         str | None,
         Option(
-            _STRING, "Topic on the target for this connector's positions, with exactly-once; not set: the worker's.",
+            _STRING, "Topic on the target for this connector's positions, which the worker's has a copy of; not set: the worker's.",
             checks=(_not_empty,),
             group="offsets.topic", order=1, width="LONG", display="Offsets topic",
         ),

@@ -96,7 +96,10 @@ class JavaPattern:
         """
         if not self.matches(name):
             return None
-        match = self._compiled.search(name, timeout=MATCH_TIMEOUT_S)
+        try:
+            match = self._compiled.search(name, timeout=MATCH_TIMEOUT_S)
+        except TimeoutError:
+            raise self._too_slow(f"{MATCH_TIMEOUT_S} s on {name!r}") from None
         assert match is not None
         return name[: match.start()] + _expanded(match, replacement) + name[match.end() :]
 

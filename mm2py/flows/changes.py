@@ -36,6 +36,7 @@ from mm2py.flows.service import FlowServiceParts
 from mm2py.flows.states import (
     FlowWork,
     assigned_tasks,
+    picture_at,
     read_flow,
     state_name,
     unfinished_job,
@@ -254,19 +255,18 @@ class FlowChanges:
         """
 
         async def plan(node: FlowNode) -> FlowChange:
-            store = node.overrides
-            then = store.state.at(revision)
-            if then is None:
-                kept = store.state.history()
-                raise NotFoundError(
-                    f"Flow {request.flow} has no revision {revision} to go back to; known are 0 (the"
-                    f" file) and {kept[-1].revision.number if kept else 0} to {store.state.revision}"
-                )
-            if not store.state.is_present(then.presence):
+            state = node.overrides.state
+            then = picture_at(request.flow, state, revision)
+            if not state.is_present(then.presence):
                 raise BadRequestError(
                     f"Flow {request.flow} did not exist at revision {revision}; delete it instead"
                 )
-            return FlowChange(action="rollback", target=f"revision {revision}", edit=lambda _: then)
+            self._rules.check_return(request.flow, state.picture(), then)
+
+            def edit(_now: FlowPicture) -> FlowPicture:
+                return picture_at(request.flow, state, revision)
+
+            return FlowChange(action="rollback", target=f"revision {revision}", edit=edit)
 
         return await self._turn(request, plan)
 
@@ -447,6 +447,7 @@ class FlowChanges:
             if change.steps is not None:
                 await self._carry_out(request, node, change)
                 edit = change.edit  # done is not refused any more, and the history has it
+            _need_leader(node)  # checks and steps take their time
             revision = await store.edit(
                 change.action,
                 change.target,
@@ -526,7 +527,9 @@ class FlowChanges:
         await herder.apply_holds()
         for name in herder.connectors():
             if name not in store.effective() and (name in before or not store.state.present):
-                with contextlib.suppress(NotFoundError):
+                # Who leads by now completes a deletion; asked again, it would know no such flow.
+                done = (NotFoundError,) if store.state.present else (NotFoundError, ForwardError)
+                with contextlib.suppress(*done):
                     await herder.delete(name, actor=request.actor)
         # The leader's write is queued in the herder: health is answered after it.
         try:

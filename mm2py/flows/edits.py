@@ -35,6 +35,8 @@ def patched(patches: Patches, file: Configs) -> Edit:
                 own = file.get(name, {})
                 given = {key: own.get(key) if it is None else it for key, it in patch.items()}
                 now = now.with_config(name, texts_of({**now.configs[name], **given}), file)
+                returned = {(name, key) for key, it in patch.items() if it is None}
+                now = replace(now, own=now.own - returned)
         return now
 
     return edit
@@ -49,11 +51,11 @@ def created(file: Configs, patches: Patches) -> Edit:
     """Return the edit that makes a flow: all connectors of the file, enabled, and the patches."""
 
     def edit(now: FlowPicture) -> FlowPicture:
-        configs: dict[str, Mapping[str, str]] = {**file, **now.configs}
+        now = replace(now, presence=Presence.ADDED, configs={**file, **now.configs})
         for name in switched(file):
-            if not enabled(configs[name]):
-                configs[name] = {**configs[name], ENABLED: "true"}
-        return patched(patches, file)(replace(now, presence=Presence.ADDED, configs=configs))
+            if not enabled(now.configs[name]):
+                now = now.with_config(name, {**now.configs[name], ENABLED: "true"}, file)
+        return patched(patches, file)(now)
 
     return edit
 

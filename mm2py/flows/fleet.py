@@ -249,8 +249,11 @@ class FlowFleet:
                 return
             for name in names:
                 # A leader that is busy, or elsewhere, does it; the next look sees whether.
+                # A flow that is created again meanwhile keeps its connectors.
                 with contextlib.suppress(Mm2pyError):
-                    await herder.delete(name, actor=BY_WORKER)
+                    await herder.delete(
+                        name, actor=BY_WORKER, only_if=lambda: not store.state.present
+                    )
             return
         spare = self._clock.monotonic() < self._spare_until.get(flow, 0)
         if not by_file and not spare:

@@ -8,12 +8,12 @@ are known; two patterns that meet only in an unknown name are not found.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, final
 
-from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
@@ -41,7 +41,10 @@ MOST_NAMES: Final = 5_000
 """Names tried at most: a change over REST must not hold up the event loop."""
 
 MOST_S: Final = 0.5
-"""For all names and patterns together: a pattern may need 0.1 s on each name before it is refused alone."""
+"""Of the processor, for all names and patterns together: a pattern may need 0.1 s on each name before it is refused alone."""
+
+CPU_S: Final[Callable[[], float]] = time.thread_time
+"""Where the machine is busy with other things, that is no fault of patterns."""
 
 QUICK_S: Final = 0.0002
 """What a name costs a flow whose patterns do not backtrack, at most; it is not counted."""
@@ -149,6 +152,14 @@ class _Edge:
             return False
         return self.final_name is None or self.final_name(topic) == topic
 
+    def is_as(self, other: "_Edge") -> bool:
+        """Whether it is the same flow, and passes on what ``other`` does of a topic that both carry."""
+        return (self.flow, self.suppression, self.marks) == (
+            other.flow,
+            other.suppression,
+            other.marks,
+        )
+
     def passes_on(self, before: "_Edge") -> bool:
         """Whether it copies what ``before`` wrote to its source."""
         if self.marks.dropped & before.marks.put:
@@ -244,10 +255,17 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
     old: Sequence[_Edge] = ()
     with suppress(ConfigError):
         old = _edges(before)
+    changed = [it for it in edges if before.get(it.flow) != after[it.flow]]
+    former = [it for it in old if it.flow in {edge.flow for edge in changed}]
     cores: dict[Sequence[_Edge], Sequence[_Edge]] = {}
     rings: dict[tuple[Sequence[_Edge], Sequence[_Edge]], Sequence[_Edge]] = {}
     for topic in names:
-        carrying = effort.carrying(edges, topic)
+        # Only what a changed flow begins to carry, or carries otherwise, can close a circle: the others are not tried for the rest.
+        carrying, was = effort.carrying(changed, topic), effort.carrying(former, topic)
+        if all(any(it.is_as(edge) for edge in was) for it in carrying):
+            continue
+        if len(changed) < len(edges):
+            carrying = effort.carrying(edges, topic)
         if carrying not in cores:
             cores[carrying] = _core(carrying)
         if not cores[carrying]:
@@ -282,10 +300,10 @@ class _Effort:
         """
         carrying: list[_Edge] = []
         for edge in edges:
-            began_s = SYSTEM_CLOCK.monotonic()
+            began_s = CPU_S()
             if edge.carries(topic):
                 carrying.append(edge)
-            self._spent_s += max(0.0, SYSTEM_CLOCK.monotonic() - began_s - QUICK_S)
+            self._spent_s += max(0.0, CPU_S() - began_s - QUICK_S)
         if self._spent_s > MOST_S:
             raise ConfigError(
                 f"the topic patterns of all flows need more than {MOST_S:g} s on {self._names} names",

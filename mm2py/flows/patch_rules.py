@@ -43,9 +43,7 @@ class PatchRules:
             if patch.get("name", name) != name:
                 raise BadRequestError(f"name of connector {name} in flow {flow} cannot be changed")
             given = {key: self._unhidden(name, key, text, before) for key, text in patch.items()}
-            refusal = self._parts.remote_refusal(flow, name, given)
-            if refusal is not None:
-                raise BadRequestError(refusal)
+            self._refuse_remote(flow, name, given)
             known = {*before, *(store.state.file.get(name) or {})}
             problems = [
                 f"{key} of connector {name} {problem}"
@@ -57,6 +55,19 @@ class PatchRules:
                 raise BadRequestError("; ".join(problems))
             allowed[name] = given
         return allowed
+
+    def check_return(self, flow: FlowName, now: FlowPicture, then: FlowPicture) -> None:
+        """Refuse a return to properties that are not accepted over REST now: a former file may have had them."""
+        for name, config in then.configs.items():
+            before = now.configs.get(name, {})
+            given = {it: config.get(it) for it in {*before, *config}}
+            differing = {key: text for key, text in given.items() if text != before.get(key)}
+            self._refuse_remote(flow, name, differing)
+
+    def _refuse_remote(self, flow: FlowName, name: str, given: ConnectorConfig) -> None:
+        refusal = self._parts.remote_refusal(flow, name, given)
+        if refusal is not None:
+            raise BadRequestError(refusal)
 
     def _problem(self, name: str, key: str, *, known: bool) -> str:
         readers = self._parts.readers(key)

@@ -26,6 +26,7 @@ from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import (
     ConnectorWork,
     assigned_now,
+    picture_at,
     read_flow,
     unfinished_job,
 )
@@ -301,9 +302,7 @@ class FlowService:
         node = self._node(flow)
         store = node.overrides
         if revision is not None:
-            then = store.state.at(revision)
-            if then is None:
-                raise NotFoundError(f"Flow {flow} has no revision {revision} that is known")
+            then = picture_at(flow, store.state, revision)
             return [
                 self._config_view(store.state.file.get(name) or {}, name, config, {})
                 for name, config in sorted(then.configs.items())

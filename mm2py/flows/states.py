@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.mirror.backfills import NO_DRIVER, Job, JobState, Lease
-from mm2py.mirror.flow_state import enabled, engine
+from mm2py.mirror.flow_state import FlowPicture, FlowState, enabled, engine
 from mm2py.observability.metrics import KEPT_OUT, NodeSnapshot, PartitionSnapshot
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
@@ -48,6 +48,16 @@ _NO_LANE: Final = (
     " to begin again end the driver and run the same command, or cancel it"
 )
 _NOT_TAKEN: Final = "no job has it any more, and the flow's workers do not copy it: mm2py flow restart '{}' begins it again"
+
+
+def picture_at(flow: FlowName, state: FlowState, revision: int) -> FlowPicture:
+    """Return what was in force after a revision; ``NotFoundError``: the history does not reach it."""
+    then = state.at(revision)
+    if then is None:
+        raise NotFoundError(
+            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file) and {state.oldest} to {state.revision}"
+        )
+    return then
 
 
 def unfinished_job(herder: Herder) -> Job | None:

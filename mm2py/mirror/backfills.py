@@ -269,6 +269,7 @@ class Order:
     accept_expiry: bool = False
     wait_executors_s: int = 0
     lanes: int = 0
+    max_lanes_per_broker: int = 0
 
 
 class ProgressKind(StrEnum):
@@ -360,7 +361,7 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
     key = backfill_key(record)
     members = _ADAPTERS[key.partition(":")[0]].dump_python(record, mode="json")
     if isinstance(record, Order):
-        for name in ("accept_expiry", "wait_executors_s", "lanes"):
+        for name in ("accept_expiry", "wait_executors_s", "lanes", "max_lanes_per_broker"):
             if not members[name]:
                 del members[name]  # as versions before it wrote
     return key.encode(), encode(members)

@@ -54,12 +54,14 @@ def engine(config: Mapping[str, str | None]) -> str:
 class FlowPicture:
     """What is in force; ``presence`` None: whether there is a flow is the file's to say.
 
-    ``configs`` are those of a flow that is there; of a deleted one they are the file's.
+    ``configs`` are those of a flow that is there; of a deleted one they are the file's. ``own`` are properties, by connector, that
+    do not follow the file, also where it says the same; what differs from the file is one in any case.
     """
 
     presence: Presence | None
     configs: Configs
     held: frozenset[TopicPartition]
+    own: frozenset[tuple[str, str]] = frozenset()
 
     def with_config(
         self, name: str, config: Mapping[str, str] | None, file: Configs
@@ -69,13 +71,14 @@ class FlowPicture:
         What it lets copy is a flow from then on, also where ``file`` has its pair run for heartbeats only, or no longer.
         """
         configs = {other: texts for other, texts in self.configs.items() if other != name}
-        presence = self.presence
+        presence, old, new = self.presence, self.configs.get(name, {}), config or {}
+        own = {it for it in self.own if it[0] != name or old.get(it[1]) == new.get(it[1])}
         if config is not None:
             configs[name] = config
             by_file = any(enabled(texts) for texts in file.values())
             if presence is None and not by_file and enabled(config):
                 presence = Presence.ADDED
-        return replace(self, presence=presence, configs=configs)
+        return replace(self, presence=presence, configs=configs, own=frozenset(own))
 
 
 @final
@@ -106,6 +109,13 @@ class FlowState:
         """Forget every entry."""
         self._entries.clear()
         self.revision = 0
+
+    def pass_line(self, key: str) -> None:
+        """Count a line of the history that cannot be read, in place of one before it: its number is in its key."""
+        kind, _, number = key.partition(":")
+        if kind == "history" and number.isascii() and number.isdigit() and len(number) <= 15:
+            self._entries.pop(key, None)
+            self.revision = max(self.revision, int(number))
 
     def take(self, key: str, entry: FlowOverrideEntry | None) -> FlowOverrideEntry | None:
         """Take one record, None for a tombstone; return the entry that it is or ends."""
@@ -156,7 +166,12 @@ class FlowState:
                     configs[entry.connector].pop(entry.property, None)
                 else:
                     configs[entry.connector][entry.property] = entry.value
-        return FlowPicture(presence=self.presence, configs=configs, held=self.held)
+        own = frozenset(
+            (entry.connector, entry.property)
+            for entry in self._entries.values()
+            if isinstance(entry, OverrideEntry)
+        )
+        return FlowPicture(presence=self.presence, configs=configs, held=self.held, own=own)
 
     def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
         """Return the overrides of a connector by property."""
@@ -188,7 +203,8 @@ class FlowState:
         Entries of connectors that do not change stay as they are, those of unknown connectors too.
         """
         before = self.picture()
-        touched = {
+        touched = {name for name, _ in before.own ^ after.own}
+        touched |= {
             name
             for name in {*before.configs, *after.configs}
             if before.configs.get(name) != after.configs.get(name)
@@ -209,21 +225,29 @@ class FlowState:
         return tuple(self._changes(self.picture(), after))
 
     def at(self, number: int) -> FlowPicture | None:
-        """Return the picture after revision ``number``, 0 for the file; None where it is not known."""
+        """Return the picture after revision ``number``, 0 for the file; None where a line of the history since then is missing."""
         if number == 0:
             return FlowPicture(presence=None, configs=self.file, held=frozenset())
-        lines = self.history()
-        oldest = lines[-1].revision.number if lines else self.revision + 1
-        if not oldest - 1 <= number <= self.revision or not lines:
+        if not self.oldest <= number <= self.revision:
             return None
         picture = self.picture()
         try:
-            for line in lines:
+            for line in self.history():
                 if line.revision.number > number:
                     picture = self._undone(picture, line)
         except (ProtocolError, ValueError):
             return None  # a later version wrote of things that this one does not know
         return picture
+
+    @property
+    def oldest(self) -> int:
+        """The first revision that the history reaches: a line that is not there, or cannot be read, may have changed anything."""
+        number = self.revision
+        for line in self.history():
+            if line.revision.number != number:
+                break
+            number -= 1
+        return number
 
     def _entries_of(
         self, picture: FlowPicture, touched: set[str], revision: Revision
@@ -233,8 +257,9 @@ class FlowState:
         for name in sorted(touched):
             config, file = picture.configs.get(name), self.file.get(name)
             if config is not None and file is not None:
-                for prop in sorted({*file, *config}):
-                    if config.get(prop) != file.get(prop):
+                own = {prop for connector, prop in picture.own if connector == name}
+                for prop in sorted({*file, *config, *own}):
+                    if prop in own or config.get(prop) != file.get(prop):
                         yield OverrideEntry(
                             connector=name,
                             property=prop,
@@ -260,6 +285,7 @@ class FlowState:
             )
         for name in sorted({*before.configs, *after.configs}):
             yield from self._config_changes(name, before.configs.get(name), after.configs.get(name))
+        yield from self._owner_changes(before, after)
         for held in sorted(before.held ^ after.held):
             words = ("running", "paused") if held in after.held else ("paused", "running")
             yield Change(key=hold_key(*held), before=words[0], after=words[1])
@@ -285,8 +311,16 @@ class FlowState:
                     before, after = _hidden(before), _hidden(after)
                 yield Change(key=override_key(name, prop), before=before, after=after)
 
+    def _owner_changes(self, before: FlowPicture, after: FlowPicture) -> Iterator[Change]:
+        """Yield properties that begin or end to follow a file that says the same: the same text before and after."""
+        for name, prop in sorted(before.own ^ after.own):
+            old, new = (it.configs.get(name) for it in (before, after))
+            if old is not None and new is not None and old.get(prop) == new.get(prop):
+                text = _hidden(old.get(prop)) if self._names_a_secret(prop) else old.get(prop)
+                yield Change(key=override_key(name, prop), before=text, after=text)
+
     def _undone(self, picture: FlowPicture, line: HistoryEntry) -> FlowPicture:
-        presence, held = picture.presence, set(picture.held)
+        presence, held, own = picture.presence, set(picture.held), set(picture.own)
         configs = {name: dict(config) for name, config in picture.configs.items()}
         for change in line.changes:
             kind, _, rest = change.key.partition(":")
@@ -300,7 +334,11 @@ class FlowState:
                 (held.add if change.before == "paused" else held.discard)(parse_hold_key(rest))
             elif kind != "state":
                 self._undo_property(configs, change)
-        return FlowPicture(presence=presence, configs=configs, held=frozenset(held))
+                same = change.before == change.after != HIDDEN  # a secret of the file stays there
+                (own.add if same else own.discard)(parse_override_key(change.key))
+        return FlowPicture(
+            presence=presence, configs=configs, held=frozenset(held), own=frozenset(own)
+        )
 
     def _undo_property(self, configs: dict[str, dict[str, str]], change: Change) -> None:
         connector, prop = parse_override_key(change.key)

@@ -41,9 +41,10 @@ class _Route:
         try:
             if self.chosen is not None and self.chosen.matches(topic) is self.negate:
                 return topic
-            return self.pattern.replaced(topic, self.replacement) or topic
+            renamed = self.pattern.replaced(topic, self.replacement)
         except ConfigError:
             return ""
+        return topic if renamed is None else renamed
 
 
 def _routes(config: Mapping[str, str]) -> Sequence[_Route]:

@@ -43,7 +43,6 @@ from mm2py.runtime.errors import (
     ForwardError,
     HerderError,
     NotFoundError,
-    WorkerUnreachableError,
 )
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
@@ -169,6 +168,7 @@ class _Options:
 
 
 RETRY_AFTER_S: Final = "1"
+UNAVAILABLE: Final = 503
 _SOON: Final = frozenset({NO_LEADER, STALE_CONFIGURATION, CONFLICTING_OPERATION})
 """Refusals that end with the rebalance that is under way."""
 
@@ -179,7 +179,7 @@ def status_of(error: Mm2pyError) -> int:
         return error.status
     if isinstance(error, ConfigError):
         return 400
-    return 503 if isinstance(error, RetriableError) else 500
+    return UNAVAILABLE if isinstance(error, RetriableError) else 500
 
 
 @final
@@ -197,7 +197,7 @@ class _Handlers:
         status = status_of(error)
         # A herder's message is the body's text word for word; others say what to do as well.
         text = error.message if isinstance(error, HerderError) else str(error)
-        soon = isinstance(error, RetriableError | WorkerUnreachableError) or text in _SOON
+        soon = status == UNAVAILABLE or text in _SOON  # also what a leader has answered
         headers = {"Retry-After": RETRY_AFTER_S} if soon else {}
         return error_response(status, self._parts.mask.apply(text), headers)
 

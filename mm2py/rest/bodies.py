@@ -200,7 +200,9 @@ def _scalars(entry: Mapping[str, object], member: str) -> Mapping[str, JsonScala
                 "Offsets may only contain primitive types as values, but field"
                 f" {key} contains {kind}"
             )
-        if isinstance(item, float) and not math.isfinite(item):
+        # Java's converter has no whole numbers of more than 64 bits, and would answer 500.
+        is_huge = isinstance(item, int) and not -(1 << 63) <= item < 1 << 63
+        if is_huge or (isinstance(item, float) and not math.isfinite(item)):
             raise BadRequestError(f"Field {key} of `{member}` holds a number that is too large")
         scalars[key] = item
     return scalars

@@ -126,6 +126,10 @@ class BackfillRequest(BaseModel):
         default=0,
         description="into how many tasks of Spark the work is divided at most; 0: by its size",
     )
+    max_lanes_per_broker: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
+        default=0,
+        description="how many lanes at a time read from or write to one broker at most; 0: any",
+    )
     accept_expiry: Annotated[bool, Field(strict=True)] = Field(
         default=False,
         description="also copy what the target deletes when the copy is done, as it keeps records for a shorter time",
@@ -159,6 +163,7 @@ class BackfillRequest(BaseModel):
             accept_expiry=self.accept_expiry,
             wait_executors_s=self.wait_executors_s,
             lanes=self.lanes,
+            max_lanes_per_broker=self.max_lanes_per_broker,
         )
 
 

@@ -106,7 +106,7 @@ class Forwarder:
         return _answer(reply, request)
 
     async def _sent(self, url: str, hop: str, request: Request, origin: Herder) -> "httpx.Response":
-        from httpx import HTTPError
+        from httpx import ConnectError, ConnectTimeout, HTTPError
 
         key = origin.session_key()
         if key is None:
@@ -124,9 +124,11 @@ class Forwarder:
         try:
             return await send_signed(client, built, url, origin.flow, key, caller, self._clock)
         except HTTPError as failure:
+            asked = not isinstance(failure, ConnectError | ConnectTimeout)
             raise WorkerUnreachableError(
                 "IO Error trying to forward REST request:"
                 f" {type(failure).__name__} at {url}: {failure}"
+                + ("; the change may have been made" if asked and request.method != "GET" else "")
             ) from failure
 
 

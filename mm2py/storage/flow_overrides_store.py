@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
+from mm2py.config.limits import MAX_CONFIG_BYTES
 from mm2py.config.remote_allow_list import reaches_a_cluster
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import (
@@ -211,10 +212,12 @@ class FlowOverridesStore:
         With ``notes``, changes that are not kept here (target states), the line is written in any case.
 
         Raises:
-            ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
-            RequestTimedOutError: the outcome is unknown.
+            ConfigError: a secret would have to be written, it is left out how a cluster is reached, or all of it fits no batch.
+            RequestTimedOutError: the topic could not be read, or the outcome is unknown.
         """
         async with self._writing:
+            # A former leader's last change, or one whose outcome was unknown, may not have been read.
+            await self._table.read_to_end(self._write_s)
             before, after = self.state.picture(), self._edited(edit)
             # Listeners act on whole changes, and only on those that are kept.
             with self._news_held():
@@ -259,11 +262,10 @@ class FlowOverridesStore:
         actor: str,
         notes: Sequence[Change] | None = None,
     ) -> int | None:
-        changes = self.state.changes(after)
-        if not changes and notes is None:
-            return None
         revision = self._next(actor)
-        puts = self.state.puts(after, revision) if changes else {}
+        changes, puts = self.state.changes(after), self.state.puts(after, revision)
+        if not puts and notes is None:
+            return None
         await self._write(puts, action, target, (*changes, *(notes or ())), revision)
         return revision.number
 
@@ -326,14 +328,20 @@ class FlowOverridesStore:
             flow_record_key(line): line,
             **{flow_record_key(it): None for it in old},
         }
+        batch = [
+            (key.encode(), None if entry is None else encode_flow_record(entry)[1])
+            for key, entry in records.items()
+        ]
+        size_bytes = sum(len(key) + len(value or b"") for key, value in batch)
+        if size_bytes > MAX_CONFIG_BYTES:
+            raise ConfigError(
+                f"{action} of {target} needs {size_bytes} bytes in topic {self._table.topic}, with its line of the history; at most"
+                f" {MAX_CONFIG_BYTES} fit",
+                remedy="change fewer or shorter properties at a time; the line has each text of before and after",
+            )
         try:
             async with asyncio.timeout(self._write_s):
-                await self._table.post(
-                    [
-                        (key.encode(), None if entry is None else encode_flow_record(entry)[1])
-                        for key, entry in records.items()
-                    ]
-                )
+                await self._table.post(batch)
                 await self._table.read_to_end(self._write_s)
         except (TimeoutError, RequestTimedOutError) as error:
             raise RequestTimedOutError(
@@ -367,6 +375,7 @@ class FlowOverridesStore:
                 )
                 if is_setting(key):
                     self._damaged[key] = decoded.reason
+                self.state.pass_line(key)
                 return
             entry = self.state.take(key, decoded)
         if entry is None or isinstance(entry, HistoryEntry):

@@ -38,11 +38,13 @@ pytestmark = [
 IDENTITY: Final = (
     "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 )
+OWN_TOPIC: Final = "positions-in-a-topic-of-their-own"
 FILES: Final = {
     "prefixes": ("{flow}.emit.checkpoints.interval.seconds = 1",),
     "same-names-both-ways": (IDENTITY, "{back}.enabled = true", "{back}.topics = none-{unique}"),
+    OWN_TOPIC: ("{flow}.offsets.storage.topic = offsets-{unique}",),
     "exactly-once-and-a-rate": (
-        "exactly.once.source.support = enabled",
+        "{target}.exactly.once.source.support = enabled",
         "{flow}.flow.max.bytes.per.second = 4000000",
         "{flow}.auto.offset.reset = latest",
     ),
@@ -60,7 +62,8 @@ class TakeOver:
         self.written: dict[str, list[int]] = {}
         self.logs = 0
         flow, back = f"{self.a}->{self.b}", f"{self.b}->{self.a}"
-        lines = [it.format(flow=flow, back=back, unique=self.unique) for it in FILES[kind]]
+        names = {"flow": flow, "back": back, "target": self.b, "unique": self.unique}
+        lines = [it.format(**names) for it in FILES[kind]]
         self.file = folder / "mm2.properties"
         write_file(
             self.file,
@@ -130,7 +133,7 @@ class TakeOver:
         return start_java(self.file, self.log("java"), jvm_flags=QUICK_START_FLAGS)
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", [it for it in FILES if it != OWN_TOPIC])
 def test_a_take_over_starts_each_task_once_and_doubles_no_record(
     region_a: KafkaAddress, region_b: KafkaAddress, tmp_path: Path, kind: str
 ) -> None:
@@ -170,3 +173,17 @@ def test_a_take_over_starts_each_task_once_and_doubles_no_record(
         own = rf"{flow.a}->{flow.b}.*MirrorSourceConnector\|(task-\d)\] source task started"
         starts = re.findall(own, ours.log())
     assert sorted(starts) == ["task-0", "task-1"]
+
+
+def test_positions_in_a_topic_of_their_own_are_continued_by_either(
+    region_a: KafkaAddress, region_b: KafkaAddress, tmp_path: Path
+) -> None:
+    """Java asks that topic first: what we stored elsewhere alone, it would copy again."""
+    flow = TakeOver((region_a, region_b), tmp_path, OWN_TOPIC)
+    flow.create("orders")
+    for start, code in ((flow.java, JAVA_STOPPED), (flow.ours, 0), (flow.java, JAVA_STOPPED)):
+        flow.produce(200)
+        with start() as mirror:
+            flow.wait_until_copied()
+            assert mirror.stop() == code
+    flow.assert_each_once()

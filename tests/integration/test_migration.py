@@ -293,3 +293,29 @@ async def test_a_flow_continues_where_the_connector_of_the_operator_stopped(
         rest_of(worker).wait_states(quote(name, safe=""), *["RUNNING"] * 3)
         written(setup.a, setup.b, topic, copy, 300)
         assert worker.stop() == 0
+
+
+def test_positions_in_a_topic_of_the_connectors_own_count_first(setup: Setup) -> None:
+    """The worker's topic has a copy, which may be of the commit before."""
+    topic, group, own = (setup.unique(it) for it in ("orders", "mirror", "own-offsets"))
+    flow = Flow(setup.a, setup.b, setup.unique("west"), setup.unique("east"), setup.folder / "f")
+    for name, offset in ((f"{group}-offsets", 5), (own, 9)):
+        setup.create_topic(setup.b, name, 1)
+        key = b'["%s.MirrorSourceConnector",{"cluster":"%s","partition":0,"topic":"%s"}]' % (
+            flow.name.encode(), flow.source_alias.encode(), topic.encode(),
+        )  # fmt: skip
+        write(setup.b, name, [Sent(0, b'{"offset":%d}' % offset, key)])
+    resource = RESOURCE.format(
+        source=flow.source_alias,
+        target=flow.target_alias,
+        group=group,
+        topic=topic,
+        source_servers=setup.a.bootstrap_servers,
+        target_servers=setup.b.bootstrap_servers,
+    )
+    file = setup.folder / "mirror.yaml"
+    named = f"config: {{offsets.storage.topic: {own}, replication.factor: 1"
+    file.write_text(resource.replace("config: {replication.factor: 1", named))
+    done = command_here("import", "strimzi", file, "--carry-positions", "--to", flow.file)
+    assert done.exit_code == 0, done.stderr
+    assert committed_positions(flow, topic) == {0: 9}

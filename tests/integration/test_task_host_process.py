@@ -14,6 +14,7 @@ import pytest
 
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import FatalError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostLink, HostPool
@@ -219,6 +220,23 @@ async def test_another_program_is_no_task_host() -> None:
     )
     with pytest.raises(OSError, match="has ended"):
         await starter.spawn()
+
+
+ENDED_AT_ONCE = """
+import socket, struct, sys
+control = socket.socket(fileno=int(sys.argv[1]))
+control.recv(1)
+control.sendall(struct.pack("!iiiiii", 4_000_000, 0, 0, 4_000_000, 1, -9))
+control.recv(1)
+"""
+
+
+async def test_a_host_that_ends_before_its_start_was_noticed_is_one_that_did_not_start() -> None:
+    starter = HostStarter([sys.executable, "-c", ENDED_AT_ONCE], version="1", clock=SYSTEM_CLOCK)
+    link = await starter.spawn()
+    with pytest.raises(FatalError, match="ended with signal 9"):
+        await link.greeted()
+    starter.close()
 
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,11 +99,13 @@ class BackfillProcess:
         self.flow = flow
         self._orphans: list[int] = []
         arguments = [str(flow.file), "--flow", flow.name, "-o", "json", "--master", master]
+        # A pipe would not be read while it runs, and Spark writes many lines about a cluster that changes.
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the pipe
         self._process = subprocess.Popen(
             [MM2PY, *words, *arguments, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._err,
             text=True,
             start_new_session=True,
             env={**os.environ, **(environ or {})},
@@ -116,7 +119,7 @@ class BackfillProcess:
         if self._process.poll() is None:
             self.kill()
         for pid in self._orphans:
-            _signal(pid, signal.SIGKILL)
+            signal_process(pid, signal.SIGKILL)
         self._close_pipes()
 
     @property
@@ -130,8 +133,9 @@ class BackfillProcess:
 
     def wait(self, within_s: float = END_WITHIN_S) -> Ended:
         """Wait for its end."""
-        out, err = self._process.communicate(timeout=within_s)
-        return Ended(self._process.returncode, out, err)
+        out, _ = self._process.communicate(timeout=within_s)
+        self._err.seek(0)
+        return Ended(self._process.returncode, out, self._err.read())
 
     def send(self, number: signal.Signals) -> None:
         """Signal the driver alone."""
@@ -140,14 +144,19 @@ class BackfillProcess:
     def kill(self) -> None:
         """Kill the driver and everything below it but frozen workers, as a machine that dies."""
         for pid in [*_below(self._process.pid), self._process.pid]:
-            _signal(pid, signal.SIGKILL)
+            signal_process(pid, signal.SIGKILL)
         self._process.wait()
         self._close_pipes()
 
+    def kill_jvm(self) -> None:
+        """Kill the JVM of the driver alone."""
+        (jvm,) = (it for it in _below(self._process.pid) if "SparkSubmit" in _words(it))
+        signal_process(jvm, signal.SIGKILL)
+
     def _close_pipes(self) -> None:
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._err.close()
 
     def workers(self) -> list[int]:
         """Return the Python processes that run lanes: children of Spark's daemon."""
@@ -165,7 +174,7 @@ class BackfillProcess:
     def signal_worker(self, number: signal.Signals) -> int:
         """Signal a worker that copies; return its pid, 0 where none does."""
         for pid in self.workers():
-            if attempts(self.flow, pid) and _signal(pid, number):
+            if attempts(self.flow, pid) and signal_process(pid, number):
                 return pid
         return 0
 
@@ -179,7 +188,7 @@ class BackfillProcess:
         """Freeze an executor, but not its worker, which copies; return both."""
         for pid in self.workers():
             executor = _parent(_parent(pid))
-            if attempts(self.flow, pid) and _signal(executor, signal.SIGSTOP):
+            if attempts(self.flow, pid) and signal_process(executor, signal.SIGSTOP):
                 self._orphans.append(pid)
                 return executor, pid
         raise AssertionError("no worker copies")
@@ -213,7 +222,7 @@ class RestoreProcess:
     def kill(self) -> None:
         """Kill it with everything below; safe twice."""
         for pid in [*_below(self._process.pid), self._process.pid]:
-            _signal(pid, signal.SIGKILL)
+            signal_process(pid, signal.SIGKILL)
         self._process.wait()
 
 
@@ -248,13 +257,13 @@ def leases_of(flow: Flow) -> list[Lease]:
 def orphan_worker(flow: Flow, driver: int) -> int:
     """Freeze a worker below a driver that copies, and kill what started it, so that Spark runs its lane again; return its pid."""
     copying = (it for it in spark_workers(driver) if attempts(flow, it))
-    frozen = next((it for it in copying if _signal(it, signal.SIGSTOP)), 0)
+    frozen = next((it for it in copying if signal_process(it, signal.SIGSTOP)), 0)
     assert frozen, "no worker copies"
     daemon = _parent(frozen)
     jvm = _parent(daemon)
-    _signal(daemon, signal.SIGKILL)  # in order it would end its workers
+    signal_process(daemon, signal.SIGKILL)  # in order it would end its workers
     if "CoarseGrainedExecutorBackend" in _words(jvm):
-        _signal(jvm, signal.SIGKILL)
+        signal_process(jvm, signal.SIGKILL)
     return frozen
 
 
@@ -262,20 +271,20 @@ def freeze_tree(driver: int) -> list[int]:
     """Freeze a driver and everything below it, as a machine that sleeps; return all of them."""
     frozen = [driver, *_below(driver)]
     for pid in frozen:
-        _signal(pid, signal.SIGSTOP)
+        signal_process(pid, signal.SIGSTOP)
     return frozen
 
 
 def kill_all(pids: Sequence[int]) -> None:
     """Kill what is left of processes."""
     for pid in pids:
-        _signal(pid, signal.SIGKILL)
+        signal_process(pid, signal.SIGKILL)
 
 
 def thaw(*pids: int) -> None:
     """Let frozen processes run."""
     for pid in pids:
-        _signal(pid, signal.SIGCONT)
+        signal_process(pid, signal.SIGCONT)
 
 
 def drivers_of(flow: Flow) -> list[int]:
@@ -294,11 +303,26 @@ def spark_workers(pid: int) -> list[int]:
     return [it for it in daemons if _parent(it) in daemons]
 
 
-def _signal(pid: int, number: signal.Signals) -> bool:
+def executors_below(pid: int) -> list[int]:
+    """Return the JVMs of Spark's executors below a process."""
+    return [it for it in _below(pid) if "CoarseGrainedExecutorBackend" in _words(it)]
+
+
+def signal_process(pid: int, number: signal.Signals) -> bool:
+    """Signal a process; return whether it is there."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
         return True
     return False
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used, 0 where it is gone."""
+    try:
+        spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return 0.0
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
 
 
 def _below(pid: int) -> list[int]:

@@ -13,7 +13,5 @@ setup = setups.setup
 @pytest.fixture(scope="session")
 def lanes_session() -> Iterator[OpenSession]:
     """A session on this machine with two slots and four attempts."""
-    with open_session(
-        "local[2]", name="mm2py-tests", settings={"spark.ui.enabled": "false"}
-    ) as opened:
+    with open_session("local[2]", name="mm2py-tests", settings={"spark.ui.port": "0"}) as opened:
         yield opened

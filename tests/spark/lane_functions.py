@@ -52,6 +52,14 @@ def fail(_lane: Mapping[str, object]) -> Mapping[str, object]:
     raise ValueError("lane is wrong")
 
 
+def kill_executor(_lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Kill the JVM of the own executor: it started the daemon that started this process."""
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
+    os.kill(int(daemon.split()[1]), signal.SIGKILL)
+    time.sleep(120)
+    return {}
+
+
 def until_killed(lane: Mapping[str, object]) -> Mapping[str, object]:
     """Run until the job is cancelled."""
     Path(str(lane["mark"])).touch()
@@ -91,3 +99,17 @@ async def _until_alone(lane: Mapping[str, object]) -> Mapping[str, object]:
             await eventually(lambda: len(list(folder.iterdir())) == 3, within_s=90)
             await eventually(lambda: rate.bytes_per_s == limit, within_s=90)
     return {"partitions": [{"name": name}]}
+
+
+def beside_another(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Wait until two lanes have begun, this one too; return when it began and ended, by the clock of this machine."""
+    (name,) = cast("list[str]", lane["names"])
+    begin, folder = time.monotonic(), Path(str(lane["folder"]))
+    (folder / name).touch()
+    asyncio.run(eventually(lambda: len(list(folder.iterdir())) >= 2, within_s=90))
+    return {"partitions": [{"name": name, "begin": begin, "end": time.monotonic()}]}
+
+
+def until_marked(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Wait as ``until_there``; answer as lanes of ``answers_of`` do."""
+    return {"partitions": [], **until_there(lane)}

@@ -5,12 +5,13 @@ Then what one refuses, with topic, partition and numbers, and nothing changed; h
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mm2py.mirror.backfills import LANE_LOST, Order
+from mm2py.mirror.backfills import LANE_LOST, LEASE_S, Order
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_jobs.copy import backfill_spark
 from mm2py_jobs.copy.backfill_children import BackfillChildren
@@ -20,6 +21,7 @@ from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_file
+from tests.integration.secured import ODD_WORD, SCRAM, SESSION_MS, SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Record,
@@ -35,13 +37,22 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
+from tests.kit.regions import CreateTopic, NewRegion
 from tests.spark import lane_functions
-from tests.spark.backfill_process import BackfillProcess, command, command_line
+from tests.spark.backfill_process import (
+    BackfillProcess,
+    command,
+    command_line,
+    cpu_s,
+    here,
+    leases_of,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
 OLD_MS = 1_600_000_000_000
+TOLD_S = 30.0
+"""Within this an operator sees why nothing is copied."""
 SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
 """The live flow gets nowhere by itself."""
 
@@ -422,6 +433,84 @@ def test_a_source_or_a_spark_master_that_does_not_answer_is_named(setup: Setup) 
     assert "127.0.0.1:9" in silent.err
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("words", [("backfill", "run"), ("archive",)], ids=" ".join)
+def test_a_jvm_that_dies_ends_a_job_with_one_line_and_the_same_command_continues_it(
+    old_orders: tuple[Flow, str], setup: Setup, words: Sequence[str]
+) -> None:
+    flow, _ = old_orders
+    folder = ("--to", str(setup.folder / "archive")) if words == ("archive",) else ()
+    with BackfillProcess(flow, *folder, "--rate-limit", "200000", words=words) as run:
+        until(lambda: any(cpu_s(it) > 1 for it in run.workers()), 240, "a lane that works")
+        run.kill_jvm()
+        ended = run.wait()
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1].startswith("mm2py: ")
+    assert "Spark's JVM has ended" in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err
+    done = here(flow, words, *folder, "--master", "local[2]", "--rate-limit", "100000000")
+    assert done.code == 0, done.err
+
+
+@pytest.fixture
+def leaver(setup: Setup, secured: SecuredRegion, new_region: NewRegion) -> tuple[Flow, str, str]:
+    """A flow, its topic, and its user on the source, whose sessions last for seconds."""
+    user = setup.unique("leaver")
+    topic = setup.topic("orders", 2, on=secured.region, config={"retention.ms": "-1"})
+    secured.set_scram_user(user, ODD_WORD)
+    login = secured.properties("SHORT", "SCRAM-SHA-512", SCRAM, username=user, password=ODD_WORD)
+    write(secured.region, topic, history(2, 30_000))
+    properties = {f"{{source}}.{key}": value for key, value in login.items()}
+    return setup.flow(topic, properties, source=secured.region, target=new_region()), topic, user
+
+
+@pytest.mark.faults
+def test_a_login_that_is_refused_later_is_named_and_the_job_goes_on_once_it_is_let_in(
+    leaver: tuple[Flow, str, str], secured: SecuredRegion
+) -> None:
+    """Of lanes that copy, then of one that starts: Spark tries it again when its process has died."""
+    flow, topic, user = leaver
+    refused = f"refused the login of user {user}"
+
+    def is_told(text: str) -> bool:
+        return any(text in it.cause for it in leases_of(flow))
+
+    with BackfillProcess(flow, "--rate-limit", "200000") as run:
+        until(lambda: copied(flow, topic) > 1_000, 240, "progress of the lanes")
+        secured.set_scram_user(user, f"{ODD_WORD}!")
+        until(lambda: is_told(refused), SESSION_MS / 1000 + TOLD_S, "the cause")
+        assert run.signal_worker(signal.SIGKILL)
+        waits = "waits for the task's start"
+        until(lambda: is_told(waits), LEASE_S + TOLD_S, "the cause of one that starts")
+        shown = str(command(flow, "status").report["cause"])
+        assert "still" in shown
+        assert refused in shown
+        secured.set_scram_user(user, ODD_WORD)
+        ended = run.wait()
+    assert ended.code == 0, ended.err
+    assert refused in next(it for it in ended.err.splitlines() if " offsets; " in it)
+    assert copied(flow, topic) == 30_000
+
+
+@pytest.mark.chaos
+def test_a_login_that_is_refused_during_an_archive_ends_it_with_the_cause(
+    leaver: tuple[Flow, str, str], secured: SecuredRegion, setup: Setup
+) -> None:
+    flow, _, user = leaver
+    with flow.file.open("a") as file:
+        file.write(f"{flow.source_alias}.default.api.timeout.ms = 6000\n")
+    options = "--to", str(setup.folder / "archive"), "--rate-limit"
+    with BackfillProcess(flow, *options, "200000", words=("archive",)) as run:
+        until(lambda: any(cpu_s(it) > 1 for it in run.workers()), 240, "a lane that works")
+        secured.set_scram_user(user, f"{ODD_WORD}!")
+        ended = run.wait()
+    assert ended.code == 1
+    assert f"refused the login of user {user}" in ended.err.splitlines()[-1]
+    secured.set_scram_user(user, ODD_WORD)
+    again = here(flow, ("archive",), *options, "100000000", "--master", "local[2]")
+    assert (again.code, again.report["records"]) == (0, 30_000), again.err
+
+
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDER = Order(id="j", master="local[2]")
 
@@ -442,8 +531,12 @@ async def test_why_a_command_failed_is_its_last_word(children: BackfillChildren)
     usage = await children.run(FLOW, Order(id="j", start="yesterday", wait_executors_s=600))
     assert usage.code == 2
     assert "--from 'yesterday' is not understood" in usage.cause
-    refused = await children.run(FLOW, Order(id="j", wait_executors_s=-1))
-    assert "--wait-executors" in " ".join(refused.log)
+    for option, order in {
+        "--wait-executors": Order(id="j", wait_executors_s=-1),
+        "--max-lanes-per-broker": Order(id="j", max_lanes_per_broker=-1),
+    }.items():
+        refused = await children.run(FLOW, order)
+        assert option in " ".join(refused.log)
 
 
 async def test_a_child_that_is_ended_with_its_worker_leaves_nothing_behind(

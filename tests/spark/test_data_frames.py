@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple, cast
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from pyspark.errors import AnalysisException
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -221,6 +223,51 @@ def test_ranges_of_times_are_those_of_a_lookup_and_of_a_few_partitions_many_task
     assert found(failOnDataLoss="false", endingOffsets=json.dumps({topic: {"0": 999, "1": 0}})) == [
         Range(zero, 0, 100, earliest=True)
     ]
+
+
+def test_spark_reads_a_frame_with_the_filters_that_another_use_of_it_pushed(
+    lanes_session: OpenSession,
+) -> None:
+    """Why ours takes none (docs/reference/compatibility.md); where this fails, Spark has mended it, and it may."""
+
+    class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.chosen = list(range(3))
+
+        def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+            for it in filters:
+                if isinstance(it, EqualTo):
+                    self.chosen = [it.value]
+                yield it
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(it) for it in self.chosen]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+            yield (partition.value,)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "pushes"
+
+        def schema(self) -> str:
+            return "partition int"
+
+        def reader(self, schema: StructType) -> Reader:
+            return Reader()
+
+    spark, switch = lanes_session.spark, "spark.sql.python.filterPushdown.enabled"
+    spark.dataSource.register(Source)
+    frame = spark.read.format("pushes").load()
+    with pytest.raises(AnalysisException, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
+        frame.collect()
+    spark.conf.set(switch, "true")
+    try:
+        assert frame.filter("partition = 1").count() == 1
+        assert frame.count() == 1, "of three"
+    finally:
+        spark.conf.unset(switch)
 
 
 def test_nothing_to_read_is_a_frame_without_rows(setup: Setup, lanes_session: OpenSession) -> None:

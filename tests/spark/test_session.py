@@ -191,13 +191,22 @@ with SparkPlace(sys.argv[1], wait_executors_s=6).open() as opened:
 """
 
 
-async def driver(master: str, mark: Path) -> asyncio.subprocess.Process:
+DYING = """
+import sys
+from mm2py_jobs.spark.session import open_session, run_lanes
+from tests.spark import lane_functions
+with open_session(sys.argv[1], settings={"spark.executor.memory": "512m"}) as opened:
+    run_lanes(opened, lane_functions.kill_executor, [{}], tag="dying", description="dying")
+"""
+
+
+async def driver(master: str, mark: Path, program: str = DRIVER) -> asyncio.subprocess.Process:
     """Start a program with a Spark session on a master; other tests have theirs in this process."""
     here: Mapping[str, str] = {"PYTHONPATH": str(Path.cwd()), "PYSPARK_PYTHON": sys.executable}
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        DRIVER,
+        program,
         master,
         str(mark),
         env={**os.environ, **here},
@@ -222,3 +231,20 @@ async def test_lanes_run_on_executors_and_a_cluster_that_stops_ends_the_run(tmp_
     assert b"[0, 2, 4]" in out
     assert running.returncode == 1
     assert f"FatalError: long failed: Spark on {cluster.master} has had no executor".encode() in err
+
+
+@pytest.mark.chaos
+async def test_why_spark_gave_a_lane_up_is_named_where_its_executor_dies_each_time(
+    tmp_path: Path,
+) -> None:
+    running = await driver("local-cluster[1,1,512]", tmp_path, DYING)
+    try:
+        _, err = await asyncio.wait_for(running.communicate(), 300)
+    finally:
+        if running.returncode is None:
+            running.kill()
+    assert (
+        b"FatalError: dying failed: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times"
+        in err
+    )
+    assert b"ExecutorLostFailure" in err.splitlines()[-1]

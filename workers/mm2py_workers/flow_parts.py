@@ -43,6 +43,7 @@ from mm2py.runtime.hosts.service import FlowSpec
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.own_offsets import OwnOffsets, OwnTopicOffsets
 from mm2py.runtime.tasks.record_task import Conversion
 from mm2py.runtime.tasks.task_assembly import FlowReports, SinkClients, TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_context import NoLedger
@@ -53,7 +54,7 @@ from mm2py.runtime.tasks.task_host import (
     TaskSpec,
     TaskWatcher,
 )
-from mm2py.runtime.tasks.task_transactions import OwnOffsets, StartGuard
+from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
@@ -61,6 +62,7 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.job_claim import JobClaim
 from mm2py.storage.ledger_store import LedgerStore
+from mm2py.storage.offset_backing_store import FileOffsetBackingStore
 from mm2py.storage.offset_map_store import MapStore
 from mm2py.storage.status_records import TopicUse
 from mm2py.types import ClusterAlias, FlowName, TaskId
@@ -208,6 +210,12 @@ class FlowParts:
         )
         return _ConnectorOffsets(apart, replace(offset_topic(self.props, self.worker), name=topic))
 
+    def _own_offsets(self, store: OffsetStore, topic: str | None) -> OwnTopicOffsets | None:
+        """Return the positions of a connector with an offset topic of its own; a standalone worker has all in its file, as Java's."""
+        if not topic or topic == self.worker.offset_storage_topic or _is_file(store):
+            return None
+        return OwnTopicOffsets(self.connector_offsets(topic), store)
+
     # ---- tasks
 
     def assembly(
@@ -246,13 +254,14 @@ class FlowParts:
                 sinks=sinks,
                 transactions=(
                     (
-                        lambda spec, framework: links.transactions(
-                            spec, framework, worker, store, self.connector_offsets, reports.guard
+                        lambda spec, framework, own: links.transactions(
+                            spec, framework, worker, store, own, reports.guard
                         )
                     )
                     if worker.exactly_once
                     else None
                 ),
+                own_offsets=partial(self._own_offsets, store),
             )
         )
 
@@ -339,7 +348,7 @@ class FlowParts:
     ) -> HerderParts:
         """Return what the herder of an ordinary worker is made of."""
         cluster = self.tables.cluster
-        own = self.connector_offsets if self.worker.exactly_once else None
+        own = None if _is_file(stores.offsets) else self.connector_offsets
         return HerderParts(
             node=node,
             flow=None,
@@ -378,6 +387,10 @@ class _ConnectorOffsets(HostedOffsets):
     async def close(self) -> None:
         await super().close()
         await self._parts.close()
+
+
+def _is_file(store: OffsetStore) -> bool:
+    return isinstance(store, FileOffsetBackingStore)
 
 
 def _needs_own(plugins: Plugins, task: TaskSpec) -> bool:

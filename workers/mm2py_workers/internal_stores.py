@@ -241,6 +241,11 @@ class HostedOffsets:
         await self.opening.done()
         await self._store.set(values)
 
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector, tombstones left out."""
+        await self.opening.done()
+        return await self._store.entries(connector)
+
     async def close(self) -> None:
         """Stop reading."""
         await self.opening.end()

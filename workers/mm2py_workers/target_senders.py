@@ -6,7 +6,7 @@ id, as in Java (``connector-producer-<connector>-<task>``). The producer ids of 
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import final
 
 from mm2py.client.connect.cluster import Cluster
@@ -32,6 +32,7 @@ from mm2py.mirror.producer_ids import (
     suppression_of,
 )
 from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -40,12 +41,7 @@ from mm2py.runtime.tasks.target_sender import (
     SenderFactory,
 )
 from mm2py.runtime.tasks.task_host import TaskSpec
-from mm2py.runtime.tasks.task_transactions import (
-    OwnOffsets,
-    StartGuard,
-    Starts,
-    TaskTransactions,
-)
+from mm2py.runtime.tasks.task_transactions import StartGuard, Starts, TaskTransactions
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.types import FlowName, TaskId
 
@@ -121,10 +117,10 @@ class TargetSenders:
         framework: TaskFrameworkConfig,
         worker: WorkerConfig,
         store: OffsetStore,
-        own: Callable[[str], OwnOffsets],
+        own: OwnTopicOffsets | None,
         guard: StartGuard,
     ) -> TaskTransactions:
-        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` opens a connector's topic.
+        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` has the positions of a connector with a topic of its own.
 
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
@@ -139,7 +135,7 @@ class TargetSenders:
             f"{worker.group_id}-{spec.id}",
             store=store,
             topic=topic,
-            own=own(topic) if topic != worker.offset_storage_topic else None,
+            own=own,
             fence=lambda: guard.fence(spec.id),
             verify=lambda: guard.verify(spec.id, spec.configs),
             announce=None if mirror_ids is None else mirror_ids.announce,

@@ -55,7 +55,8 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
-from mm2py_jobs.copy.dealing import Told, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.dealing import Told, Work, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.leaders import Place
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
@@ -169,8 +170,12 @@ def archive_flow(
             answers = answers_of(
                 opened,
                 run_lane,
-                parts,
-                lambda it: it.size,
+                Work(
+                    parts,
+                    lambda it: it.size,
+                    lambda it: (Place("source", it.source),),
+                    {"source": flow.source},
+                ),
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
                 rate_limit=rate_limit,

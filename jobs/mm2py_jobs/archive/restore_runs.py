@@ -106,7 +106,7 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
             for run in runs:
                 await run.plan()
             if order.only_plans:
-                return _show_plan(runs, order, printer)
+                return await _show_plan(runs, order, session.clusters["target"], printer)
             if any(run.checked.refused for run in runs):
                 return refuse(_joined([run.checked for run in runs]), printer)
             ended = await run_each([run.run for run in runs])
@@ -148,9 +148,16 @@ async def run_each(runs: Sequence[Callable[[], Awaitable[Job]]]) -> list[Job]:
     return ended
 
 
-def _show_plan(runs: Sequence["_RestoreRun"], order: RestoreOrder, printer: Printer) -> int:
+async def _show_plan(
+    runs: Sequence["_RestoreRun"],
+    order: RestoreOrder,
+    target: Mapping[str, str],
+    printer: Printer,
+) -> int:
     plan = _joined([run.checked for run in runs]) if runs else Plan(flow=order.flow, partitions=())
     place = order.place
+    if most := place.lanes_per_broker:
+        plan, _ = await asyncio.to_thread(plan.limited, most, {"target": target})
     document = plan.document(slots_of(place.master), order.rate_limit, place.lanes)
     return show_document(plan, document, printer)
 

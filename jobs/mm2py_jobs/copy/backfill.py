@@ -364,6 +364,7 @@ class BackfillDriver:
 
     def _dealt(self, plan: Plan, lanes: int) -> list[list[TopicPartition]]:
         sizes = {partition.source: partition.bytes for partition in plan.partitions}
+        brokers = {partition.source: partition.brokers for partition in plan.partitions}
         left = [
             PartitionPlan(
                 topic=it.topic,
@@ -372,6 +373,7 @@ class BackfillDriver:
                 start=it.position,
                 end=it.end,
                 bytes=sizes.get(it.source, it.end - it.position),
+                brokers=brokers.get(it.source, frozenset()),
             )
             for it in self._store.kept_out().values()
         ]

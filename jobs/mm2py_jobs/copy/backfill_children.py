@@ -173,6 +173,11 @@ def _options(order: Order) -> Sequence[str]:
         *(("--accept-expiry",) if order.accept_expiry else ()),
         *((f"--wait-executors={order.wait_executors_s}",) if order.wait_executors_s else ()),
         *((f"--lanes={order.lanes}",) if order.lanes else ()),
+        *(
+            (f"--max-lanes-per-broker={order.max_lanes_per_broker}",)
+            if order.max_lanes_per_broker
+            else ()
+        ),
     )
 
 

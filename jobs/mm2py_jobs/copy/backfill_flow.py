@@ -13,6 +13,7 @@ from typing import Final, final
 from mm2py.client.connect.admin import NO_LOG, Admin, ConfigOp
 from mm2py.client.send.transactions import fence_producers
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import ConfigError, FatalError, FatalServerError, RetriableError, ServerError
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
@@ -83,6 +84,12 @@ class BackfillSession:
             clock=clock,
         )
         self._tables = self.flow.target.permitted_tables(self.claim.permit)
+
+    @property
+    def clusters(self) -> Mapping[str, Mapping[str, str]]:
+        """Client properties of both clusters, by side."""
+        source = effective_client_properties(self.flow.connector, "source", "consumer")
+        return {"source": source, "target": self._plan.props}
 
     @property
     def driver(self) -> BackfillDriver:

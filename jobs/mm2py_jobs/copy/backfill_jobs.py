@@ -449,7 +449,7 @@ class BackfillService:
             return (FAILED if cause else STARTING), cause
         if job.state.value == FAILED and driven and job.run == self._runs_before[entry.flow]:
             return STARTING, ""
-        return job.state.value, cause_of(job, order)
+        return job.state.value, self._hidden(cause_of(job, order, entry.leases))
 
     def _is_gone(self, node: FlowNode, worker: str) -> bool:
         if worker == node.herder.worker_id:

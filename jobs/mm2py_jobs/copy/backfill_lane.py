@@ -30,6 +30,7 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
+from mm2py.runtime.tasks.worker_task import COMMITS, WAITS
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.partition_deal import (
@@ -254,8 +255,13 @@ class _TaskCopy:
             bytes=size_bytes + meter.bytes,
             lag=lag if lag >= 0 else self._lags.get(partition, -1),
             failed=meter.state == "FAILED" or partition in self._failed,
-            cause=meter.cause or self._causes.get(partition, ""),
+            cause=meter.cause or self._whole_cause() or self._causes.get(partition, ""),
         )
+
+    def _whole_cause(self) -> str:
+        """Return why the task as a whole does not start, read or store positions: no partition of it has that as its cause."""
+        told = {it.what: it.text for it in self._meter.findings}
+        return told.get(WAITS) or told.get(COMMITS, "")
 
     async def stop(self, timeout_s: float) -> None:
         """Deliver what was read, store positions, close."""

@@ -64,8 +64,23 @@ class JobReport(TypedDict):
     cause: str
 
 
-def cause_of(job: Job, order: Order | None) -> str:
-    """Return why a job ended before its time; of a driver that wrote no cause, what the worker that started it has noted."""
+def held_text(leases: Collection[Lease]) -> str:
+    """Return why partitions stand still that lanes copy, by the first one; empty where none does."""
+    held = [it for it in leases if it.cause and it.state.keeps_live_out]
+    if not held:
+        return ""
+    first = min(held, key=lambda it: it.source)
+    what = "1 partition stands" if len(held) == 1 else f"{len(held)} partitions stand"
+    return f"{what} still, {first.source}: {first.cause}"
+
+
+def cause_of(job: Job, order: Order | None, leases: Collection[Lease] = ()) -> str:
+    """Return why a job ended before its time, or what holds one that runs.
+
+    Of a driver that wrote no cause it is what the worker that started it has noted.
+    """
+    if job.state.is_copied:
+        return held_text(leases)
     noted = order.cause if order is not None and order.id == job.id else ""
     if noted and job.state is JobState.FAILED and job.cause in ("", NO_DRIVER):
         return f"{noted}; {NO_DRIVER}"

@@ -93,6 +93,8 @@ def show_plan(order: BackfillOrder, printer: Printer) -> int:
 async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
+        if most := order.place.lanes_per_broker:
+            plan, _ = await asyncio.to_thread(plan.limited, most, session.clusters)
     slots = slots_of(order.place.master)
     return show_document(plan, plan.document(slots, order.rate_limit, order.place.lanes), printer)
 
@@ -156,7 +158,7 @@ async def _show_status(what: str, file: Path, flow: str, printer: Printer) -> in
         if job is None and planned is None:
             return print_nothing(what, str(session.name), printer)
         if job is not None:
-            job = replace(job, cause=cause_of(job, store.order))
+            job = replace(job, cause=cause_of(job, store.order, store.leases.values()))
         print_status(printer, job, list(store.leases.values()), planned)
         return OK
 

@@ -17,8 +17,11 @@ from mm2py.types import TopicPartition
 from mm2py_cli.output import Printer, say
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_lane import dealt_lanes, run_backfill_lane
-from mm2py_jobs.copy.backfill_views import show_progress
+from mm2py_jobs.copy.backfill_views import figures_of, show_progress
+from mm2py_jobs.copy.leaders import Leaders
 from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.spark.gauges import gauges
+from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.session import OpenSession, SparkPlace, cancel_lanes, run_lanes
 from mm2py_workers.signals import StopSignal
 
@@ -62,7 +65,15 @@ class SparkRun:
         session = self._session
         opened = await asyncio.to_thread(place.open, f"mm2py {session.name}")
         try:
-            lanes = _SparkLanes(opened, session, task, rate_limit)
+            leaders = None
+            if place.lanes_per_broker:
+                clusters = {**session.clusters}
+                if new.archive:
+                    del clusters["source"]
+                plan, leaders = await asyncio.to_thread(
+                    plan.limited, place.lanes_per_broker, clusters
+                )
+            lanes = _SparkLanes(opened, session, task, rate_limit, plan, leaders)
             most = plan.lanes(opened.slots, place.lanes)
             job = await self._drive(plan, replace(new, lanes=most), lanes)
         finally:
@@ -104,9 +115,11 @@ class _SparkLanes:
         session: BackfillSession,
         task: Mapping[str, str],
         rate_limit: int,
+        plan: Plan,
+        leaders: Leaders | None,
     ) -> None:
         self._opened, self._session, self._task = opened, session, task
-        self._rate_limit = rate_limit
+        self._rate_limit, self._plan, self._leaders = rate_limit, plan, leaders
         self._tag = f"mm2py-backfill-{secrets.token_hex(4)}"
         self._cancelled = False
 
@@ -115,18 +128,41 @@ class _SparkLanes:
         name = self._session.name
         common = self._session.lane(job, self._task)
         specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)
+        gate, leaders = None, self._leaders
+        if leaders is not None:
+            places = {it.source: it.places(leaders.clusters) for it in self._plan.partitions}
+            read = [[place for it in lane for place in places.get(it, ())] for lane in lanes]
+            gate = leaders.gate(self._plan.lanes_per_broker, read)
         try:
             await asyncio.to_thread(
-                run_lanes,
-                self._opened,
-                run_backfill_lane,
+                self._run,
                 specs,
-                tag=self._tag,
-                description=f"{name} backfill {job.id}",
+                description=f"{name} {'restore' if job.archive else 'backfill'} {job.id}",
+                gate=gate,
+                partitions=lanes,
             )
         except FatalError:
             if not self._cancelled:
                 raise
+
+    def _run(
+        self,
+        specs: Sequence[Mapping[str, object]],
+        *,
+        description: str,
+        gate: LaneGate | None,
+        partitions: Sequence[Sequence[TopicPartition]],
+    ) -> None:
+        with gauges(self._opened, lambda: figures_of(list(self._session.store.leases.values()))):
+            run_lanes(
+                self._opened,
+                run_backfill_lane,
+                specs,
+                tag=self._tag,
+                description=description,
+                gate=gate,
+                partitions=partitions,
+            )
 
     def cancel(self) -> None:
         """Let Spark kill lanes that did not stop in order, and forget those that wait."""

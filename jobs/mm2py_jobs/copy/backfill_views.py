@@ -16,8 +16,9 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
 from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_cli.progress import LINES_S, draws
-from mm2py_jobs.copy.backfill_report import OrderReport, report
+from mm2py_jobs.copy.backfill_report import OrderReport, held_text, report
 from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.spark.gauges import Figures
 from mm2py_workers.answers import count_of, rows_of
 
 PROGRESS_S: Final = 0.5
@@ -45,8 +46,8 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
             leases = list(store.leases.values())
             done, total = _sums(leases)
             kind = "backfill" if store.job is None else kind_text(store.job)
-            held = (f"; {it.source}: {it.cause}" for it in leases if it.cause)
-            say(f"{kind} {_doing(store)}: {done:,} of {total:,} offsets{next(held, '')}")
+            held = held_text(leases)
+            say(f"{kind} {_doing(store)}: {done:,} of {total:,} offsets{held and '; '}{held}")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -57,6 +58,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
     with Progress(*columns, console=console, redirect_stdout=False) as progress:
         bars: dict[TopicPartition | None, TaskID] = {None: progress.add_task("", rate="")}
         before: tuple[float, int] | None = None
+        held = ""
         while True:
             leases = list(store.leases.values())
             done, total = _sums(leases)
@@ -67,6 +69,9 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
             )
             before = before if before is not None and now - before[0] < RATE_OVER_S else (now, size)
             _update_partitions(progress, bars, leases)
+            held, held_before = held_text(leases), held
+            if held not in ("", held_before):
+                say(held)  # above the bars, which have no room for the whole of it
             await clock.sleep(PROGRESS_S)
 
 
@@ -106,6 +111,12 @@ def _doing(store: BackfillStore) -> str:
 def _sums(leases: Sequence[Lease]) -> tuple[int, int]:
     done = sum(min(lease.position, lease.end) - lease.start for lease in leases)
     return done, sum(lease.end - lease.start for lease in leases)
+
+
+def figures_of(leases: Sequence[Lease]) -> Figures:
+    """Return how far a job is, for Spark's metrics."""
+    done, total = _sums(leases)
+    return Figures(total, done, sum(it.records for it in leases), sum(it.bytes for it in leases))
 
 
 def _rate_text(size: int, seconds: float) -> str:

@@ -35,6 +35,15 @@ LanesOption = Annotated[
         help="into how many tasks of Spark the work is divided at most; 0: by its size, more than run at once",
     ),
 ]
+LanesPerBrokerOption = Annotated[
+    int,
+    typer.Option(
+        "--max-lanes-per-broker",
+        min=0,
+        metavar="N",
+        help="at most N lanes at a time read from or write to one broker, the others wait without a slot; 0: any",
+    ),
+]
 RateOption = Annotated[
     int,
     typer.Option(

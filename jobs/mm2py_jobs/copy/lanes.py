@@ -17,6 +17,7 @@ Invariants, tests of the same names:
 9. A partition of a stream that is held for a moment as its lane ends does not stand still.
 10. An attempt whose partitions another one of the same run has stands by until that has ended: with speculation Spark runs two, counts one that raises
     as failed, and ends all lanes when one has failed too often.
+11. Where that one has ended before its time, its machine with it, the lane is left to be tried again.
 """
 
 import logging
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, Mm2pyError, PartitionError
+from mm2py.errors import FatalError, Mm2pyError, PartitionError, RetriableError
 from mm2py.mirror.backfills import LEASE_S, Job, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.types import State, TopicPartition
@@ -258,12 +259,15 @@ class LaneRun:
                 await self._follow_wish()
                 self._share()
                 await self._look()
-        except LaneSupersededError:
+        except LaneSupersededError as error:
             # What is sent is under the permit's rules; positions are another attempt's.
             await self._copy.stop(0)
-            if not await self._stood_by():
-                raise
-            return LaneResult(0, 0, len(self._left))
+            if await self._stood_by():
+                return LaneResult(0, 0, len(self._left))
+            if self._is_current() and self._is_anything_left():
+                # What may be tried again is, also in Spark's last attempt, which counts those that were lost with their machines (11).
+                raise RetriableError(f"{error}, and that one has ended before its time") from error
+            raise
         except Exception as error:
             await self._copy.stop(STOP_S)
             with suppress(Mm2pyError):
@@ -305,6 +309,10 @@ class LaneRun:
                 return False
             await self._clock.sleep(LOOK_S)
         return False
+
+    def _is_anything_left(self) -> bool:
+        known = self._topic.leases
+        return any(known[it].state.keeps_live_out for it in self._partitions if it in known)
 
     async def _give_back(self, failure: str = "") -> None:
         """Let others have what is left; ``failure``: why the lane ends before its time (8)."""

@@ -3,13 +3,16 @@
 Flow: ``mm2py_jobs.copy.survey`` -> ``PartitionPlan`` and ``Refusal`` -> ``deal_lanes`` (longest processing time first) -> ``Plan`` -> JSON.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.dealing import deal, lanes_for
+from mm2py_jobs.copy.leaders import Leaders, Place
 
 BYTES_PER_S: Final = 60 << 20
 """What a lane copies on a machine that it shares with nothing, where no rate is asked for."""
@@ -36,11 +39,19 @@ class PartitionPlan:
     bytes: int
     resumes: bool = False
     again: CopyAgain | None = None
+    brokers: frozenset[str] = frozenset()
+    """That it is read from and written to, where lanes at a broker are limited."""
 
     @property
     def source(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    def places(self, sides: Collection[str]) -> list[Place]:
+        """Return where it is read and written, of these clusters."""
+        copy = TopicPartition(self.target_topic, self.partition)
+        both = Place("source", self.source), Place("target", copy)
+        return [it for it in both if it.side in sides]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,8 @@ class Refusal:
 class Plan:
     """The whole of it; ``settings`` are changed for the run and put back, ``notes`` need nothing.
 
-    ``forgotten``: partitions whose positions are removed first, because their copies are gone.
+    ``forgotten``: partitions whose positions are removed first, because their copies are gone. ``lanes_per_broker``: how many lanes work at a
+    time at one broker, 0: any.
     """
 
     flow: str
@@ -66,11 +78,26 @@ class Plan:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: tuple[str, ...] = ()
     forgotten: tuple[TopicPartition, ...] = ()
+    lanes_per_broker: int = 0
+
+    def limited(
+        self, most: int, clusters: Mapping[str, Mapping[str, str]]
+    ) -> tuple["Plan", Leaders]:
+        """Return the plan for at most so many lanes at a time at one broker of these clusters, by side; asks them."""
+        places = {it: it.places(clusters) for it in self.partitions}
+        leaders = Leaders(clusters, {it for each in places.values() for it in each})
+        partitions = tuple(
+            replace(it, brokers=leaders.brokers(places[it])) for it in self.partitions
+        )
+        return replace(self, partitions=partitions, lanes_per_broker=most), leaders
 
     def lanes(self, slots: int, asked: int = 0) -> int:
         """Return how many lanes a run has at most, on so many slots: those that were ``asked`` for, else by the bytes."""
         total = sum(max(LEAST_BYTES, it.bytes) for it in self.partitions)
-        return min(max(1, len(self.partitions)), lanes_for(total, LANE_BYTES, slots, asked))
+        most = lanes_for(total, LANE_BYTES, slots, asked)
+        if not asked:
+            most = max(most, len({it.brokers for it in self.partitions}))
+        return min(max(1, len(self.partitions)), most)
 
     def document(self, slots: int, rate_limit: int, lanes: int = 0) -> dict[str, object]:
         """Return the plan as JSON members; ``to`` is exclusive. ``lanes`` as in ``lanes``."""
@@ -110,7 +137,9 @@ class Plan:
             ],
             "notes": list(self.notes),
             "bytes": _known_bytes(self.partitions),
-            "estimated_seconds": round(estimated_s(dealt, rate_limit, slots), 1),
+            "estimated_seconds": round(
+                estimated_s(dealt, rate_limit, slots, self.lanes_per_broker), 1
+            ),
         }
 
 
@@ -127,12 +156,21 @@ def _known_bytes(partitions: Sequence[PartitionPlan]) -> int | None:
 def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[PartitionPlan]]:
     """Deal partitions to at most ``lanes`` lanes: the largest first, each to the lane with the least so far."""
     in_order = sorted(partitions, key=lambda it: it.source)
-    return deal(in_order, max(1, lanes), lambda it: max(LEAST_BYTES, it.bytes))
+    return deal(
+        in_order, max(1, lanes), lambda it: max(LEAST_BYTES, it.bytes), lambda it: it.brokers
+    )
 
 
-def estimated_s(dealt: Sequence[Sequence[PartitionPlan]], rate_limit: int, slots: int) -> float:
-    """Return how long the longest lane takes, or all together on so many slots or under a rate limit."""
+def estimated_s(
+    dealt: Sequence[Sequence[PartitionPlan]], rate_limit: int, slots: int, per_broker: int = 0
+) -> float:
+    """Return how long the longest lane takes, or all together on so many slots, at so many lanes a broker or under a rate limit."""
     total = sum(it.bytes for lane in dealt for it in lane)
     longest = max((sum(it.bytes for it in lane) for lane in dealt), default=0)
     unlimited_s = max(longest, total / slots) / BYTES_PER_S
+    if per_broker:
+        led = Counter[str]()
+        for partition in chain.from_iterable(dealt):
+            led.update(dict.fromkeys(partition.brokers, partition.bytes))
+        unlimited_s = max(unlimited_s, max(led.values(), default=0) / per_broker / BYTES_PER_S)
     return max(unlimited_s, total / rate_limit) if rate_limit > 0 else unlimited_s

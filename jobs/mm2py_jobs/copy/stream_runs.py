@@ -44,7 +44,6 @@ def run_stream(order: StreamOrder, printer: Printer, mask: SecretMask) -> int:
         BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else copies it.
         Mm2pyError: Spark or a cluster cannot be used.
     """
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     return asyncio.run(_Stream(order, printer, mask, SYSTEM_CLOCK).run())
 
 

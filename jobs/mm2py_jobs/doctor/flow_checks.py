@@ -5,6 +5,7 @@ from typing import Final
 
 from mm2py.errors import ServerError, UnsupportedVersionError
 from mm2py.flows.flow_offsets import FlowOffsets
+from mm2py.mirror.failovers import HANGS_MS
 from mm2py.mirror.filters import (
     config_property_filter_from_config,
     group_filter_from_config,
@@ -21,8 +22,6 @@ from mm2py_jobs.copy_limits import Limit, is_shorter, limits_of, number_of
 from mm2py_jobs.doctor.cluster_checks import creatable
 from mm2py_jobs.doctor.examined import SHOWN, Examined, Level, Row, some
 
-HANGS_AFTER_MS: Final = 15 * 60_000
-"""``transaction.max.timeout.ms``: no coordinator leaves a transaction open for longer."""
 MOST_PARTITIONS: Final = 2_000
 """Whose producers are asked for."""
 _FULL: Final = 0.9
@@ -336,7 +335,7 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
         (partition, it.transaction_start)
         for partition, found in producers.items()
         for it in found
-        if it.transaction_start >= 0 and 0 <= it.last_timestamp < now - HANGS_AFTER_MS
+        if it.transaction_start >= 0 and 0 <= it.last_timestamp < now - HANGS_MS
     ]
     for partition, start in hanging[:3]:
         yield Row(

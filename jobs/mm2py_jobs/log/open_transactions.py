@@ -1,5 +1,6 @@
 """Since when transactions of a log are open, by its records: each broker tells them, also one before 2.8."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Final
@@ -17,6 +18,7 @@ from mm2py_jobs.log.range_reader import LogEnds
 log = logging.getLogger(__name__)
 
 _FIRST_BYTES: Final = 64 * 1024
+_AT_ONCE: Final = 32
 
 
 async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | None:
@@ -33,22 +35,26 @@ async def hanging(
     source: Cluster, ends: Mapping[TopicPartition, LogEnds | ServerError]
 ) -> dict[TopicPartition, str]:
     """Return why readers of committed records, for whom logs end there, get nothing more of partitions: a transaction there is open for longer than any coordinator allows."""
-    causes: dict[TopicPartition, str] = {}
     stable = {tp: it.end for tp, it in ends.items() if isinstance(it, LogEnds)}
     latest = await Admin(source).list_offsets(dict.fromkeys(stable, LATEST))
-    for tp, start in stable.items():
-        if start >= latest[tp].offset:
-            continue
+    opened = {tp: start for tp, start in stable.items() if start < latest[tp].offset}
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def cause(tp: TopicPartition, start: int) -> str:
         try:
-            since_ms = await first_stamp(source, tp, start)
+            async with at_once:
+                since_ms = await first_stamp(source, tp, start)
         except Mm2pyError as error:
             log.info(
                 "since when a transaction is open is not known partition=%s cause=%s", tp, error
             )
-            continue
-        if since_ms is not None and source.clock.now_ms() - since_ms > HANGS_MS:
-            causes[tp] = (
-                f"{tp}: a transaction is open at offset {start} since {utc_text(since_ms)} and may hang: nothing behind it can be"
-                " read with read_committed, and retention deletes it; kafka-transactions.sh find-hanging and abort end it"
-            )
-    return causes
+            return ""
+        if since_ms is None or source.clock.now_ms() - since_ms <= HANGS_MS:
+            return ""
+        return (
+            f"{tp}: a transaction is open at offset {start} since {utc_text(since_ms)} and may hang: nothing behind it can be"
+            " read with read_committed, and retention deletes it; kafka-transactions.sh find-hanging and abort end it"
+        )
+
+    causes = await asyncio.gather(*(cause(tp, start) for tp, start in opened.items()))
+    return {tp: text for tp, text in zip(opened, causes, strict=True) if text}

@@ -7,6 +7,8 @@ tag, and ``cause`` has the reason. Not for Spark in one process, nor for Spark C
 import threading
 from typing import TYPE_CHECKING, Final, Protocol, Self, cast, final
 
+from mm2py_jobs.spark.jvm_end import unless_ended
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
@@ -55,13 +57,15 @@ class ExecutorWatch:
     def _run(self) -> None:
         without = 0
         while not self._ended.wait(LOOK_S):
-            without = 0 if self._executors() else without + 1
+            with unless_ended():
+                without = 0 if self._executors() else without + 1
             if without * LOOK_S >= self._no_executor_s:
                 self.cause = (
                     f"Spark on {self._context.master} has had no executor for {self._no_executor_s:.0f} s: its master or"
                     " workers have stopped, or have no room (--wait-executors waits longer)"
                 )
-                self._context.cancelJobsWithTag(self._tag)
+                with unless_ended():
+                    self._context.cancelJobsWithTag(self._tag)
                 return
 
     def _executors(self) -> int:

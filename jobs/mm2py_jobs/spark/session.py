@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,14 +31,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, RetriableError
 from mm2py.mirror.backfills import LANE_LOST
-from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py.observability.logging import SecretMask, configure_logging, some_of
+from mm2py.types import TopicPartition
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
+from mm2py_jobs.spark.jvm_end import JVM_ENDED, has_ended, say_it_once, unless_ended
+from mm2py_jobs.spark.lane_gate import LaneGate
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from pyarrow import RecordBatch
-    from pyspark.accumulators import AccumulatorParam
+    from pyspark.accumulators import Accumulator, AccumulatorParam
     from pyspark.sql import SparkSession
 
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
@@ -83,6 +87,13 @@ _DEFAULT_PORTS: Final = {"spark": 7077, "sc": 15002}
 _REMEDY: Final = "pip install 'mm2py[spark]'"
 
 
+_DESCRIPTION: Final = "spark.job.description"
+_GROUP: Final = "spark.jobGroup.id"
+
+_NAMED: Final = 3
+"""Topics, or partitions of one lane, that the description of a job names."""
+
+
 class LanesCost(NamedTuple):
     """What the functions of a job's lanes took, without Spark's own part; an argument of the log line that ends the job."""
 
@@ -125,7 +136,8 @@ class _Answer(NamedTuple):
 class OpenSession:
     """A session, and whether it was opened here; only then ``close`` stops it.
 
-    ``wait_executors_s``: for how long a job of it may have no executor; ``lanes``: how many the user wants, 0: as many as the work is worth.
+    ``wait_executors_s``: for how long a job of it may have no executor; ``lanes``: how many the user wants, 0: as many as the work is worth;
+    ``lanes_per_broker``: how many of them at a time at one broker, 0: any.
     """
 
     def __init__(
@@ -135,21 +147,23 @@ class OpenSession:
         owned: bool,
         wait_executors_s: float = WAIT_EXECUTORS_S,
         lanes: int = 0,
+        lanes_per_broker: int = 0,
     ) -> None:
         self.spark = spark
         self.owned = owned
         self.wait_executors_s = wait_executors_s
         self.lanes = lanes
+        self.lanes_per_broker = lanes_per_broker
 
     @property
     def slots(self) -> int:
         """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does not disclose it."""
-        return 2 if _is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
+        return 2 if is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
 
     @property
     def driver_address(self) -> tuple[str, str] | None:
         """Where this process may listen, and the name by which executors know it; None for Spark Connect, whose driver is elsewhere."""
-        if _is_connect(self.spark):
+        if is_connect(self.spark):
             return None
         conf = self.spark.sparkContext.getConf()
         host = conf.get("spark.driver.host", "")
@@ -158,7 +172,9 @@ class OpenSession:
     def close(self) -> None:
         """Stop the session if it was opened here."""
         if self.owned:
-            self.spark.stop()
+            with unless_ended(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of one that is gone
+                self.spark.stop()
 
     def __enter__(self) -> "OpenSession":
         return self
@@ -169,17 +185,19 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Where lanes of a command run, and how many: ``--master``, ``--wait-executors`` and ``--lanes``."""
+    """Where lanes of a command run, and how many: ``--master``, ``--wait-executors``, ``--lanes`` and ``--max-lanes-per-broker``."""
 
     master: str = ""
     wait_executors_s: float = WAIT_EXECUTORS_S
     lanes: int = 0
+    lanes_per_broker: int = 0
 
     def open(self, name: str = "mm2py") -> OpenSession:
         """Open a session there; see ``open_session``."""
-        return open_session(
-            self.master, name=name, wait_executors_s=self.wait_executors_s, lanes=self.lanes
-        )
+        opened = open_session(self.master, name=name)
+        opened.wait_executors_s = self.wait_executors_s
+        opened.lanes, opened.lanes_per_broker = self.lanes, self.lanes_per_broker
+        return opened
 
 
 def open_session(
@@ -187,8 +205,6 @@ def open_session(
     *,
     name: str = "mm2py",
     settings: Mapping[str, str] | None = None,
-    wait_executors_s: float = WAIT_EXECUTORS_S,
-    lanes: int = 0,
 ) -> OpenSession:
     """Open a session on ``master``; without one use the session that exists, else all cores of this machine.
 
@@ -199,12 +215,13 @@ def open_session(
         ConnectionFailedError: the master does not accept connections.
     """
     require_spark()
+    say_it_once()
     from pyspark.sql import SparkSession
 
     existing = _existing_session()
     if existing is not None:
         _check_same_master(existing, master)
-        return OpenSession(existing, owned=False, wait_executors_s=wait_executors_s, lanes=lanes)
+        return OpenSession(existing, owned=False)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
     master_url = _with_attempts(master or ("" if submitted else "local[*]"))
@@ -227,9 +244,9 @@ def open_session(
         raise FatalError(
             f"Spark cannot be started on {master_url or 'the submitted master'}: {_first_line(error)}"
         ) from error
-    if not _is_connect(spark):
+    if not is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
-    return OpenSession(spark, owned=not submitted, wait_executors_s=wait_executors_s, lanes=lanes)
+    return OpenSession(spark, owned=not submitted)
 
 
 def run_lanes(
@@ -240,13 +257,17 @@ def run_lanes(
     tag: str,
     description: str,
     follow: Callable[[Callable[[], Collection[int]]], None] = lambda _: None,
+    gate: LaneGate | None = None,
+    partitions: Sequence[Collection[TopicPartition]] = (),
 ) -> list[dict[str, object]]:
     """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
 
     ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does not tell, and it is not called.
+    With ``gate`` each lane is a job of its own, which begins when that lets it. ``partitions`` of each lane are named in Spark's UI.
 
     Blocks until all are done, also where a lane fails in its last attempt: Spark would end the others with it. A lane whose worker dies
-    is run again, so ``function`` must be able to continue its own work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
+    is run again, so ``function`` must be able to continue its own work. ``tag`` names the jobs for ``cancel_lanes``, from another thread;
+    ``description`` is shown in Spark's UI.
 
     Raises:
         FatalError: lanes raised in each of their attempts, the job was cancelled, Spark itself failed, or its cluster is gone.
@@ -255,28 +276,32 @@ def run_lanes(
         return []
     texts = [json.dumps(lane) for lane in lanes]
     spark = opened.spark
-    attempts, build = most_attempts(spark), BUILD
-    ended = None if _is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
+    ended = None if is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
+    attempts = most_attempts(spark)
 
-    def answer(number: int) -> str:
-        begun_s, cpu_s = time.monotonic(), time.process_time()
-        found, cause = tried(function, json.loads(texts[number]), attempts, build)
-        if ended is not None:
-            ended.add(frozenset((number,)))
-        return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found, cause])
-
-    with _named_job(spark, tag, description), _watched(opened, tag) as watch:
-        try:
-            answers = (
-                _connect_answers(spark, answer, len(lanes))
-                if _is_connect(spark)
-                # Not a frame: its first job costs 7 s of CPU for plans and for pandas in each worker.
-                else spark.sparkContext.parallelize(range(len(lanes)), len(lanes))
-                .map(answer)
-                .collect()
+    def job(first: int, end: int, about: str) -> Sequence[str]:
+        work = _work(function, dict(enumerate(texts[first:end], first)), attempts, ended)
+        with _named_job(spark, tag, f"{description}: {about}" if about else description):
+            if is_connect(spark):
+                return _connect_answers(spark, work, first, end)
+            # Not a frame: its first job costs 7 s of CPU for plans and for pandas in each worker.
+            return (
+                spark.sparkContext.parallelize(range(first, end), end - first).map(work).collect()
             )
+
+    def lane(number: int) -> str:
+        named = some_of([str(it) for it in partitions[number]], _NAMED) if partitions else ""
+        return job(number, number + 1, f"lane {number + 1} of {len(texts)} {named}".rstrip())[0]
+
+    with _watched(opened, tag) as watch:
+        try:
+            if gate is None:
+                topics = sorted({it.topic for lane in partitions for it in lane})
+                answers = job(0, len(texts), some_of(topics, _NAMED))
+            else:
+                answers = gate.run(len(texts), lane, lambda: cancel_lanes(spark, tag))
         except Exception as error:
             cause = (watch.cause if watch is not None else "") or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
@@ -290,15 +315,35 @@ def run_lanes(
     return [it.found for it in done]
 
 
+def _work(
+    function: LaneFunction,
+    texts: Mapping[int, str],
+    attempts: int,
+    ended: "Accumulator[frozenset[int]] | None",
+) -> Callable[[int], str]:
+    """Return what tasks call with the numbers of their lanes; it travels with the lanes of its job alone."""
+    build = BUILD
+
+    def answer(number: int) -> str:
+        begun_s, cpu_s = time.monotonic(), time.process_time()
+        found, cause = tried(function, json.loads(texts[number]), attempts, build)
+        if ended is not None:
+            ended.add(frozenset((number,)))
+        return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found, cause])
+
+    return answer
+
+
 def tried(
     function: LaneFunction, lane: Mapping[str, object], attempts: int, build: str
 ) -> tuple[Mapping[str, object], str]:
     """Call a lane's function in its task; return its answer, or why there is none in the last one of so many attempts.
 
-    Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not have failed
-    before, and what may be tried again is, here. The last attempt runs in a process of its own: where that one dies, too, halves of its partitions
-    are tried one after the other, and ``function`` is called for each that it dies of with the cause as ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from the start. ``build``: the driver's; where this process has
-    another one, nothing is called.
+    Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not
+    have failed before, and what may be tried again is, here. The last attempt runs in a process of its own. Where that one dies,
+    too, halves of its partitions are tried one after the other; for each that it dies of ``function`` is called with the cause
+    as ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from the start.
+    ``build``: the driver's; where this process has another one, nothing is called.
     """
 
     def checked(lane: Mapping[str, object]) -> Mapping[str, object]:
@@ -420,7 +465,7 @@ def require_spark() -> None:
 
 def cancel_lanes(spark: "SparkSession", tag: str) -> None:
     """Cancel the job of that tag: its workers are killed two seconds later, without a chance to clean up."""
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.interruptTag(tag)
     else:
         spark.sparkContext.cancelJobsWithTag(tag)
@@ -428,7 +473,7 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
 
 def most_attempts(spark: "SparkSession") -> int:
     """Return how often Spark tries a task."""
-    if not _is_connect(spark):
+    if not is_connect(spark):
         match = _LOCAL.fullmatch(spark.sparkContext.master or "")
         if match is not None:
             return int(match[2] or 1)
@@ -444,7 +489,7 @@ def _attempt() -> int:
 
 
 def _connect_answers(
-    spark: "SparkSession", answer: Callable[[int], str], lanes: int
+    spark: "SparkSession", answer: Callable[[int], str], first: int, end: int
 ) -> Sequence[str]:
     """Run one task per lane through Spark Connect, which has frames alone."""
 
@@ -456,15 +501,15 @@ def _connect_answers(
                 assert isinstance(number, int)
                 yield RecordBatch.from_pydict({"lane": [number], "answer": [answer(number)]})
 
-    frame = spark.range(0, lanes, 1, lanes).mapInArrow(work, "lane long, answer string")
+    frame = spark.range(first, end, 1, end - first).mapInArrow(work, "lane long, answer string")
     rows = {int(row["lane"]): str(row["answer"]) for row in frame.collect()}
-    return [rows[number] for number in range(lanes)]
+    return [rows[number] for number in range(first, end)]
 
 
 @contextmanager
 def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[None]:
     """Tag and describe the jobs of this thread."""
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.addTag(tag)
         try:
             yield
@@ -472,13 +517,18 @@ def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[N
             spark.removeTag(tag)
         return
     context = spark.sparkContext
+    former, group = (context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP))
     context.addJobTag(tag)
-    context.setJobDescription(description)
+    context.setLocalProperty(_DESCRIPTION, description)
+    context.setLocalProperty(_GROUP, group or tag)  # that of a notebook cancels what it began
     try:
         yield
     finally:
-        context.removeJobTag(tag)
-        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type] # removes it
+        with unless_ended():
+            context.removeJobTag(tag)
+            # What was there before; None removes it.
+            context.setLocalProperty(_DESCRIPTION, former)  # type: ignore[arg-type]
+            context.setLocalProperty(_GROUP, group)  # type: ignore[arg-type]
 
 
 def _watched(
@@ -486,12 +536,13 @@ def _watched(
 ) -> AbstractContextManager[ExecutorWatch] | AbstractContextManager[None]:
     """Watch the executors of a job, where there are any."""
     spark = opened.spark
-    if _is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
+    if is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
         return nullcontext()
     return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
 
 
-def _is_connect(spark: "SparkSession") -> bool:
+def is_connect(spark: "SparkSession") -> bool:
+    """Whether a session is one of Spark Connect, whose driver is elsewhere."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -512,7 +563,7 @@ def _existing_session() -> "SparkSession | None":
 def _check_same_master(spark: "SparkSession", master: str) -> None:
     if not master:
         return
-    running = "Spark Connect" if _is_connect(spark) else spark.sparkContext.master
+    running = "Spark Connect" if is_connect(spark) else spark.sparkContext.master
     if running not in (master, _with_attempts(master)):
         raise ConfigError(
             f"--master {master}: this process has a session on {running}",
@@ -603,14 +654,18 @@ def _check_reachable(master: str) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """Return what a lane raised: the last line of its Python traceback, or else the first line of Spark's message."""
+    """Return what a lane raised: the last line of its Python traceback, else what Spark raised, else the first line of its message."""
+    if has_ended(error):
+        return JVM_ENDED
     text = str(error)
     if "No module named 'mm2py" in text:
         return "mm2py is not installed where Spark runs tasks; ship it with --archives, or install it there"
     inner = re.findall(
         r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): .+$", text, re.MULTILINE
     )
-    return str(inner[-1]) if inner else _first_line(error)
+    # What py4j puts before it only names the call.
+    of_java = re.search(r"^: [\w.$]+: (.+)$", text, re.MULTILINE)
+    return str(inner[-1]) if inner else of_java[1] if of_java else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

@@ -21,7 +21,8 @@ from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import FlowName, TopicPartition
-from mm2py_jobs.copy.dealing import Told, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.dealing import Told, Work, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.leaders import Place
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
@@ -117,8 +118,12 @@ def _compare_all(
     answers = answers_of(
         opened,
         run_lane,
-        [part for partition in partitions for part in partition.parts(size)],
-        lambda it: it.offsets,
+        Work(
+            [part for partition in partitions for part in partition.parts(size)],
+            lambda it: it.offsets,
+            lambda it: (Place("source", it.source), Place("target", it.target)),
+            {"source": flow.source, "target": flow.target},
+        ),
         lambda lane: _lane(flow, tier, lane),
         name=f"verify {flow.flow}",
         rate_limit=rate_limit,

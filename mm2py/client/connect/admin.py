@@ -33,12 +33,14 @@ from mm2py.protocol.error_codes import (
     NETWORK_EXCEPTION,
     RETRIABLE,
     SECURITY_DISABLED,
+    THROTTLING_QUOTA_EXCEEDED,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.protocol.topics import (
+    CreatedTopic,
     EpochEnd,
     EpochQuery,
     MetadataResult,
@@ -53,6 +55,7 @@ from mm2py.types import EARLIEST, LATEST, MAX_TIMESTAMP, TopicPartition
 log = logging.getLogger(__name__)
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 NO_LOG: Final = -1
 """Log start of a partition that does not exist."""
@@ -63,6 +66,8 @@ _FORMAT: Final = {"message.format.version": "0.11.0"}
 _LIST_OFFSETS_RETRIES = 2
 _NAMES_PER_REQUEST = 500
 """Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
+_ACLS_PER_REQUEST = 1_000
+"""Of 10,001 new ones a KRaft controller takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +188,12 @@ class Admin:
         topics: Sequence[NewTopic],
         *,
         validate_only: bool = False,
+        at_once: bool = False,
     ) -> dict[str, ServerError | None]:
-        """Create topics, or only ask whether they could be; returns None or the error per name (36: it exists already)."""
+        """Create topics, or only ask whether they could be; returns None or the error per name (36: it exists already).
+
+        ``at_once``: what a quota of controller mutations puts off (KIP-599) is such an error, not waited for.
+        """
         if not topics:
             return {}
         if await self._formats_are_old():
@@ -195,7 +204,7 @@ class Admin:
             return {**refused}
         created = await self.cluster.call_controller(
             messages.create_topics(topics, validate_only=validate_only),
-            code_of=lambda answers: _retriable_code(a.error_code for a in answers),
+            code_of=partial(_creation_code, at_once=at_once),
         )
         return {**refused} | {
             topic.name: self.cluster.denied(topic.error_code, "Create", topic.name)
@@ -234,15 +243,20 @@ class Admin:
             return False  # the creation fails on its own, or the Sender refuses the topic and names its format
         return any(it.startswith(("0.8", "0.9", "0.10")) for it in formats)
 
-    async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
-        """Increase topics to a total number of partitions; returns None or the error per name."""
+    async def create_partitions(
+        self, totals: Mapping[str, int], *, at_once: bool = False
+    ) -> dict[str, ServerError | None]:
+        """Increase topics to a total number of partitions; returns None or the error per name. ``at_once`` as ``create_topics``."""
         if not totals:
             return {}
-        return _by_name(
-            await self.cluster.call_controller(
-                messages.create_partitions(totals), code_of=_first_retriable
-            )
+        grown = await self.cluster.call_controller(
+            messages.create_partitions(totals), code_of=partial(_creation_code, at_once=at_once)
         )
+        return {
+            a.name: self.cluster.denied(a.error_code, "Alter", a.name)
+            or _error(a.error_code, a.error_message, a.name)
+            for a in grown
+        }
 
     # ---- configs ----
 
@@ -348,9 +362,8 @@ class Admin:
     async def create_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
         """Create ACLs; returns None or the error for each, in order."""
         refused = _unsendable({it: partial(admin_messages.create_acls, [it]) for it in acls})
-        sent = [acl for acl in acls if acl not in refused]
         created: dict[Acl, ServerError | None] = {**refused}
-        if sent:
+        for sent in _chunks([acl for acl in acls if acl not in refused], _ACLS_PER_REQUEST):
             answers = await self.cluster.call_controller(admin_messages.create_acls(sent))
             errors = (_error(a.error_code, a.error_message, a.name) for a in answers)
             created |= dict(zip(sent, errors, strict=True))
@@ -669,10 +682,15 @@ def _retriable_code(codes: Iterable[int]) -> int:
     return all_codes[0] if all_codes and all(code in RETRIABLE for code in all_codes) else 0
 
 
+def _creation_code(answers: Iterable[CreatedTopic | NamedError], *, at_once: bool) -> int:
+    code = _retriable_code(a.error_code for a in answers)
+    return 0 if at_once and code == THROTTLING_QUOTA_EXCEEDED else code
+
+
 def _first_retriable(answers: Iterable[NamedError]) -> int:
     return _retriable_code(a.error_code for a in answers)
 
 
-def _chunks(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    for start in range(0, len(names), _NAMES_PER_REQUEST):
-        yield names[start : start + _NAMES_PER_REQUEST]
+def _chunks(items: Sequence[T], most: int = _NAMES_PER_REQUEST) -> Iterable[Sequence[T]]:
+    for start in range(0, len(items), most):
+        yield items[start : start + most]

@@ -385,9 +385,13 @@ class BrokerConnection:
         else:
             self._wire.close()
 
-    def reset(self, reason: str) -> None:
-        """Abort so that the kernel drops what it has not delivered: a restored network must not deliver it later."""
+    def reset(self, reason: str, *, on_purpose: bool = False) -> None:
+        """Abort so that the kernel drops what it has not delivered: a restored network must not deliver it later.
+
+        ``on_purpose``: as ``discard``, nothing is wrong with the broker.
+        """
         if not self.closed:
+            self._discarded = on_purpose
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self.abort(reason)
 
@@ -495,11 +499,13 @@ class BrokerConnection:
             # The broker accepts nothing else until the exchange is over.
             self._held = []
             await self._log_in()
-        except Mm2pyError as error:
+        except Exception as error:  # what it holds would wait for its deadlines
+            if not isinstance(error, Mm2pyError):
+                log.exception("login cannot be renewed broker=%s", self.address)
             self.abort(f"login not renewed: {error}")
             return
         held, self._held = self._held, None
-        self._opened_id = self._correlation_id
+        self._opened_id = self._correlation_id - len(held)  # those are of the new session
         assert self._wire is not None
         for parts in held:
             self._wire.write(parts)

@@ -4,11 +4,12 @@ Flow: ``ConnectionSettings`` -> ``Credentials`` -> ``BrokerConnection`` (at its 
 a session ends, KIP-368). One object serves all connections of a cluster, data, group and admin alike.
 """
 
-import asyncio
 import ssl
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, final
 
+from mm2py.client.connect.renewal import in_own_thread
 from mm2py.client.connect.tls import TlsContexts
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
@@ -62,6 +63,11 @@ class Credentials:
         """Until when our own certificate is valid, None while none was shown to a broker."""
         return None if self._contexts is None else self._contexts.own_expires_s
 
+    def close(self) -> None:
+        """Renew nothing any more that no login asks for; safe twice."""
+        if self._tokens is not None:
+            self._tokens.close()
+
     async def prepare(self, host: str) -> None:
         """Get the token or ticket for a login at ``host`` before a connection has to wait for it.
 
@@ -96,7 +102,7 @@ class Credentials:
                 if answer.error_code:
                     raise _refused_login(sasl, address, answer.error_code, answer.error_message)
                 # The broker chooses how often SCRAM hashes; Kerberos is a library that may block.
-                await asyncio.to_thread(exchange.take, answer.auth_bytes)
+                await in_own_thread(partial(exchange.take, answer.auth_bytes))
                 lifetime_ms = answer.session_lifetime_ms
         except AuthenticationError:
             for login in (self._kerberos, self._tokens):

@@ -2,19 +2,22 @@
 
 Flow: JAAS login -> ``KerberosLogin.prepare`` (ticket of the principal, ticket for the broker's service) -> ``exchange`` per
 connection. MIT's library does Kerberos; this module decides when to log in, and explains errors. Its calls ask the KDC
-and block, so they run in threads. Java's ``KerberosLogin`` renews in a thread of its own; here the next login renews the ticket.
+and block, so they run in threads. Java's ``KerberosLogin`` renews in a thread of its own; here the next login renews the ticket,
+and waits for that only where the old one has ended (``renewal``).
 """
 
-import asyncio
+import ctypes
 import itertools
 import logging
 import os
 import random
 import subprocess
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+from mm2py.client.connect.renewal import RETRY_S, Renewal, in_own_thread
 from mm2py.clock import Clock
 from mm2py.config.jaas import KRB5_CONF, system_property
 from mm2py.config.security import KerberosSettings
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 10.0
-"""Pause between renewals that fail while the ticket is still valid."""
 _KINIT_TIMEOUT_S: Final = 60
 _NO_SECURITY_LAYER: Final = 1
 _NUMBERS: Final = itertools.count()
@@ -105,11 +106,12 @@ class KerberosLogin:
 
     def __init__(self, settings: KerberosSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
-        self._lock = asyncio.Lock()
+        self._renewal = Renewal(partial(in_own_thread, self._renew))
         self._credentials: gssapi.Credentials | None = None
         self._logged_in_s = 0.0
         self._renew_s = 0.0
         self._end_s = 0.0
+        self._caches: list[str] = []
 
     async def prepare(self, host: str) -> None:
         """Get the tickets that a login at ``host`` needs, so that no connection waits for the KDC.
@@ -119,14 +121,16 @@ class KerberosLogin:
             ConnectionFailedError: no KDC answers.
             ConfigError: the package gssapi or the keytab is missing.
         """
-        async with self._lock:
-            if self._credentials is None or self._clock.monotonic() >= self._renew_s:
-                await asyncio.to_thread(self._renew)
+        now_s = self._clock.monotonic()
+        if self._credentials is None or now_s >= self._end_s:
+            await self._renewal.finished()
+        elif now_s >= self._renew_s:
+            await self._renewal.tried()
         await self.exchange(host)
 
     async def exchange(self, host: str) -> KerberosExchange:
         """Begin a login at ``host``; raises what ``prepare`` raises."""
-        return await asyncio.to_thread(self._begin, host)
+        return await in_own_thread(partial(self._begin, host))
 
     def refused(self) -> None:
         """Get a new ticket before the next exchange: after a key change of the service the current one is useless."""
@@ -142,7 +146,7 @@ class KerberosLogin:
             now_s = self._clock.monotonic()
             if now_s >= self._end_s:
                 raise
-            self._renew_s = now_s + _RETRY_S
+            self._renew_s = now_s + RETRY_S
             log.warning(
                 "Kerberos ticket not renewed, the old one is valid for_s=%d cause=%s",
                 self._end_s - now_s, error,
@@ -185,13 +189,22 @@ class KerberosLogin:
                     return cached
         _check_keytab(settings.keytab)
         # A separate in-memory cache per login: MIT's library would renew a shared one by its own rules.
-        store = {
-            "client_keytab": f"FILE:{settings.keytab}",
-            "ccache": f"MEMORY:mm2py-{os.getpid()}-{next(_NUMBERS)}",
-        }
+        cache = f"MEMORY:mm2py-{os.getpid()}-{next(_NUMBERS)}"
+        store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": cache}
         name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
-        credentials = gssapi.Credentials(name=name, usage="initiate", store=store)
-        return credentials, credentials.lifetime or 0
+        life_s = 0
+        try:
+            credentials = gssapi.Credentials(name=name, usage="initiate", store=store)
+            life_s = credentials.lifetime or 0
+        finally:
+            if life_s:
+                self._caches.append(cache)
+            # A login that has begun may still use the last but one.
+            useless = self._caches[:-2] if life_s else [cache]
+            self._caches = self._caches[-2:]
+            for each in useless:
+                destroy_cache(each)
+        return credentials, life_s
 
     def _from_cache(self, store: dict[str, str] | None) -> "tuple[gssapi.Credentials, int]":
         import gssapi
@@ -250,6 +263,20 @@ def _load_library() -> None:
             f"Kerberos needs the package gssapi, which does not load: {error}",
             remedy="pip install 'mm2py[kerberos]' (it is compiled: Debian, Ubuntu: apt install gcc python3-dev libkrb5-dev)",
         ) from None
+
+
+def destroy_cache(name: str) -> None:
+    """Free a ticket cache in memory: the library keeps it with its tickets, 4 kB, though nothing refers to it any more."""
+    try:
+        library = ctypes.CDLL("libkrb5.so.3")
+    except OSError:
+        return  # of another system, which frees it or not
+    context, cache = ctypes.c_void_p(), ctypes.c_void_p()
+    if library.krb5_init_context(ctypes.byref(context)):
+        return
+    if not library.krb5_cc_resolve(context, name.encode(), ctypes.byref(cache)):
+        library.krb5_cc_destroy(context, cache)
+    library.krb5_free_context(context)
 
 
 def _check_keytab(path: str) -> None:

@@ -1,8 +1,9 @@
 """Tokens for OAUTHBEARER: the client credentials grant over http(s), or an unsigned JWT.
 
 Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread -> token.
-Tokens are fetched when a login needs one, and renewed when most of the lifetime is over, or brokers refuse them. Instants
-are monotonic: a wall clock that is set back would keep a token that has expired.
+The first token is fetched when a login needs one; it is renewed when most of its lifetime is over, or brokers refuse it. As in
+Java that waits for no login, and the last one serves until its end, whatever the endpoint answers meanwhile (``renewal``). Instants are monotonic: a wall
+clock that is set back would keep a token that has expired.
 """
 
 import asyncio
@@ -19,10 +20,11 @@ from http.client import HTTPException
 from typing import IO, Final, cast, final
 
 from mm2py.client.backoff import Backoff
+from mm2py.client.connect.renewal import RETRY_S, Renewal, in_own_thread
 from mm2py.client.connect.tls import TlsContexts
 from mm2py.clock import Clock
 from mm2py.config.security import OAuthSettings
-from mm2py.errors import AuthenticationError, ConnectionFailedError
+from mm2py.errors import AuthenticationError, ConnectionFailedError, Mm2pyError
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,11 @@ _CREDENTIALS_REMEDY: Final = "check clientId, clientSecret and scope in sasl.jaa
 _URL_REMEDY: Final = "check sasl.oauthbearer.token.endpoint.url"
 _REFUSALS: Final = (400, 401, 403)
 _SERVER_TROUBLE: Final = 500
+_NOT_NOW: Final = (408, 429)
+"""A timeout, and too many requests: asked again, as in Java's ``HttpJwtRetriever``."""
+_LONGEST_TIMER_S: Final = 86_400.0
+_SLOW_TIMEOUTS: Final = 3
+"""Of the timeout of each read: an endpoint that sends a byte now and then is slow, not alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,11 @@ class TokenSource:
         self._settings = settings
         self._clock = clock
         self._contexts = TlsContexts(settings.tls)
-        self._lock = asyncio.Lock()
+        self._renewal = Renewal(self._renew)
         self._kept: Token | None = None
+        self._retry_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     async def token(self) -> Token:
         """Return a token that is valid now.
@@ -63,19 +73,50 @@ class TokenSource:
             AuthenticationError: the endpoint refuses the client, or answers without a token.
             ConnectionFailedError: it does not answer within ``sasl.login.retry.backoff.max.ms``.
         """
-        async with self._lock:
-            now = self._clock.monotonic()
-            kept = self._kept
-            if kept is not None and now < kept.renew_s:
-                return kept
-            try:
-                self._kept = await self._fetch()
-            except ConnectionFailedError as error:
-                if kept is None or now >= kept.expires_s:
-                    raise
-                log.warning("token not renewed, the last one is still valid cause=%s", error)
-                return kept
-            return self._kept
+        now = self._clock.monotonic()
+        kept = self._kept
+        if kept is None or now >= kept.expires_s:
+            await self._renewal.finished()
+        elif now >= max(kept.renew_s, self._retry_s):
+            await self._renewal.tried()
+        assert self._kept is not None
+        return self._kept
+
+    async def _renew(self) -> None:
+        try:
+            self._kept = await self._fetch()
+        except Mm2pyError as error:
+            now, kept = self._clock.monotonic(), self._kept
+            if kept is None or now >= kept.expires_s:
+                raise
+            self._retry_s = now + RETRY_S
+            self._plan()
+            log.warning(
+                "token not renewed, the last one is still valid for_s=%d cause=%s",
+                kept.expires_s - now, error,
+            )  # fmt: skip
+        else:
+            self._plan()
+
+    def _plan(self) -> None:
+        """Renew at the next time, as Java's thread does: the next login may come while the endpoint is away."""
+        kept, now = self._kept, self._clock.monotonic()
+        if kept is None or self._closed or now >= kept.expires_s:
+            return
+        due_s = max(kept.renew_s, self._retry_s)
+        if now >= due_s:
+            self._renewal.begin()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(due_s - now, _LONGEST_TIMER_S), self._plan)
+
+    def close(self) -> None:
+        """Renew only what logins ask for."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     def refused(self) -> None:
         """Fetch a new token before a later login: the issuer's keys were changed, or the token ended before its time."""
@@ -93,14 +134,28 @@ class TokenSource:
         until = self._clock.monotonic() + settings.retry_backoff_max_ms / 1000
         while True:
             try:
-                # urllib blocks.
-                answer = await asyncio.to_thread(self._ask, self._contexts.current())
-                return self._read(answer)
+                return self._read(await self._answer())
             except ConnectionFailedError:
                 pause_s = backoff.next_s()
                 if self._clock.monotonic() + pause_s > until:
                     raise
                 await self._clock.sleep(pause_s)
+
+    async def _answer(self) -> bytes:
+        timeout_s = _SLOW_TIMEOUTS * self._timeout_s
+        context = self._contexts.current()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await in_own_thread(lambda: self._ask(context))  # urllib blocks
+        except TimeoutError:
+            raise ConnectionFailedError(
+                f"token endpoint {_shown(self._settings.token_endpoint_url)} does not answer within {timeout_s:g} s",
+                remedy=_URL_REMEDY,
+            ) from None
+
+    @property
+    def _timeout_s(self) -> float:
+        return max(self._settings.connect_timeout_ms, self._settings.read_timeout_ms) / 1000
 
     def _ask(self, context: ssl.SSLContext) -> bytes:
         settings = self._settings
@@ -108,9 +163,8 @@ class TokenSource:
         opener = urllib.request.build_opener(
             urllib.request.HTTPSHandler(context=context), _NoRedirect()
         )
-        timeout_s = max(settings.connect_timeout_ms, settings.read_timeout_ms) / 1000
         try:
-            with opener.open(_request(settings), timeout=timeout_s) as response:
+            with opener.open(_request(settings), timeout=self._timeout_s) as response:
                 return cast("bytes", response.read(_LARGEST_BYTES))
         except urllib.error.HTTPError as error:
             with error:
@@ -189,7 +243,7 @@ def _request(settings: OAuthSettings) -> urllib.request.Request:
 def _refusal(
     url: str, error: urllib.error.HTTPError
 ) -> AuthenticationError | ConnectionFailedError:
-    if error.code >= _SERVER_TROUBLE:
+    if error.code >= _SERVER_TROUBLE or error.code in _NOT_NOW:
         return ConnectionFailedError(
             f"token endpoint {_shown(url)} answers HTTP {error.code}", remedy=_URL_REMEDY
         )

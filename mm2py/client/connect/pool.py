@@ -108,6 +108,7 @@ class ConnectionPool:
     async def close(self) -> None:
         """End attempts and close everything; safe twice."""
         self._closed = True
+        self._credentials.close()
         attempts = tuple(self._opening.values())
         for attempt in attempts:
             attempt.cancel()

@@ -34,9 +34,6 @@ _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 
 _SIZE: Final = Struct(">i")
 
-_RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
-"""For fewer missing bytes an additional wake-up costs less than waiting for the rest of the frame."""
-
 _RCVLOWAT_CAP_BYTES: Final = 512 * 1024
 """Waiting for more than this would idle the CPU while the kernel's receive window fills."""
 
@@ -273,11 +270,11 @@ class Wire:
             return
         # With a fixed SO_RCVLOWAT the last bytes of the stream would never wake the loop, so it follows each frame.
         missing = receiver.missing_bytes
-        low_water = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
-        if low_water > 1 and self._tls is not None:
-            low_water -= (
+        if self._tls is not None:
+            missing -= (
                 _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
             )
+        low_water = max(1, min(missing, _RCVLOWAT_CAP_BYTES))
         if low_water != self._rcvlowat and not self._closed:
             self._rcvlowat = low_water
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)

@@ -8,7 +8,6 @@ Per partition the batches are in offset order. Control, empty and aborted batche
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, final
@@ -23,7 +22,7 @@ from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
-from mm2py.clock import Clock
+from mm2py.clock import Arrival, Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
@@ -106,7 +105,7 @@ class Fetcher:
         self._open = OpenTransactions() if isolation_of(settings) == READ_COMMITTED else None
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arrived = asyncio.Event()
+        self._arrived = Arrival()
         self._batches: list[Fetched] = []
         self._parked: dict[TopicPartition, list[RecordBatch]] = {}
         self._buffer_bytes = buffer_bytes
@@ -204,11 +203,8 @@ class Fetcher:
             self._next_check = now + _CHECK_S
             self._look_after(now)
         if not self._batches:
-            self._arrived.clear()
             self._routes.wake()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max_wait_ms / 1000):
-                    await self._arrived.wait()
+            await self._arrived.wait(max_wait_ms / 1000)
         batches, self._batches = self._batches, []
         return batches
 

@@ -53,9 +53,11 @@ FAR_PARTITION_BYTES: Final = 256 * 1024
 """Distant: lagging partitions are read in stripes, so the session's responses stay small and delay the others little."""
 
 GATHER_BYTES: Final = 128 * 1024
-"""After an answer with less the next Fetch waits for ``linger.ms``: a round costs half a millisecond of CPU, whatever it brings.
+"""After an answer with less the next Fetch waits for ``linger.ms``: a round costs half a millisecond of CPU, whatever it brings."""
 
-We wait, not the broker (``fetch.min.bytes``): it would look at all partitions of a Fetch that waits whenever one of them is written."""
+GATHER_PARTITIONS: Final = 32
+"""So many at most wait at the broker (``fetch.min.bytes``), which saves us a wake-up. With more we wait ourselves: a broker looks at
+all partitions of a Fetch that waits whenever one of them is written."""
 
 FEW_BYTES: Final = 4 * 1024
 """After so little it waits half as long again: a reader of the copy still has records sooner than from Java, whose producer
@@ -109,6 +111,7 @@ class FetchNode:
         longest_ms = settings.fetch_max_wait_ms if settings.fetch_min_bytes <= 1 else 0
         self._linger_s = max(0, min(linger_ms - 1, longest_ms)) / 1000
         self._lingers_until = 0.0
+        self._gathers_ms = 0
         self._asked_bytes = self._oversized_bytes = 0
         self._long_poll = LongPoll(clock)
         self._stripes = Stripes(
@@ -266,7 +269,7 @@ class FetchNode:
         self.throttle.lift()
         reason = "a quota of the cluster was changed"
         if self._connection is not None:
-            self._connection.reset(reason)
+            self._connection.reset(reason, on_purpose=True)
         self._stripes.reset(reason)
         self._quotas.forget()
 
@@ -355,13 +358,14 @@ class FetchNode:
 
     def _frame(self, version: int, correlation_id: int, plan: FetchPlan, max_bytes: int) -> bytes:
         settings = self._settings
+        gathers_ms, self._gathers_ms = self._gathers_ms, 0
         return encode_fetch(
             version,
             correlation_id,
             self._cluster.settings.client_id,
             partitions=plan.partitions,
-            max_wait_ms=self._long_poll.wait_ms(settings.fetch_max_wait_ms),
-            min_bytes=settings.fetch_min_bytes,
+            max_wait_ms=gathers_ms or self._long_poll.wait_ms(settings.fetch_max_wait_ms),
+            min_bytes=GATHER_BYTES if gathers_ms else settings.fetch_min_bytes,
             max_bytes=max_bytes,
             isolation_level=self._isolation,
             session_id=plan.session_id,
@@ -378,7 +382,10 @@ class FetchNode:
             and not connection.round_trip.is_distant
         ):
             wait_s = self._linger_s * (1.5 if read_bytes < FEW_BYTES else 1)
-            self._lingers_until = self._clock.monotonic() + wait_s
+            if len(self._cursors) <= GATHER_PARTITIONS:
+                self._gathers_ms = round(wait_s * 1000)
+            else:
+                self._lingers_until = self._clock.monotonic() + wait_s
 
     def _take(self, response: FetchResponse, lease: BufferLease) -> None:
         self.throttle.honour(response.throttle_ms, withheld=not response.partitions)

@@ -219,7 +219,7 @@ class Stripes:
         """Open the connections anew, with what is asked for over them."""
         for channel in self._channels:
             if channel.connection is not None:
-                channel.connection.reset(reason)
+                channel.connection.reset(reason, on_purpose=True)
                 channel.connection = None
 
     def owed_since(self) -> float | None:

@@ -152,7 +152,7 @@ class ProduceNode:
     def reset(self, reason: str) -> None:
         """Drop what the kernel has not delivered; batches in flight are reported as lost."""
         if self._connection is not None and self._connection.in_flight:
-            self._connection.reset(reason)
+            self._connection.reset(reason, on_purpose=True)
 
     def ready(self, lane: SenderLane) -> None:
         """Send what ``lane`` has at the end of this loop iteration."""
@@ -360,7 +360,7 @@ class ProduceNode:
             if await quotas.is_changed(left_s):
                 self._throttle.lift()
                 if self._connection is not None:
-                    self._connection.reset("a quota of the cluster was changed")
+                    self._connection.reset("a quota of the cluster was changed", on_purpose=True)
                 if self._muted is not None:
                     self._muted.cancel()
                     self._unmuted()

@@ -93,6 +93,10 @@ class Overrides(Protocol):
         """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
         ...
 
+    async def refresh(self, timeout_s: float) -> None:
+        """Read the topic to its end of now; ``RetriableError`` when that cannot be done."""
+        ...
+
     def effective(self) -> Mapping[str, Mapping[str, str]]:
         """Return file and overrides by connector: what a leader writes where it differs."""
         ...

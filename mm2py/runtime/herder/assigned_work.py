@@ -514,9 +514,10 @@ class AssignedWork:
                 configs=entry.generation,
             )
             await self._host.start_task(spec)
-        except (
-            Mm2pyError
-        ) as error:  # a placeholder that cannot be resolved, a host that cannot start
+        except Exception as error:
+            # A placeholder that cannot be resolved, a host that cannot start, or a defect: no one else would start it again.
+            if not isinstance(error, Mm2pyError):
+                log.exception("task cannot be started task=%s", task)
             entry.refused = Status(State.FAILED, error)
             self._task_changed(task, entry.refused)
         finally:

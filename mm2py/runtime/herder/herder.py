@@ -377,11 +377,15 @@ class Herder:
                 return outcome
             before = outcome  # it was changed meanwhile: merge again
 
-    async def delete(self, name: str, *, actor: str) -> None:
-        """Remove a connector; its positions stay."""
+    async def delete(
+        self, name: str, *, actor: str, only_if: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Remove a connector; its positions stay. ``only_if`` is asked when its turn has come."""
 
         async def change() -> None:
             self._need_leader()
+            if not only_if():
+                return
             before = self._configured(name)
             with self._queue.stage(
                 f"removing the config for connector {name} from the config topic"

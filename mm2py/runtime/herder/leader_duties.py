@@ -42,6 +42,8 @@ class LeaderDuties:
     def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
         self._parts, self._queue, self._clock = parts, queue, clock
         self._leads = False
+        self._caught_up = False
+        """This leader has read what the former one changed last."""
         self._planned: set[str] = set()
         self._timed: SessionKey | None = None
         self._failed: dict[str, Mm2pyError] = {}
@@ -58,6 +60,7 @@ class LeaderDuties:
             self._timed = None
             return
         if won:
+            self._caught_up = False
             await self._claim()
         elif not self._may_write():
             self._plan(_CLAIM, self._claim_again)
@@ -151,6 +154,9 @@ class LeaderDuties:
         overrides, config = self._parts.overrides, self._parts.config
         if overrides is None:
             return
+        if not self._caught_up:
+            await overrides.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
+            self._caught_up = True
         for name, derived in overrides.effective().items():
             stored, what = config.snapshot().connectors.get(name), f"config of connector {name}"
             if stored is not None and dict(stored) == dict(derived):

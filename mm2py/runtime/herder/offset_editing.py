@@ -23,7 +23,7 @@ from mm2py.protocol.groups import OffsetToCommit
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import JsonScalar, OffsetEditing, OffsetEntry
 from mm2py.runtime.plugins.catalog import plugin_type
-from mm2py.runtime.tasks.task_transactions import OwnOffsets
+from mm2py.runtime.tasks.own_offsets import OwnOffsets
 from mm2py.storage.connect_json import compact_json
 from mm2py.storage.offset_backing_store import (
     Scalar,
@@ -79,14 +79,14 @@ class OffsetEditor:
     ) -> None:
         self._store, self._find, self._own = store, find, own
 
-    async def read(self, connector: str, _config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
+    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
         """Return the stored positions of a connector, sorted by their keys.
 
         Raises:
             HerderError: the store cannot be read now.
         """
         entries: dict[object, OffsetEntry] = {}
-        for key, value in sorted((await self._stored(connector)).items()):
+        for key, value in sorted((await self._stored(connector, config)).items()):
             try:
                 partition, offset = parse_offset_key(key)[1], parse_offset_map(value)
             except ProtocolError as error:
@@ -123,7 +123,7 @@ class OffsetEditor:
             BadRequestError: the connector refuses.
             HerderError: the store cannot be read or written now.
         """
-        stored = await self._stored(connector)
+        stored = await self._stored(connector, config)
         entries = [OffsetEntry(parse_offset_key(key)[1], None) for key in stored]
         surely = _confirmed(self._find, config, entries)
         await self._set(connector, config, dict.fromkeys(stored))
@@ -135,19 +135,15 @@ class OffsetEditor:
     ) -> None:
         """Write to the worker's topic first: what is removed there cannot come back from it."""
         await _now(connector, self._store.set(values))
-        topic = config.get("offsets.storage.topic", "").strip()
-        if topic and self._own is not None:
-            own = self._own(topic)
-            try:
+        async with self._opened(config) as own:
+            if own is not None:
                 await _now(connector, own.set(values))
-            finally:
-                await own.close()
 
     async def _write(
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> None:
         stored: dict[object, list[bytes]] = {}
-        for key in await self._stored(connector):
+        for key in await self._stored(connector, config):
             stored.setdefault(scalars_identity(parse_offset_key(key)[1]), []).append(key)
         values: dict[bytes, bytes | None] = {}
         for entry in entries:
@@ -158,8 +154,23 @@ class OffsetEditor:
         await self._set(connector, config, values)
         log.info("positions altered connector=%s count=%d", connector, len(entries))
 
-    async def _stored(self, connector: str) -> Mapping[bytes, bytes]:
-        return await _now(connector, self._store.entries(connector), "read")
+    async def _stored(self, connector: str, config: Mapping[str, str]) -> Mapping[bytes, bytes]:
+        stored = await _now(connector, self._store.entries(connector), "read")
+        async with self._opened(config) as own:
+            if own is None:
+                return stored
+            return {**stored, **await _now(connector, own.entries(connector), "read")}
+
+    @asynccontextmanager
+    async def _opened(self, config: Mapping[str, str]) -> AsyncGenerator[OwnOffsets | None]:
+        """Open the connector's own topic, None where it has none."""
+        topic = config.get("offsets.storage.topic", "").strip()
+        own = self._own(topic) if topic and self._own is not None else None
+        try:
+            yield own
+        finally:
+            if own is not None:
+                await own.close()
 
 
 async def _now(connector: str, action: Awaitable[T], verb: str = "modify") -> T:

@@ -85,6 +85,7 @@ class ChildTaskHost:
         self._tasks: dict[TaskId, _Hosted] = {}
         # A lock lives while a call holds it or waits for it: one per task, so that its calls run in order.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
+        self._openings: WeakValueDictionary[HostLink, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
         self._held: frozenset[TopicPartition] = frozenset()
         self._kept_out: frozenset[TopicPartition] = frozenset()
@@ -96,7 +97,8 @@ class ChildTaskHost:
             hosted = self._tasks[spec.id] = _Hosted(light=self._light(spec))
             try:
                 link = hosted.link = await self._pool.pick(own=self._own(spec), light=hosted.light)
-                channel = await self._channel(link)
+                async with self._openings.setdefault(link, asyncio.Lock()):
+                    channel = await self._channel(link)
                 await channel.ask(InProcessTaskHost.start_task, spec)
             except Mm2pyError as error:
                 self._failed(spec.id, hosted, error)
@@ -138,14 +140,19 @@ class ChildTaskHost:
             channel.post(InProcessTaskHost.hold, partitions)
 
     async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let no task copy these; a host that ends meanwhile copies nothing."""
+        """Let no task copy these; a host that ends meanwhile copies nothing.
+
+        Raises:
+            Mm2pyError: a host that lives could not: its tasks may still copy them.
+        """
         self._kept_out = partitions
-        asked = [
-            channel.ask(InProcessTaskHost.keep_out, partitions)
-            for channel in self._channels.values()
-        ]
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, Mm2pyError):
+        links = tuple(self._channels)
+        asked = [self._channels[it].ask(InProcessTaskHost.keep_out, partitions) for it in links]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for link, answer in zip(links, answers, strict=True):
+            if isinstance(answer, BaseException) and (
+                link.alive or not isinstance(answer, Mm2pyError)
+            ):
                 raise answer
 
     async def close(self) -> None:
@@ -174,6 +181,9 @@ class ChildTaskHost:
                 await link.gone()
             except Mm2pyError as error:
                 log.warning("task was not stopped in order task=%s cause=%s", task, error)
+                if link.alive:
+                    link.kill(f"it failed to stop {task}: {error}")
+                    await link.gone()
         if link is not None:
             if link.own and link in self._channels:
                 # It ends with its task, and closes the flow by itself.

@@ -42,6 +42,7 @@ from pydantic_core import PydanticSerializationError
 from mm2py import errors
 from mm2py.errors import FatalError, Mm2pyError, PartitionError, ProtocolError, ServerError
 from mm2py.observability.logging import log_scope
+from mm2py.runtime.tasks.lifecycle import one_line, shortened
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ _ADDRESS: Final = struct.Struct(">IIB")
 VERSION: Final = 2
 LONGEST_BYTES: Final = 64 << 20
 """The largest is a task's config with its partitions: a few MB at most."""
+LONGEST_LINE: Final = 100_000
+"""Characters of a log line."""
 CLOGGED_ABOVE_BYTES: Final = 4 << 20
 """With more than this not taken by the other side, which must be frozen then."""
 
@@ -90,7 +93,8 @@ class Failure:
             causes.append((type(cause).__name__, one_line(cause)))
             cause = cause.__cause__
         if isinstance(error, Mm2pyError):
-            return cls(type(error).__name__, error.message, error.remedy, tuple(causes))
+            message, remedy = shortened(error.message), shortened(error.remedy)
+            return cls(type(error).__name__, message, remedy, tuple(causes))
         return cls(type(error).__name__, one_line(error), "", tuple(causes))
 
     def error(self) -> Exception:
@@ -109,11 +113,6 @@ class Failure:
         fatal = FatalError(f"{self.kind}: {self.message}")
         fatal.__cause__ = error.__cause__
         return fatal
-
-
-def one_line(error: BaseException) -> str:
-    """Return the text of an exception without line breaks."""
-    return " ".join(str(error).split())
 
 
 def _error(kind: str, message: str, remedy: str = "") -> Exception:

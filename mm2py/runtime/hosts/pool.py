@@ -147,7 +147,10 @@ class HostLink:
         error = self._error()
         self._pipe.fail(error)
         for ended in tuple(self._users.values()):
-            ended(self, error)
+            try:
+                ended(self, error)
+            except Exception:  # those of the other flows must not look as if they ran
+                log.exception("the end of a task host could not be processed pid=%d", self.pid)
         self._users.clear()
 
     async def _watch(self) -> None:

@@ -99,7 +99,7 @@ class HostStarter:
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._received = b""
-        self._asked: deque[asyncio.Future[int]] = deque()
+        self._asked: deque[asyncio.Future[ChildProcess]] = deque()
         self._children: dict[int, ChildProcess] = {}
 
     def fork_now(self, run: Callable[[int], None]) -> None:
@@ -131,25 +131,25 @@ class HostStarter:
         with there:
             pipe = await HostPipe.over(here)
             try:
-                pid = await self._started(there.fileno())
+                child = await self._started(there.fileno())
             except BaseException:
                 pipe.hang_up()
                 raise
-        return HostLink(pipe, self._children[pid], version=self._version, clock=self._clock)
+        return HostLink(pipe, child, version=self._version, clock=self._clock)
 
     def close(self) -> None:
         """End the starter; the hosts have ended before."""
         if self._control is not None:
             self._lost(self._control)
 
-    async def _started(self, descriptor: int) -> int:
+    async def _started(self, descriptor: int) -> ChildProcess:
         control = self._control
         if control is None:
             control = self._start_another()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(control, self._take_events, control)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         try:
             socket.send_fds(control, [b"+"], [descriptor])
@@ -189,15 +189,16 @@ class HostStarter:
                 if (child := self._children.pop(pid, None)) is not None:
                     child.exited(code)
             else:
-                answer = self._asked.popleft()
+                answer, child = self._asked.popleft(), None
                 if pid:
-                    self._children[pid] = ChildProcess(pid, self._silent)
+                    child = self._children[pid] = ChildProcess(pid, self._silent)
                 if answer.cancelled():
                     continue
-                if pid:
-                    answer.set_result(pid)
-                else:
+                if child is None:
                     answer.set_exception(OSError(code, os.strerror(code)))
+                else:
+                    # The child, not its number: the next event may be its end already.
+                    answer.set_result(child)
 
     def _silent(self) -> None:
         if self._control is not None:

@@ -25,8 +25,8 @@ from mm2py.observability.metrics import (
     PartitionMeter,
     PartitionSnapshot,
 )
-from mm2py.runtime.hosts.pipe import Channel, Failure, one_line
-from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.hosts.pipe import LONGEST_LINE, Channel, Failure
+from mm2py.runtime.tasks.lifecycle import Status, one_line
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.types import State, TaskId, TopicPartition
@@ -397,7 +397,7 @@ class PipeLogHandler(logging.Handler):
             level=record.levelname,
             logger=record.name,
             scope=self._mask.apply(current_scope()),
-            text=self._mask.apply(text),
+            text=self._mask.apply(text)[:LONGEST_LINE],
         )
 
 

@@ -211,12 +211,18 @@ class HostService:
             await opened.flow.close()
 
     async def _tick(self) -> None:
-        silent = 0
+        silent, said = 0, ""
         while True:
             await tick(self._clock, METERS_EVERY_S)
             if self._pipe.clogged:
                 continue
-            sent = [opened.meters.send() for opened in self._flows.values()]
+            sent = [False]
+            try:
+                sent = [opened.meters.send() for opened in self._flows.values()]
+            except Exception as error:  # the tasks run on, and so do the signs of life
+                if repr(error) != said:
+                    log.exception("what tasks count cannot be reported")
+                said = repr(error)
             errors = errors_of(self._clock).take()
             if errors:
                 self._worker.post(HostReports.broker_errors, errors)

@@ -16,7 +16,7 @@ from mm2py.api.records import SinkRecord
 from mm2py.clock import Clock
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError, RetriableError
-from mm2py.observability.logging import SecretMask
+from mm2py.observability.logging import SecretMask, cause_text
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.tasks.lifecycle import trace_of
@@ -28,6 +28,9 @@ T = TypeVar("T")
 FIRST_DELAY_MS: Final = 300
 """Java's ``RETRIES_DELAY_MIN_MS``."""
 
+LONG_S: Final = 10.0
+"""A record that has been tried again for so long is reported."""
+
 SINK_TASK: Final = "org.apache.kafka.connect.sink.SinkTask"
 """What Java names for a record that a task has reported itself."""
 
@@ -36,6 +39,13 @@ _JAVA_NAMES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (DataError, "org.apache.kafka.connect.errors.DataException"),
     (RetriableError, "org.apache.kafka.connect.errors.RetriableException"),
 )
+
+
+class TaskEndsError(FatalError):
+    """A record was to be tried again when its task ended: it is neither processed nor left out, and the next owner reads it again.
+
+    Java leaves it out there, and commits past it.
+    """
 
 
 class Stage(StrEnum):
@@ -105,6 +115,8 @@ class ErrantRecords:
         self._mask = mask or SecretMask()
         self.skipped = self.kept = 0
         """Records that were left out, and that were sent to the dead letter queue."""
+        self.tried_again = ""
+        """Why a record has been tried again for ``LONG_S``, empty where none has; for other threads."""
         self.stopping: threading.Event = threading.Event()
         """Ends the pauses between attempts; the loop's own."""
         self._all = errors.errors_tolerance == "all"
@@ -125,6 +137,7 @@ class ErrantRecords:
 
         Raises:
             FatalError: it cannot be processed and ``errors.tolerance=none``.
+            TaskEndsError: the task ends before that is known.
         """
         try:
             return call(record)
@@ -132,9 +145,13 @@ class ErrantRecords:
             first = error
         try:
             return self._retried(record, call, first)
+        except TaskEndsError:
+            raise
         except Exception as error:  # noqa: BLE001 - as above
             self._failed(Operation(stage, class_name), record, error)
             return None
+        finally:
+            self.tried_again = ""
 
     def transformed(
         self,
@@ -155,7 +172,7 @@ class ErrantRecords:
         ):
             if current is None:
                 return None
-            current = self.attempt(stage, type(converter).__name__, current, call)
+            current = self.attempt(stage, converter.java_class, current, call)
             if current is not None and current is not record:
                 current = current._replace(raw=record)
         return current
@@ -176,17 +193,22 @@ class ErrantRecords:
     def _retried(self, record: SinkRecord, call: Callable[[SinkRecord], T], error: Exception) -> T:
         """Retry after a first failure until ``errors.retry.timeout``, or raise it."""
         limit_ms = self._errors.errors_retry_timeout
-        deadline_s = self._clock.monotonic() + limit_ms / 1000
+        began_s = self._clock.monotonic()
+        deadline_s = began_s + limit_ms / 1000
         delay_ms = float(FIRST_DELAY_MS)
         while True:
             left_ms = (deadline_s - self._clock.monotonic()) * 1000
-            over = self.stopping.is_set() or (limit_ms >= 0 and left_ms <= 0)
-            if over or not isinstance(error, RetriableError):
+            if not isinstance(error, RetriableError) or (limit_ms >= 0 and left_ms <= 0):
                 raise error
+            if self.stopping.is_set():
+                text = f"{_place(record)}: the task ends while it is tried again"
+                raise TaskEndsError(text) from error
             longest_ms = self._errors.errors_retry_delay_max_ms
             pause_ms = delay_ms if delay_ms <= longest_ms else self._chance() * longest_ms
             if limit_ms >= 0:
                 pause_ms = min(pause_ms, left_ms)
+            if self._clock.monotonic() - began_s >= LONG_S:
+                self.tried_again = f"{_place(record)} is tried again: {cause_text(error)}"
             self.stopping.wait(pause_ms / 1000)
             delay_ms *= 2
             try:
@@ -203,7 +225,7 @@ class ErrantRecords:
             self._queue.send(raw, self._headers(operation, raw, error))
         if not self._all:
             raise FatalError(
-                f"{raw.original_topic}-{raw.original_partition} offset {raw.offset}: Tolerance exceeded in error"
+                f"{_place(raw)}: Tolerance exceeded in error"
                 f" handler ({operation.stage} by {operation.class_name}): {error}",
                 remedy="cure the cause, or set errors.tolerance=all to leave such records out",
             ) from error
@@ -243,10 +265,12 @@ class ErrantRecords:
             "exception.message": self._mask.apply(str(error)),
             "exception.stacktrace": self._mask.apply(trace_of(error)),
         }
-        # An error may quote half of a surrogate pair, as of a header's name that is not UTF-8.
-        return tuple(
-            (_HEADER + name, text.encode(errors="replace")) for name, text in texts.items()
-        )
+        return tuple((_HEADER + name, text.encode()) for name, text in texts.items())
+
+
+def _place(record: SinkRecord) -> str:
+    read = record.raw or record
+    return f"{read.original_topic}-{read.original_partition} offset {read.offset}"
 
 
 def _class_name(error: Exception) -> str:

@@ -19,6 +19,8 @@ from mm2py.types import State
 
 log = logging.getLogger(__name__)
 
+LONGEST_TEXT: Final = 8_192
+"""Characters of an error that are passed on: a plug-in's may quote a whole record, which no record of the status topic holds."""
 
 _AFTER_FAILURE: Final = frozenset(
     {State.UNASSIGNED, State.RESTARTING, State.STOPPED, State.DESTROYED}
@@ -73,12 +75,26 @@ class Lifecycle:
         return True
 
 
+def one_line(error: BaseException) -> str:
+    """Return the text of an exception without line breaks, ``shortened``."""
+    try:
+        text = str(error)
+    except Exception as failure:  # noqa: BLE001 - it is a plug-in's, and its task has failed all the same
+        text = f"no text: {type(failure).__name__}"
+    return shortened(" ".join(text.split()))
+
+
+def shortened(text: str) -> str:
+    """Return at most ``LONGEST_TEXT`` of a text, without a word that is cut: masks do not match half of a secret."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rpartition(' ')[0]} ..."
+
+
 def trace_of(error: BaseException) -> str:
     """Return an error and its causes, one line each; stack frames would show this machine's paths."""
     lines: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(lines) < 10:
         name = type(cause).__qualname__
-        lines.append(f"{'Caused by: ' if lines else ''}{name}: {' '.join(str(cause).split())}")
+        lines.append(f"{'Caused by: ' if lines else ''}{name}: {one_line(cause)}")
         cause = cause.__cause__
     return "\n".join(lines)

@@ -8,13 +8,14 @@ need not be a number; a position is committed once every earlier record of its s
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile, takewhile
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, SourceRecord
-from mm2py.api.task import Delivery, Outgoing, Run, SourceTask
+from mm2py.api.task import LEFT_OUT, Delivery, Outgoing, Run, SourceTask
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -29,15 +30,23 @@ from mm2py.runtime.plugins.converters.registry import (
     record_converters,
 )
 from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
-from mm2py.types import TopicPartition
+from mm2py.types import TopicPartition, is_topic_name
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BATCH_BYTES: Final = 512 << 10
 """Below the default ``max.message.bytes``, so that a batch is too large only if a single record is."""
 
 IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
+
+WORK_S: Final = 1.0
+"""The contract of ``poll``: transforms that take longer are waited for by the next one."""
+
+END_S: Final = 1.0
+"""How long a running transform may delay the end of its task."""
 
 SHOWN_RECORD_CHARS: Final = 2_000
 """Of a record in the log (``errors.log.include.messages``)."""
@@ -60,6 +69,13 @@ class Conversion:
             ConfigError: a converter, or one of its keys, is wrong.
         """
         return cls(record_converters(worker, connector), parse_config(FrameworkConfig, connector))
+
+
+class _Transformed(NamedTuple):
+    """A record of the task, and what transforms made of it; None: nothing."""
+
+    record: SourceRecord
+    made: SourceRecord | None
 
 
 class _Numbered(NamedTuple):
@@ -102,8 +118,11 @@ class RecordTaskAdapter:
         conversion: Conversion | None = None,
         *,
         chain: TransformChain | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._task, self._chain = task, chain
+        self._stopping = stopping or threading.Event()
+        self._working: asyncio.Future[list[_Transformed]] | None = None
         self._clock = clock
         self._conversion = conversion or Conversion()
         self._left_out = 0
@@ -123,19 +142,30 @@ class RecordTaskAdapter:
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         """Return the task's next records as batches; the budget is the task's own affair, as in Java."""
-        records = await self._task.poll()
-        if not records:
-            await self._clock.sleep(IDLE_PAUSE_S)
-            return ()
-        await asyncio.sleep(
-            0
-        )  # a task that never waits must not keep what it returned from leaving
-        left: Sequence[SourceRecord | None] = records
-        if self._chain is not None:
+        working = self._working
+        if working is None:
+            records = await self._task.poll()
+            if not records:
+                await self._clock.sleep(IDLE_PAUSE_S)
+                return ()
+            await asyncio.sleep(
+                0
+            )  # a task that never waits must not keep what it returned from leaving
+            if self._chain is None:
+                return self._grouped([_Transformed(it, it) for it in records])
             # A transform may block.
-            left = await asyncio.to_thread(lambda: list(map(self._transformed, records)))
+            working = self._working = asyncio.ensure_future(
+                asyncio.to_thread(self._transform_all, records)
+            )
+        await asyncio.wait({working}, timeout=WORK_S)
+        if not working.done():
+            return ()
+        self._working = None
+        return self._grouped(working.result())
+
+    def _grouped(self, records: Sequence[_Transformed]) -> Sequence[Outgoing]:
         lanes: dict[TopicPartition, list[_Numbered]] = {}
-        for record, made in zip(records, left, strict=True):
+        for record, made in records:
             encoded = None if made is None else self._encode(made)
             topic, partition = (made or record).topic, (made or record).partition
             lane = TopicPartition(f"records for {topic}", partition)
@@ -200,6 +230,10 @@ class RecordTaskAdapter:
 
     async def stop(self) -> None:
         """Stop the task, and end its transforms."""
+        self._stopping.set()
+        working, self._working = self._working, None
+        if working is not None:
+            await end_work(working)
         if self._chain is not None:
             self._chain.close()
         await self._task.stop()
@@ -221,6 +255,10 @@ class RecordTaskAdapter:
         submitted.offsets[number] = record.source_offset
         self._lanes.setdefault(lane, {})[number] = _UnderWay(record, submitted)
         return number
+
+    def _transform_all(self, records: Sequence[SourceRecord]) -> list[_Transformed]:
+        done = self._stopping.is_set  # after the end of the task the result counts no more
+        return [_Transformed(it, None if done() else self._transformed(it)) for it in records]
 
     def _transformed(self, record: SourceRecord) -> SourceRecord | None:
         """Return what transforms make of a record, None where they drop it; a part that they leave keeps its schema."""
@@ -255,6 +293,7 @@ class RecordTaskAdapter:
         """Return a record's bytes; None where it cannot be converted and may be left out."""
         stamp = record.timestamp_ms if record.timestamp_ms >= 0 else self._clock.now_ms()
         try:
+            _check_name(record.topic)
             encoded = self._conversion.converters.encoded(record)
         except DataError as error:
             where, errors = f"record for {record.topic}", self._conversion.errors
@@ -273,9 +312,10 @@ class RecordTaskAdapter:
         return NewRecord(encoded.key, encoded.value, encoded.headers, stamp)
 
     def _skip(self, lane: TopicPartition, number: int) -> None:
-        submitted = self._lanes[lane].pop(number).submitted
+        record, submitted = self._lanes[lane].pop(number)
         submitted.acknowledged.add(number)
         self._advance(submitted)
+        self._task.delivered(record, LEFT_OUT)
 
     def _batches(self, lane: TopicPartition, numbered: list[_Numbered]) -> Outgoing:
         batches: list[list[_Numbered]] = []
@@ -288,6 +328,13 @@ class RecordTaskAdapter:
             batches[-1].append(each)
             size += weight
         return Outgoing(lane, numbered[0].target, [_encoded(batch) for batch in batches])
+
+
+async def end_work(working: "asyncio.Future[T]") -> None:
+    """Wait for transforms at the end of their task, but not for long; what they made counts no more."""
+    if not (await asyncio.wait({working}, timeout=END_S))[0]:
+        log.warning("a transform is still at work and is left behind")
+    working.add_done_callback(lambda it: it.cancelled() or it.exception())
 
 
 def new_batch(
@@ -313,6 +360,13 @@ def packed_batch(
         runs=join_runs((number, 1) for number in numbers),
         lease=None,
     )
+
+
+def _check_name(topic: str) -> None:
+    """Refuse what a broker answers with for ever: the record would wait."""
+    if not is_topic_name(topic):
+        text = "no topic can have this name"
+        raise DataError(text, remedy="use letters, digits, . _ and -, at most 249")
 
 
 def _encoded(numbered: list[_Numbered]) -> RecordBatch:

@@ -17,6 +17,7 @@ Invariants, tests of the same names:
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol, final
@@ -29,6 +30,7 @@ from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.observability.logging import cause_text, some_of
 from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.runtime.tasks.errant_records import TaskEndsError
 from mm2py.runtime.tasks.sink_places import PlacedConsumer, PlaceObserver, SinkPlaces
 from mm2py.types import State, TopicPartition
 
@@ -288,8 +290,10 @@ class SinkLoop:
                 tried = True
                 if self.start():
                     break
-            while not self.stopping.is_set():
-                self.turn()
+            # What was polled with a record that is still tried again is not put, and read again by its next owner.
+            with suppress(TaskEndsError):
+                while not self.stopping.is_set():
+                    self.turn()
         finally:
             self._end(tried=tried)
 

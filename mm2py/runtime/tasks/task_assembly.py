@@ -43,6 +43,7 @@ from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
 from mm2py.runtime.tasks.target_sender import SenderFactory
@@ -57,7 +58,7 @@ from mm2py.runtime.tasks.task_transactions import (
 )
 from mm2py.runtime.tasks.transformed_task import CopyTask, OrderedWorkerTask, TransformedTask
 from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
-from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
+from mm2py.runtime.tasks.worker_task import COMMITS, TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.types import TaskId
 
@@ -66,6 +67,10 @@ _WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONN
 
 def _ignore_topic(_task: TaskId, _topic: str) -> None:
     """Ignore the target topics that a task uses."""
+
+
+def _no_own_offsets(_topic: str | None) -> None:
+    """Keep positions where the worker's are."""
 
 
 def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
@@ -106,7 +111,8 @@ class TaskParts:
     what the task's ``producer`` has set filled in; ``events`` is the loss ledger;
     ``on_topic`` is called at each task's first acknowledged record of a target topic. ``conversion`` reads from a
     connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
-    ``transactions`` builds what a task uses in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
+    ``transactions`` builds what a task uses in place of ``sender``, ``store`` and ``maps`` with exactly-once support; ``own_offsets`` what
+    one of a connector with an offset topic of its own has in place of ``store``.
     ``sinks`` is None in a process that must not load a sink task's consumer (confluent-kafka).
     """
 
@@ -125,7 +131,10 @@ class TaskParts:
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
     maps: MapStore = field(default_factory=NoMapStore)
-    transactions: Callable[[TaskSpec, TaskFrameworkConfig], TaskTransactions] | None = None
+    transactions: (
+        Callable[[TaskSpec, TaskFrameworkConfig, OwnTopicOffsets | None], TaskTransactions] | None
+    ) = None
+    own_offsets: Callable[[str | None], OwnTopicOffsets | None] = _no_own_offsets
     sinks: SinkClients | None = None
 
 
@@ -202,7 +211,11 @@ class TaskAssembly:
         framework = parse_config(TaskFrameworkConfig, config)
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
         raise_first(exactly_once_problems(framework, enabled=parts.transactions is not None))
-        transactions = None if parts.transactions is None else parts.transactions(spec, framework)
+        own = parts.own_offsets(framework.offsets_storage_topic)
+        transactions = (
+            None if parts.transactions is None else parts.transactions(spec, framework, own)
+        )
+        store = transactions or own or parts.store
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
         errant = ErrantRecords(spec.id.connector, spec.id.number, framework, clock=parts.clock)
         chain = _source_chain(config, errant)
@@ -218,7 +231,7 @@ class TaskAssembly:
         context = WorkerTaskContext(
             spec.id.connector,
             str(spec.id),
-            store=transactions or parts.store,
+            store=store,
             meter=parts.meter,
             clock=parts.clock,
             events=parts.events,
@@ -234,7 +247,11 @@ class TaskAssembly:
         task: BatchSourceTask
         if not isinstance(opened, BatchSourceTask):
             task = adapter = RecordTaskAdapter(
-                opened, parts.clock, parts.conversion(config), chain=chain
+                opened,
+                parts.clock,
+                parts.conversion(config),
+                chain=chain,
+                stopping=errant.stopping,
             )
         elif chain is None:
             task = opened
@@ -255,14 +272,14 @@ class TaskAssembly:
                 remedy="remove them",
             )
         committer = OffsetCommitter(
-            transactions or parts.store,
+            store,
             spec.id.connector,
             source_partition=task.source_partition,
             source_offset=task.source_offset,
             timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
             maps=maps,
-            on_failure=partial(context.report_finding, "offset commits"),
+            on_failure=partial(context.report_finding, COMMITS),
         )
         committer.on_topic_id = context.note_topic_id
         if adapter is not None:
@@ -292,6 +309,7 @@ class TaskAssembly:
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
             permit=parts.permit,
             transactions=transactions,
+            own_offsets=own,
         )
         if isinstance(worker, OrderedWorkerTask) and order is not None:
             worker.follow(order)

@@ -12,7 +12,6 @@ from typing import Protocol, final
 from weakref import WeakValueDictionary
 
 from mm2py.api.task import Paced
-from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.types import State, TaskId, TopicPartition
@@ -147,22 +146,8 @@ class InProcessTaskHost:
         self._specs: dict[TaskId, TaskSpec] = {}
 
     async def start_task(self, spec: TaskSpec) -> None:
-        with log_scope(spec.id.connector, f"task-{spec.id.number}", below=1):
-            async with self._turns.setdefault(spec.id, asyncio.Lock()):
-                await self._end(spec.id, self._graceful_s)
-                try:
-                    task = self._build(spec, lambda status: self._watcher(spec.id, status))
-                except Mm2pyError as error:
-                    self._tasks[spec.id] = None
-                    self._refused[spec.id] = Status(State.FAILED, error)
-                    log.exception("task cannot be built")
-                    self._watcher(spec.id, self._refused[spec.id])
-                    return
-                self._tasks[spec.id], self._specs[spec.id] = task, spec
-                task.hold(self._held)
-                task.keep_out(self.kept_out)
-                task.pause(paused=spec.paused)
-                task.start()
+        async with self._turns.setdefault(spec.id, asyncio.Lock()):
+            await self._start(spec)
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
         async with self._turns.setdefault(task, asyncio.Lock()):
@@ -206,18 +191,37 @@ class InProcessTaskHost:
             running = self._tasks.get(task)
             if running is None or running.keep_out(self.kept_out):
                 return
-            spec = self._specs[task]
-        if running.status.state is not State.FAILED:
+            if running.status.state is State.FAILED:
+                await running.stop(self._graceful_s)  # it may still write what it has read
+                return
             log.info(
                 "task is started again, a backfill copies some of its partitions task=%s", task
             )
-            await self.start_task(spec)
+            # In the same turn: between two of them it could be stopped for good.
+            await self._start(self._specs[task])
 
     async def close(self) -> None:
         await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
 
     def _running(self) -> list[HostedTask]:
         return [task for task in self._tasks.values() if task is not None]
+
+    async def _start(self, spec: TaskSpec) -> None:
+        with log_scope(spec.id.connector, f"task-{spec.id.number}", below=1):
+            await self._end(spec.id, self._graceful_s)
+            try:
+                task = self._build(spec, lambda status: self._watcher(spec.id, status))
+            except Exception as error:  # plug-ins are built here
+                self._tasks[spec.id] = None
+                self._refused[spec.id] = Status(State.FAILED, error)
+                log.exception("task cannot be built")
+                self._watcher(spec.id, self._refused[spec.id])
+                return
+            self._tasks[spec.id], self._specs[spec.id] = task, spec
+            task.hold(self._held)
+            task.keep_out(self.kept_out)
+            task.pause(paused=spec.paused)
+            task.start()
 
     async def _end(self, task: TaskId, timeout_s: float) -> None:
         running = self._tasks.get(task)

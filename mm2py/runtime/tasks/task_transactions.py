@@ -31,11 +31,12 @@ from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import FatalError, Mm2pyError, ServerError
+from mm2py.errors import FatalError, ServerError
 from mm2py.mirror.offset_map import Page
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.offset_map_store import MapsOver, MapStore, page_entries
 from mm2py.storage.table import Entry, batched, partition_of
@@ -92,14 +93,6 @@ class StartGuard(Protocol):
         ...
 
 
-class OwnOffsets(OffsetStore, Protocol):
-    """The offset store over a connector's own topic (``offsets.storage.topic``)."""
-
-    async def close(self) -> None:
-        """Close its connections."""
-        ...
-
-
 class Unguarded(StartGuard):
     """For tasks without transactions."""
 
@@ -137,9 +130,9 @@ class TaskTransactions:
         cluster: of this task alone; opened and closed here.
         settings: of the task's producer.
         transactional_id: ``<group.id>-<connector>-<task>``.
-        store: where positions are read; of a connector with a topic of its own, what that has not.
+        store: where positions are read.
         topic: where they are written, in the transaction.
-        own: reads ``topic`` where that is not the worker's, which then gets a copy of each position.
+        own: takes the place of ``store`` where ``topic`` is not the worker's, which then gets a copy of each position; closed elsewhere.
         guard: the worker's, bound to the task.
         announce: makes each producer id known before anything is sent under it.
         interval_s: how long a transaction stays open for more records.
@@ -154,7 +147,7 @@ class TaskTransactions:
         *,
         store: OffsetStore,
         topic: str,
-        own: OwnOffsets | None = None,
+        own: OwnTopicOffsets | None = None,
         fence: Callable[[], Awaitable[None]],
         verify: Callable[[], Awaitable[None]],
         announce: Announce | None = None,
@@ -169,9 +162,7 @@ class TaskTransactions:
         if self.remark:
             settings = settings.model_copy(update={"max_in_flight_requests_per_connection": 1})
         self._cluster, self._settings = cluster, settings
-        self._store, self.topic, self._own = store, topic, own
-        self._to_copy: dict[bytes, bytes | None] = {}
-        self._copying: asyncio.Task[None] | None = None
+        self._store, self.topic, self._own = own or store, topic, own
         self._fence, self._verify = fence, verify
         self.interval_s = interval_s
         self._clock, self._permit = clock, permit
@@ -271,12 +262,7 @@ class TaskTransactions:
     # ---- OffsetStore
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        if self._own is None:
-            return await self._store.get(keys)
-        own, others = await asyncio.gather(self._own.get(keys), self._store.get(keys))
-        return [
-            mine if mine is not None else other for mine, other in zip(own, others, strict=True)
-        ]
+        return await self._store.get(keys)
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
         """Write positions in the transaction and commit it."""
@@ -288,28 +274,12 @@ class TaskTransactions:
         await self.commit()
         self._moved = True
         if self._own is not None:
-            self._to_copy |= values
-            if self._copying is None or self._copying.done():
-                self._copying = asyncio.create_task(self._copy())
-
-    async def _copy(self) -> None:
-        """Write committed positions to the worker's topic too, best effort: the connector's own topic counts, no commit waits for this."""
-        while self._to_copy:
-            values, self._to_copy = self._to_copy, {}
-            try:
-                await self._store.set(values)
-            except Mm2pyError as error:
-                log.warning("positions are not copied to the worker's offset topic cause=%s", error)
+            self._own.copy(values)
 
     async def close(self) -> None:
         """Abort what is open and close the connections; the Sender is closed before."""
         await self.transactions.close()
         await self._writer.close()
-        if self._copying is not None:
-            self._copying.cancel()
-            await asyncio.wait({self._copying})
-        if self._own is not None:
-            await self._own.close()
         await self._cluster.close()
 
 

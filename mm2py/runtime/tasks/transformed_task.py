@@ -39,24 +39,15 @@ from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
 from mm2py.runtime.tasks.arrivals import Part, SourceOrder
-from mm2py.runtime.tasks.errant_records import ErrantRecords, Stage
-from mm2py.runtime.tasks.record_task import packed_batch
+from mm2py.runtime.tasks.errant_records import LONG_S, ErrantRecords, Stage
+from mm2py.runtime.tasks.record_task import WORK_S, end_work, packed_batch
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.types import TopicPartition, is_topic_name
 
 log = logging.getLogger(__name__)
 
-
-WORK_S: Final = 1.0
-"""The contract of ``poll``: transforms that take longer are waited for by the next one."""
-
-END_S: Final = 1.0
-"""How long a running transform may delay the end of its task."""
-
 SHOWN_TOPICS: Final = 5
-
-"""Java's ``Topic.validate``."""
 
 
 class _Packed(NamedTuple):
@@ -123,12 +114,13 @@ class TransformedTask(BatchSourceTask):
         self._converters, self._errant = converters, errant
         self._order, self._context = order, context
         self._is_internal = is_internal
-        self._converted_by = type(converters.value).__name__
+        self._converted_by = converters.value.java_class
         self._targets: set[TopicPartition] = set()
         """Target partitions that records may be sent to."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         self._working: asyncio.Future[_Work] | None = None
         self._in_work: set[TopicPartition] = set()
+        self._began_s, self._waits_for = 0.0, ""
         self._error: Exception | None = None
         self._over = False
         self._dropped = 0
@@ -149,12 +141,14 @@ class TransformedTask(BatchSourceTask):
             if not any(batches for _, _, batches in fetched):
                 return fetched
             self._in_work = {source for source, _, _ in fetched}
+            self._began_s = self._context.clock.monotonic()
             loop, context = asyncio.get_running_loop(), copy_context()  # the task's name in the log
             self._working = loop.run_in_executor(
                 self._thread, lambda: context.run(self._transform_all, fetched)
             )
         working = self._working
         await asyncio.wait({working}, timeout=WORK_S)
+        self._report_work(is_over=working.done())
         if not working.done():
             return ()
         self._working, work = None, working.result()
@@ -213,8 +207,8 @@ class TransformedTask(BatchSourceTask):
         self._over = True
         self._errant.stopping.set()
         working, self._working = self._working, None
-        if working is not None and not (await asyncio.wait({working}, timeout=END_S))[0]:
-            log.warning("a transform is still at work and is left behind")
+        if working is not None:
+            await end_work(working)
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._chain.close()
         await self._task.stop()
@@ -243,6 +237,16 @@ class TransformedTask(BatchSourceTask):
     def _unreadable(self, source: TopicPartition, error: PartitionError) -> None:
         self._task.failed(source, error)
         self._context.partition_state(source, PartitionState.FAILED, error)
+
+    def _report_work(self, *, is_over: bool) -> None:
+        """Say what is waited for, where that takes long."""
+        text = "" if is_over else self._errant.tried_again
+        harms = bool(text)
+        if not (is_over or harms) and self._context.clock.monotonic() - self._began_s >= LONG_S:
+            text = "transforms have been at work for long on what was read"
+        if text != self._waits_for:
+            self._waits_for = text
+            self._context.report_finding("transforms at work", text, harms=harms)
 
     def _report(self) -> None:
         routed, skipped = sum(self._routed.values()), self._errant.skipped

@@ -35,6 +35,7 @@ from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import LostCopies, MapPruning
+from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import SenderFactory
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import LEDGER_S, TaskTransactions, TransactionCommits
@@ -58,6 +59,7 @@ SHOWN: Final = 5
 
 THROTTLE: Final = "quota of the target"
 WAITS: Final = "waits"
+COMMITS: Final = "offset commits"
 TAKE_OVER: Final = "positions of what is taken over"
 TOLD_AFTER_S: Final = 10.0
 """What a task has tried in vain for so long, its start or to read, is a finding: its state alone says nothing of it."""
@@ -94,6 +96,7 @@ class WorkerTask:
         on_topic: Callable[[str], None] | None = None,
         permit: Permit = UNLIMITED,
         transactions: TaskTransactions | None = None,
+        own_offsets: OwnTopicOffsets | None = None,
     ) -> None:
         self._task = task
         self._context = context
@@ -112,7 +115,7 @@ class WorkerTask:
             context.maps.copied,
         )
         self._sender.watch_throttles(self._show_throttles)
-        self._transactions = transactions
+        self._transactions, self._own_offsets = transactions, own_offsets
         self._uncommitted: list[Delivery] = []
         # In a transaction readers see records later, after its commit.
         self._arrivals = Arrivals(
@@ -162,7 +165,7 @@ class WorkerTask:
                 ),
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
-                report=partial(context.report_finding, "offset commits"),
+                report=partial(context.report_finding, COMMITS),
             )
         context.listen(self)
 
@@ -190,7 +193,9 @@ class WorkerTask:
                 timeout_s,
             )
             running.cancel()
-            await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
+            done, _ = await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
+            if not done:  # the plug-in goes on: it must write nothing beside its successor
+                await self._sender.close()
 
     def pause(self, *, paused: bool) -> None:
         """Stop polling, or continue; a task paused before its start opens nothing until then (Connect)."""
@@ -610,9 +615,9 @@ class WorkerTask:
     async def _commit_task(self) -> None:
         try:
             await self._task.commit()
-        except Mm2pyError as error:
+        except Exception as error:  # noqa: BLE001 - a plug-in's own code
             # As in Connect this is only logged: the positions are stored already.
-            log.warning("task commit failed cause=%s", error)
+            log.warning("task commit failed cause=%s", cause_text(error))
 
     async def _drain(self) -> None:
         try:
@@ -668,10 +673,12 @@ class WorkerTask:
             closes.insert(0, self._commits.close)
         if self._transactions is not None:
             closes.append(self._transactions.close)
+        if self._own_offsets is not None:
+            closes.append(self._own_offsets.close)
         for close in closes:
             try:
                 await close()
-            except Exception as error:  # noqa: BLE001 - the worker's edge: the other parts are closed too
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others are closed too
                 log.warning("closing a task's part failed cause=%s", cause_text(error))
         self._end_watch()
         self._arrivals.close()

@@ -5,6 +5,7 @@ real broker does, and leaves out of a session's answer what has not changed.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mm2py.protocol.error_codes import (
@@ -49,6 +50,7 @@ class _Found(NamedTuple):
 
 class _Asked(NamedTuple):
     max_wait_ms: int
+    min_bytes: int
     max_bytes: int
     read_committed: bool
     session_id: int
@@ -63,6 +65,7 @@ async def fetch(request: Request) -> AnswerWriter:
     asked = _parse(request)
     cluster = request.cluster
     cluster.fetches.append((asked.session_epoch, len(asked.partitions), len(asked.forgotten)))
+    cluster.waits.append((asked.max_wait_ms, asked.min_bytes))
     if request.forced in _SESSION_CODES:
         return _empty(request, request.forced)
     if asked.session_epoch < 0 < cluster.throttled:
@@ -89,11 +92,17 @@ async def fetch(request: Request) -> AnswerWriter:
         if session is not None and asked.session_epoch > 0:
             answer = [(want, got) for want, got in answer if _changed(session, want, got)]
         left = end - clock.time()
-        if left <= 0 or any(got.news for got in found):
+        if left <= 0 or _enough(found, asked.min_bytes):
             if session is not None:
                 _remember(session, answer)
             return _fetched(request, session_id, answer)
         await cluster.wait_for_data(left)
+
+
+def _enough(found: Sequence[_Found], min_bytes: int) -> bool:
+    if sum(len(got.records) for got in found) >= max(min_bytes, 1):
+        return True
+    return any(got.news and not got.records for got in found)
 
 
 # ---- request ----
@@ -104,8 +113,7 @@ def _parse(request: Request) -> _Asked:
     if version < 15:
         reader.int32()  # replica id
     max_wait_ms = min(reader.int32(), _MAX_WAIT_MS)
-    reader.int32()  # min bytes: one is enough here
-    max_bytes, isolation = reader.int32(), reader.int8()
+    min_bytes, max_bytes, isolation = reader.int32(), reader.int32(), reader.int8()
     session_id, session_epoch = (reader.int32(), reader.int32()) if version >= 7 else (0, -1)
     partitions = _partitions(request)
     forgotten: list[Key] = []
@@ -116,6 +124,7 @@ def _parse(request: Request) -> _Asked:
     rack = reader.text() if version >= 11 else ""
     return _Asked(
         max_wait_ms,
+        min_bytes,
         max_bytes,
         isolation == 1,
         session_id,

@@ -75,6 +75,8 @@ class FakeCluster:
         self.last_session_id = 0
         self.fetches: list[tuple[int, int, int]] = []
         """(session epoch, partitions named, partitions forgotten) of each Fetch."""
+        self.waits: list[tuple[int, int]] = []
+        """(max wait in ms, min bytes) of each Fetch."""
         self.served: list[tuple[int, int]] = []
         """(partition, bytes) of each read, empty ones too."""
         self.throttle_ms = 0

@@ -20,6 +20,7 @@ from tests.kit.fakes.broker import FakeBroker
 from tests.kit.lines.delay_proxy import DelayProxy
 
 FETCH = 1
+_WITHIN_S = 30
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -105,12 +106,14 @@ class Rig:
     async def until(self, done: Callable[[], bool]) -> None:
         """Take what arrives until ``done``."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(_WITHIN_S):
                 await self.take()  # what arrived before belongs to it
                 while not done():
                     await self.take()
         except TimeoutError:
-            raise AssertionError(f"not within 10 s: {quoted(done)}; read: {self.read}") from None
+            read = {tp: (len(values), values[-3:]) for tp, values in self.read.items()}
+            text = f"not within {_WITHIN_S} s: {quoted(done)}; read, and the last of it: {read}"
+            raise AssertionError(text) from None
 
 
 @asynccontextmanager

@@ -24,6 +24,9 @@ class MemoryOffsetBackingStore:
     async def stop(self) -> None:
         """Nothing to close; what was stored stays."""
 
+    async def close(self) -> None:
+        """As ``stop``, of a connector's own topic."""
+
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         return [self._offsets.get(key) for key in keys]
 

@@ -248,8 +248,16 @@ def test_each_failure_is_one_line_and_ends_with_1(answer: object, said: str) -> 
     assert CANARY not in ended.err
 
 
-def test_a_change_without_an_answer_says_that_it_may_have_been_made() -> None:
-    found = FakeApi({("POST", f"{PATH}/pause"): httpx.ReadTimeout("late")})
+@pytest.mark.parametrize(
+    "lost",
+    [
+        httpx.ReadTimeout("late"),
+        httpx.ReadError("reset"),
+        httpx.RemoteProtocolError("disconnected"),
+    ],
+)
+def test_a_change_without_an_answer_says_that_it_may_have_been_made(lost: httpx.HTTPError) -> None:
+    found = FakeApi({("POST", f"{PATH}/pause"): lost})
     ended = found.run("flow", "pause", "A/B")
     assert "may have been made; look with mm2py flow history" in ended.err
 

@@ -354,6 +354,7 @@ def test_wait_ends_with_3_when_the_flow_does_not_get_there() -> None:
         ["set", "A/B", "topics"],
         ["set", "A/B", "=x"],
         ["set", "A/B", "topics=x", "--unset", "topics"],
+        ["set", "A/B", "topics=x", "topics=y"],
         ["create", "A/B", "x"],
         ["rollback", "A/B", "-1"],
         ["rollback", "A/B"],

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,10 +30,15 @@ from mm2py.errors import (
     command_in,
     is_away,
 )
+from mm2py.protocol import admin_messages
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from mm2py.protocol.error_codes import (
+    GROUP_AUTHORIZATION_FAILED,
+    THROTTLING_QUOTA_EXCEEDED,
+    TOPIC_AUTHORIZATION_FAILED,
+)
 from mm2py.protocol.messages import init_producer_id, metadata
-from mm2py.protocol.topics import NewTopic
+from mm2py.protocol.topics import NamedError, NewTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
@@ -514,6 +519,44 @@ async def test_topic_creation_is_retried_at_a_new_controller_and_refusals_are_va
         assert await admin.list_topics() is listed, "an answer of the same bytes is not read again"
         await admin.create_topics([NewTopic("newer", 1, 1)])
         assert "newer" in await admin.list_topics()
+
+
+async def test_what_a_quota_puts_off_is_a_value_for_who_asks_again_and_is_waited_for_by_others() -> (
+    None
+):
+    async with connected() as (broker, cluster):
+        admin, new = Admin(cluster), [NewTopic("new", 2, 1)]
+        broker.fail_next(CREATE_TOPICS, THROTTLING_QUOTA_EXCEEDED)
+        error = (await admin.create_topics(new, at_once=True))["new"]
+        assert isinstance(error, RetriableServerError)
+        assert broker.count(CREATE_TOPICS) == 1
+        broker.fail_next(CREATE_TOPICS, THROTTLING_QUOTA_EXCEEDED)
+        assert await admin.create_topics(new) == {"new": None}
+        assert broker.count(CREATE_TOPICS) == 3
+
+
+async def test_growth_that_is_denied_names_its_right_and_many_acls_are_more_than_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with connected() as (_, cluster):
+        sent: list[int] = []
+
+        async def deny(call: object, **_: object) -> tuple[NamedError, ...]:
+            sent.append(len(cast("list[object]", call)) if isinstance(call, list) else 1)
+            return (NamedError("t", TOPIC_AUTHORIZATION_FAILED, ""),) * sent[-1]
+
+        monkeypatch.setattr(cluster, "call_controller", deny)
+        monkeypatch.setattr(admin_messages, "create_acls", list)
+        denied = (await Admin(cluster).create_partitions({"t": 3}))["t"]
+        assert denied is not None
+        assert "--operation Alter --topic t" in denied.remedy
+        read = AclOperation.READ, AclPermission.ALLOW
+        rules = [
+            Acl(AclResourceType.TOPIC, f"t{it}", PatternType.LITERAL, "User:u", "*", *read)
+            for it in range(2_001)
+        ]
+        assert len(await Admin(cluster).create_acls(rules)) == 2_001
+        assert sent == [1, 1_000, 1_000, 1]
 
 
 async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by_one() -> None:

@@ -8,8 +8,8 @@ import selectors
 import socket
 import ssl
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -19,7 +19,7 @@ from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.tls import tls_failure
 from mm2py.client.connect.wire import HEAD_BYTES, FrameReceiver
 from mm2py.config.clients import ConnectionSettings
-from mm2py.config.security import TlsSettings
+from mm2py.config.security import SaslSettings, TlsSettings
 from mm2py.errors import (
     ConfigError,
     ConnectionFailedError,
@@ -539,3 +539,77 @@ def test_a_frame_that_cannot_be_handled_gives_its_buffer_back_at_once() -> None:
     with pytest.raises(ProtocolError, match="answer 1"):
         feed(FrameReceiver(pool), Failing(), frame(1, bytes(100_000)), 10**9)
     assert pool.leased_bytes == 0
+
+
+PLAIN = ConnectionSettings(
+    bootstrap_servers=(("127.0.0.1", 1),),
+    security_protocol="SASL_PLAINTEXT",
+    sasl=SaslSettings(mechanism="PLAIN", username="u", password="p"),  # noqa: S106 - of no one
+)
+
+
+class Sessions:
+    """A listener whose sessions last ``lifetime_ms``: it answers logins and, once ``speaks`` is set, ApiVersions after the first."""
+
+    def __init__(self, lifetime_ms: int) -> None:
+        self.lifetime_ms, self.logins = lifetime_ms, 0
+        self.speaks = asyncio.Event()
+        self.speaks.set()
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served = 0
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(size)
+                key, version, number = struct.unpack_from(">hhi", frame)
+                body = struct.pack(">hi9h", 35 if version else 0, 3, 17, 1, 1, 18, 0, 0, 36, 1, 1)
+                if key == 17:
+                    body = struct.pack(">hih5s", 0, 1, 5, b"PLAIN")
+                elif key == 36:
+                    self.logins += 1
+                    body = struct.pack(">hhiq", 0, -1, 0, self.lifetime_ms)
+                else:
+                    served += 1
+                    if served > 2:  # the first two are of the opening
+                        await self.speaks.wait()
+                writer.write(struct.pack(">ii", len(body) + 4, number) + body)
+        writer.close()
+
+
+async def test_a_hundred_renewed_logins_leave_nothing_behind_and_lose_no_request() -> None:
+    sessions, loop = Sessions(lifetime_ms=2), asyncio.get_running_loop()
+    async with listening(sessions.talk) as port:
+        connection = await BrokerConnection.open("127.0.0.1", port, PLAIN, BufferPool())
+        await connection.ping(20)
+        before = len(asyncio.all_tasks()), len(_timers(loop))
+        async with asyncio.timeout(60):
+            while sessions.logins < 100:
+                await connection.ping(1)
+        assert not connection.closed
+        after = len(asyncio.all_tasks()), len(_timers(loop))
+        assert after[0] <= before[0] + 1
+        assert after[1] <= before[1] + 3
+        await connection.close()
+
+
+def _timers(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.TimerHandle]:
+    scheduled: Sequence[asyncio.TimerHandle] = getattr(loop, "_scheduled", ())
+    return [it for it in scheduled if not it.cancelled()]
+
+
+async def test_a_login_that_a_defect_keeps_from_being_renewed_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(*_: object) -> int:
+        raise ZeroDivisionError
+
+    sessions = Sessions(lifetime_ms=50)
+    async with listening(sessions.talk) as port:
+        connection = await BrokerConnection.open("127.0.0.1", port, PLAIN, BufferPool())
+        monkeypatch.setattr(Credentials, "log_in", broken)
+        sessions.speaks.clear()
+        with pytest.raises(ConnectionFailedError, match="login not renewed"):
+            async with asyncio.timeout(10):
+                await connection.ping(1)
+        sessions.speaks.set()

@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import pytest
 
+from mm2py.client.fetch.node import GATHER_BYTES, GATHER_PARTITIONS
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import Origins
@@ -111,15 +113,29 @@ async def test_few_batches_that_were_not_joined_keep_no_receive_buffer() -> None
         assert rig.cluster.pool.leased_bytes == held, "no buffer, and what was joined counts"
 
 
-async def test_where_records_trickle_the_next_fetch_waits_for_linger_ms() -> None:
+async def test_where_records_trickle_the_broker_gathers_them_for_linger_ms() -> None:
+    async with fetching(linger_ms=5) as rig:
+        waits = rig.broker.cluster.waits
+        rig.fetcher.add({FIRST: 0, SECOND: 0})
+        # Behind an answer with few bytes, behind one with more, and behind an empty one.
+        for number, (pad, wait_ms) in enumerate(((0, 6), (3_000, 4))):
+            for tp in (FIRST, SECOND):
+                rig.fill(tp, range(number, number + 1), pad=pad)
+            await rig.until(partial(waits.__contains__, (wait_ms, GATHER_BYTES)))
+        await rig.until(lambda: waits[-1] == (50, 1))
+        assert rig.read == {FIRST: [0, 1], SECOND: [0, 1]}
+
+
+async def test_with_many_partitions_the_next_fetch_waits_for_linger_ms() -> None:
     clock = FakeClock()
-    async with fetching(linger_ms=5, clock=clock) as rig:
+    many = {TopicPartition("t", number): 0 for number in range(GATHER_PARTITIONS + 1)}
+    async with fetching(linger_ms=5, clock=clock, partitions=len(many)) as rig:
 
         def arrived(number: int) -> Callable[[], bool]:
             return lambda: rig.read.get(SECOND, [0])[-1] == number
 
         rig.fill(FIRST, range(1))
-        rig.fetcher.add({FIRST: 0, SECOND: 0})
+        rig.fetcher.add(many)
         await rig.until(lambda: rig.read.get(FIRST) == [0])
         # The first wait is behind an answer with few bytes, the second behind one with more.
         for number, wait_s in enumerate((0.006, 0.004), 1):
@@ -135,19 +151,16 @@ async def test_where_records_trickle_the_next_fetch_waits_for_linger_ms() -> Non
 
 
 async def test_a_paused_partition_with_more_to_read_keeps_no_other_one_from_lingering() -> None:
-    clock = FakeClock()
-    async with fetching(linger_ms=5, clock=clock, partition_bytes=4_000) as rig:
+    async with fetching(linger_ms=5, partition_bytes=4_000) as rig:
         for number in range(100):
             rig.fill(FIRST, range(number, number + 1), pad=3_000)
         rig.fetcher.add({FIRST: 0, SECOND: 0})
         await rig.until(lambda: FIRST in rig.read)
         rig.fetcher.pause([FIRST])
         assert rig.read[FIRST][-1] < 99
-        asked = rig.broker.count(FETCH)
+        rig.broker.cluster.waits.clear()
         rig.fill(SECOND, range(1))
-        await rig.until(lambda: rig.read.get(SECOND) == [0])
-        await eventually(lambda: clock.sleepers == 1)
-        assert rig.broker.count(FETCH) > asked
+        await rig.until(lambda: (6, GATHER_BYTES) in rig.broker.cluster.waits)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +188,7 @@ async def test_the_next_fetch_waits_for_nothing(
             if partition_bytes >= 2 * pad:
                 rig.fill(FIRST, range(1, 2), pad=pad)
             await rig.until(lambda: rig.read[FIRST] == [0, 1])
+            assert {it for _, it in rig.broker.cluster.waits} == {min_bytes}
 
 
 async def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_again() -> None:

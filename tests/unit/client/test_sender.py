@@ -229,6 +229,19 @@ async def test_what_was_queued_in_an_abandoned_term_never_leaves(rig: SendRig) -
     assert rig.stored(FIRST) == [0]
 
 
+async def test_what_is_taken_back_is_no_fault_of_its_broker(
+    rig: SendRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = rig.broker.hold(PRODUCE)
+    rig.enqueue(FIRST)
+    await eventually(lambda: rig.broker.count(PRODUCE) == 1)
+    rig.sender.abandon(FIRST)
+    hold.release()
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    assert "broker connection lost" not in caplog.text
+
+
 async def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_named(
     rig: SendRig,
 ) -> None:

@@ -8,6 +8,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ConnectionFailedError, Mm2pyError, ServerError
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS, server_error
 from mm2py.protocol.records import NewRecord
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeTaskContext
@@ -58,6 +59,7 @@ class FakeAdmin:
         self.configs: dict[str, tuple[ConfigEntry, ...]] = {}
         self.acls: list[Acl] | None = None
         self.acl_answers: list[ServerError | None] | None = None
+        self.no_acls: Exception | None = None
         self.refuse: dict[str, ServerError] = {}
         self.refuse_configs: dict[str, ServerError] = {}
         """A topic's change is refused as one when it has one of these."""
@@ -73,6 +75,12 @@ class FakeAdmin:
         self.created_acls: list[Acl] = []
         self.listings = 0
         self.broken: Exception | None = None
+        self.hidden: set[str] = set()
+        """Topics that are there and not in the list."""
+        self.denied: dict[str, ServerError] = {}
+        """What is answered of topics that are not in the list and may not be described."""
+        self.put_off: Exception | None = None
+        """Raised by a creation of which nothing can be done now."""
         self.logs: dict[TopicPartition, list[int]] = {}
         """Timestamps of the records of each log; offsets begin at ``log_start``."""
         self.log_start = 0
@@ -86,18 +94,32 @@ class FakeAdmin:
         return {
             name: TopicDescription(name, b"\0" * 16, tuple(range(count)), internal=False)
             for name, count in self.topics.items()
+            if name not in self.hidden
         }
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, ServerError | None]:
+    async def denied_topics(self, names: Collection[str]) -> Mapping[str, ServerError]:
+        return {it: error for it, error in self.denied.items() if it in names}
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, at_once: bool = False
+    ) -> dict[str, ServerError | None]:
+        del at_once
+        if self.put_off is not None:
+            raise self.put_off
         answers: dict[str, ServerError | None] = {}
         for topic in topics:
             answers[topic.name] = self.refuse.get(topic.name)
-            if topic.name not in self.refuse:
+            if topic.name in self.hidden:
+                answers[topic.name] = server_error(TOPIC_ALREADY_EXISTS, "exists")
+            elif topic.name not in self.refuse:
                 self.created.append(topic)
                 self.topics[topic.name] = topic.partitions
         return answers
 
-    async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
+    async def create_partitions(
+        self, totals: Mapping[str, int], *, at_once: bool = False
+    ) -> dict[str, ServerError | None]:
+        del at_once
         self.grown.append(dict(totals))
         answers = {name: self.refuse.get(name) for name in totals}
         self.topics |= {name: totals[name] for name, error in answers.items() if error is None}
@@ -169,6 +191,8 @@ class FakeAdmin:
         return self.sizes
 
     async def describe_topic_acls(self) -> Sequence[Acl] | None:
+        if self.no_acls is not None:
+            raise self.no_acls
         return self.acls
 
     async def unwritable(self, topics: Collection[str]) -> Mapping[str, ServerError]:

@@ -57,6 +57,21 @@ async def test_every_task_reads_all_topics_and_copies_are_created() -> None:
     assert [it["task.index"] for it in configs] == ["0", "1"]
 
 
+async def test_a_topic_that_may_not_be_seen_any_more_is_a_problem_while_it_may_not() -> None:
+    region = Region({"t1": 1, "t2": 1})
+    region.source.denied["t2"] = server_error(29, "may not Describe")
+    async with running(region) as (connector, context):
+        assert connector.problems() == {}
+        del region.source.topics["t2"]
+        await context.clock.advance(10)
+        assert topics_of(connector) == "t1"
+        (problem,) = connector.problems().items()
+        assert (problem[0], "may not Describe" in problem[1]) == ("topic t2 is not visible", True)
+        region.source.topics["t2"] = 1
+        await context.clock.advance(10)
+        assert (topics_of(connector), connector.problems()) == ("t1,t2", {})
+
+
 async def test_there_are_no_more_tasks_than_partitions_and_none_of_a_disabled_flow() -> None:
     async with running(Region({"t1": 2})) as (connector, _):
         assert len(connector.task_configs(5)) == 2

@@ -357,11 +357,14 @@ async def test_a_topic_created_again_with_fewer_partitions_loses_others() -> Non
         assert bench.dealt() == ["t-0", "t-1"]
 
 
-async def test_without_refresh_nothing_is_looked_for() -> None:
-    async with running(Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})) as bench:
+async def test_without_refresh_nothing_is_looked_for_but_what_waits_is_dealt_later() -> None:
+    bench = Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})
+    bench.region.target.refuse["A.t"] = server_error(44, "not here")
+    async with running(bench):
         listings = bench.region.source.listings
+        bench.region.target.refuse.clear()
         await bench.context.clock.advance(100)
-        assert bench.region.source.listings == listings
+        assert (bench.dealt(), bench.region.source.listings) == (["t-0"], listings)
 
 
 async def test_copies_of_internal_topics_and_checkpoints_of_another_separator_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Java's rules for topic configs and ACLs of copies."""
+"""Java's rules for topic configs and ACLs of copies, and what a target that refuses them, or the copies, holds up."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,12 @@ import pytest
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
-from mm2py.errors import ProtocolError
+from mm2py.errors import (
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableError,
+    UnsupportedVersionError,
+)
 from mm2py.mirror.failovers import Failover, FailoverKind, Fence, Rule, Step, encode_failover
 from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from mm2py.mirror.policies import policy_from_config
@@ -14,9 +19,23 @@ from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.records import Record
+from mm2py.testing.clock import FakeClock
+from mm2py.types import TopicPartition
 from mm2py_connectors.acl_sync import AclSync, read_fence, remote_acls
 from mm2py_connectors.clients import LogSession
-from mm2py_connectors.config_sync import ConfigSync, config_operations, new_topic_configs
+from mm2py_connectors.config_sync import (
+    TOPICS_PER_REQUEST,
+    ConfigSync,
+    config_operations,
+    new_topic_configs,
+)
+from mm2py_connectors.remote_topics import (
+    CERTAIN_S,
+    RECORDS_PER_REQUEST,
+    TARGET_CHECK_S,
+    FlowTopics,
+    RemoteTopics,
+)
 from tests.unit.connectors.mirror_fakes import FakeAdmin
 
 ENTRIES = (
@@ -53,6 +72,20 @@ def acl_sync(source: FakeAdmin, target: FakeAdmin) -> AclSync:
     return AclSync(
         source, target, selection=SELECTION, policy=POLICY, source_alias="A", target_alias="B"
     )
+
+
+def remote_topics(
+    source: FakeAdmin, target: FakeAdmin, clock: FakeClock, *, looks: bool = True
+) -> RemoteTopics:
+    flow = FlowTopics(
+        selection=SELECTION,
+        policy=POLICY,
+        property_filter=DefaultConfigPropertyFilter({}),
+        source_alias="A",
+        target_alias="B",
+        replication_factor=1,
+    )
+    return RemoteTopics(source, target, flow, many_s=0, patience_s=9, looks=looks, clock=clock)
 
 
 class PaperLog:
@@ -258,3 +291,145 @@ async def test_acls_that_a_target_refuses_are_said_once(caplog: pytest.LogCaptur
     await sync.run()
     assert "sync.topic.acls.enabled=false" in caplog.text
     assert target.created_acls == [acl("A.t1"), acl("A.t2")] * 3
+
+
+async def test_a_topic_that_cannot_be_created_now_holds_up_neither_others_nor_the_start() -> None:
+    source, target = FakeAdmin({"t1": 2, "t2": 1}), FakeAdmin({"A.t1": 1})
+    target.put_off = RequestTimedOutError("the quota of B is used up")
+    topics = remote_topics(source, target, FakeClock())
+
+    assert await topics.refresh()
+    assert topics.ready() == [TopicPartition("t1", 0), TopicPartition("t1", 1)]
+    assert topics.waiting() == {
+        TopicPartition("t2", 0): "the quota of B is used up; it is tried again at every refresh"
+    }
+    target.put_off = None
+    assert await topics.refresh()
+    assert topics.waiting() == {}
+
+
+async def test_a_copy_that_exists_and_is_not_visible_is_named_with_the_right_that_is_missing() -> (
+    None
+):
+    source, target = FakeAdmin({"t": 1}), FakeAdmin({"A.t": 1})
+    target.hidden.add("A.t")
+    topics = remote_topics(source, target, FakeClock())
+
+    await topics.refresh()
+    (cause,) = topics.waiting().values()
+    assert "Describe" not in cause, "a broker may not know yet what was created a moment ago"
+    await topics.refresh()
+    (cause,) = topics.waiting().values()
+    assert cause.startswith("A.t exists on B, but not for this principal: grant Describe")
+    target.hidden.clear()
+    await topics.refresh()
+    assert (topics.waiting(), topics.ready()) == ({}, [TopicPartition("t", 0)])
+
+
+async def test_a_list_that_leaves_out_a_copy_which_is_there_takes_it_from_no_task() -> None:
+    clock, source, target = FakeClock(), FakeAdmin({"t": 2}), FakeAdmin({"A.t": 2})
+    topics = remote_topics(source, target, clock)
+    await topics.refresh()
+    ready = topics.ready()
+    target.hidden.add("A.t")  # a broker that has just started
+    await clock.advance(TARGET_CHECK_S)
+    assert await topics.refresh()
+    assert topics.ready() == ready
+    target.hidden.clear()
+    del target.topics["A.t"]
+    target.refuse["A.t"] = server_error(44, "not here")
+    await clock.advance(TARGET_CHECK_S)
+    await topics.refresh()
+    assert topics.ready() == []
+
+
+async def test_a_topic_that_may_not_be_seen_any_more_is_wrong_and_a_deleted_one_is_a_note() -> None:
+    clock, source, target = FakeClock(), FakeAdmin({"t1": 1, "t2": 1}), FakeAdmin({"A.t3": 1})
+    source.denied = dict.fromkeys(("t1", "t3"), server_error(29, "may not Describe"))
+    topics = remote_topics(source, target, clock)
+    await topics.refresh()
+    seen_before = "not visible on the source"
+    assert (topics.hidden, topics.notes()[seen_before].split(":")[0]) == ({}, "t3")
+
+    kept, source.topics = source.topics, {"t5": 1}
+    for _ in range(2):
+        await topics.refresh()
+        await clock.advance(CERTAIN_S)
+    assert list(topics.hidden) == ["t1"]
+    assert "may not Describe" in topics.hidden["t1"]
+    assert topics.notes()["gone on the source"].startswith("t2; not copied")
+    source.topics = kept
+    await topics.refresh()
+    assert (topics.hidden, [*topics.notes()]) == ({}, [seen_before])
+
+
+async def test_copies_grow_in_requests_that_a_controller_takes() -> None:
+    few, many = dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 1_500)
+    source = FakeAdmin({f"t{it}": count for it, count in many.items()})
+    target = FakeAdmin({f"A.t{it}": count for it, count in few.items()})
+    topics = remote_topics(source, target, FakeClock())
+    await topics.refresh()
+    assert topics.waiting() == {}
+    assert len(target.grown) == 3
+    assert all(sum(it.values()) <= RECORDS_PER_REQUEST for it in target.grown)
+
+
+async def test_without_refresh_a_copy_that_waits_is_made_as_soon_as_it_can_be() -> None:
+    source, target = FakeAdmin({"t1": 1}), FakeAdmin()
+    target.refuse["A.t1"] = server_error(44, "not here")
+    topics = remote_topics(source, target, FakeClock(), looks=False)
+    await topics.refresh()
+    target.refuse.clear()
+    source.topics["t2"] = 1
+    assert await topics.refresh()
+    assert topics.ready() == [TopicPartition("t1", 0)], "new topics are not looked for"
+    assert not await topics.refresh()
+    assert (source.listings, target.listings) == (1, 2)
+
+
+async def test_a_topic_whose_configs_may_not_be_read_holds_up_no_others() -> None:
+    source, target = FakeAdmin({"t1": 1, "t2": 1}), FakeAdmin()
+    source.configs = {"t1": ENTRIES, "t2": ENTRIES}
+    source.unreadable["t1"] = server_error(29, "t1")
+    sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
+    copies = {"t1": "A.t1", "t2": "A.t2"}
+
+    await sync.run(copies)
+    assert {remote for remote, _ in target.written} == {"A.t2"}
+    (cause,) = sync.refusals.values()
+    assert "grant DescribeConfigs on t1" in cause
+    assert "AlterConfigs" not in cause
+    source.unreadable.clear()
+    await sync.run(copies)
+    assert sync.refusals == {}
+    assert {remote for remote, _ in target.written} == {"A.t1", "A.t2"}
+
+
+async def test_a_run_that_cannot_end_is_continued_by_the_next_one() -> None:
+    names = {f"t{it:03}": f"A.t{it:03}" for it in range(3 * TOPICS_PER_REQUEST)}
+    source, target = FakeAdmin(dict.fromkeys(names, 1)), FakeAdmin()
+    source.configs = dict.fromkeys(names, ENTRIES)
+    source.unreadable["t000"] = server_error(7, "not now")
+    sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
+    for _ in range(2):
+        with pytest.raises(RetriableError):
+            await sync.run(names)
+    assert len({remote for remote, _ in target.written}) == 2 * TOPICS_PER_REQUEST
+    source.unreadable.clear()
+    await sync.run(names)
+    assert {remote for remote, _ in target.written} == {*names.values()}
+
+
+async def test_brokers_without_acls_end_no_flow_and_what_was_refused_before_is_forgotten() -> None:
+    source, target = FakeAdmin(), FakeAdmin()
+    source.acls, target.acl_answers = [acl()], [server_error(31, "no Alter")]
+    sync = acl_sync(source, target)
+    await sync.run()
+    assert len(sync.refusals) == 1
+    source.no_acls = UnsupportedVersionError("no DescribeAcls")
+    await sync.run()
+    assert "no DescribeAcls" in sync.refusals["all of A"]
+    assert "sync.topic.acls.enabled=false" in sync.refusals["all of A"]
+    source.no_acls, source.acls = None, None
+    await sync.run()
+    assert sync.refusals == {}

@@ -36,8 +36,10 @@ from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually, until
 from mm2py_cli.output import Output, Printer
+from mm2py_cli.progress import LINES_S
 from mm2py_jobs.aliases import COMMANDS, PATHS
 from mm2py_jobs.commands import KINDS, add_commands
+from mm2py_jobs.copy.backfill_views import show_progress
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.progress import Telling, tell, told
 from tests.unit.rest.flow_fakes import AB, BA, Rig
@@ -177,6 +179,40 @@ def test_nothing_is_shown_of_a_job_that_is_over(monkeypatch: pytest.MonkeyPatch)
         telling.end(done=0)
     shown = [it for it in threading.enumerate() if it.name == "progress shown"]
     assert shown == []
+
+
+async def test_the_line_of_a_backfill_says_what_holds_its_partitions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock, store = FakeClock(), BackfillStore(MemoryTable(MemoryTopic("backfill")))
+    await store.start()
+    held = replace(LEASE, partition=1, cause="the login is refused")
+    await store.post([JOB, LEASE, held])
+    await store.refresh()
+    showing = asyncio.create_task(show_progress(store, Printer(Output.JSON), clock))
+    await clock.advance(LINES_S)
+    showing.cancel()
+    line = "backfill copies: 80 of 200 offsets; 1 partition stands still, t-1: the login is refused"
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_what_is_shown_before_the_work_is_known_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.progress.LOOK_S", 0.001)
+    monkeypatch.setattr("mm2py_cli.progress.LINES_S", 0.0)
+    shown = list[str]()
+
+    def says(text: str) -> bool:
+        shown.append(capsys.readouterr().err)
+        return text in "".join(shown)
+
+    with told(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+        asyncio.run(eventually(lambda: says("being planned"), within_s=90))
+        telling.plan(7)
+        asyncio.run(eventually(lambda: says("0 of 7 offsets"), within_s=90))
+        telling.end()
+    assert ": offsets" not in "".join(shown)
 
 
 async def test_a_job_whose_process_is_gone_has_failed_and_one_that_is_over_stays() -> None:

@@ -1,7 +1,7 @@
 """Two flows of one worker behind ``/flows``, over fakes."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
@@ -123,9 +123,12 @@ class Leader(FakeHerder):
         if task.number in self.owner:
             raise self.owner[task.number]
 
-    async def delete(self, name: str, *, actor: str) -> None:
-        await super().delete(name, actor=actor)
-        self.states.pop(name, None)
+    async def delete(
+        self, name: str, *, actor: str, only_if: Callable[[], bool] = lambda: True
+    ) -> None:
+        await super().delete(name, actor=actor, only_if=only_if)
+        if name not in self.configs:
+            self.states.pop(name, None)
 
     def show(self, **changes: Any) -> None:
         """Change what is copied."""

@@ -224,7 +224,11 @@ class FakeHerder(Herder):
         self.configs[name] = {key: value for key, value in merged.items() if value is not None}
         return self._info(name)
 
-    async def delete(self, name: str, *, actor: str) -> None:
+    async def delete(
+        self, name: str, *, actor: str, only_if: Callable[[], bool] = lambda: True
+    ) -> None:
+        if not only_if():
+            return
         self._did("delete", name, actor)
         del self.configs[self._info(name).name]
 

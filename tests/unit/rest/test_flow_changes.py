@@ -1,7 +1,7 @@
 """Changes of flows over fakes, and ``/flows`` shows the truth: a flow that does not copy all it should is DEGRADED and says why."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.connect_definitions import ConfigInfos
 from mm2py.errors import ConfigError, RequestTimedOutError
 from mm2py.flows.changes import ChangeRequest, FlowChanges
 from mm2py.flows.edits import patched
@@ -196,6 +197,24 @@ def test_a_deleted_flow_is_gone_until_it_is_created_again(rig: Rig) -> None:
     assert rig.stores[AB].held() == frozenset()
 
 
+class Resigned(Leader):
+    """Another worker leads from the moment at which a deletion is recorded."""
+
+    async def delete(
+        self, name: str, *, actor: str, only_if: Callable[[], bool] = lambda: True
+    ) -> None:
+        raise ForwardError(LEADER)
+
+
+def test_a_deletion_that_the_next_leader_completes_is_no_404_of_that_one(rig: Rig) -> None:
+    before, store = rig.herders[AB], rig.stores[AB]
+    now = rig.herders[AB] = Resigned(AB, store=store)
+    now.configs, now.states, now.snapshot = before.configs, before.states, before.snapshot
+    reply = rig.ask("DELETE", "/flows/A->B")
+    assert (reply.status, reply.json["revision"]) == (200, 1)
+    assert store.state.presence is Presence.DELETED
+
+
 def test_a_connector_cannot_be_put_into_a_deleted_flow(rig: Rig) -> None:
     rig.ask("DELETE", "/flows/A->B")
     put = rig.stores[AB].record(NAME, None, {"topics": "x"}, actor="anna")
@@ -271,6 +290,20 @@ def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
     # In the words of the plan, not in the keys of the topic.
     keys = [it["key"] for line in (newest, *former) for it in line["changes"]]
     assert set(keys) == {f"{NAME}.topics", f"{NAME}.tasks.max", "one"}
+
+
+def test_no_way_leads_back_to_what_only_the_file_may_set(rig: Rig) -> None:
+    """It may have been in a former file, or its config provider have been allowed."""
+    store = rig.stores[AB]
+
+    async def former() -> None:
+        for text in ("1", "2"):
+            await store.edit("x", "x", patched({NAME: {"source.cluster.x": text}}, {}), actor="x")
+
+    asyncio.run(former())
+    reply = rig.ask("POST", "/flows/A->B/rollback?revision=1")
+    assert (reply.status, reply.message) == (400, "source.cluster.* is the file's")
+    assert store.state.revision == 2
 
 
 def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> None:
@@ -384,6 +417,21 @@ def test_a_creation_is_forwarded_to_who_leads_the_flow(rig: Rig) -> None:
     assert reply.status == 201
     assert network.asked == ["POST /flows?forward=true"]
     assert rig.stores[BA].state.revision == 1
+
+
+def test_who_stops_leading_while_a_change_is_checked_writes_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two who lead, one after the other, must not give one number to two changes."""
+    errors = rig.validator.validate
+
+    async def resign(config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
+        rig.herders[AB].elsewhere = ForwardError(None)
+        return await errors(config, plugin=plugin)
+
+    monkeypatch.setattr(rig.validator, "validate", resign)
+    assert rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}}).status == 409
+    assert rig.topics[AB].records == []
 
 
 def test_a_suspended_leader_changes_nothing(rig: Rig) -> None:

@@ -16,7 +16,12 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.security import gate_for
-from mm2py.runtime.errors import ForwardError, NotFoundError, RebalanceExpectedError
+from mm2py.runtime.errors import (
+    ForwardError,
+    HerderError,
+    NotFoundError,
+    RebalanceExpectedError,
+)
 from mm2py.runtime.herder.api import Health, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State, TargetState
@@ -86,7 +91,14 @@ NO_MAP = "Offsets may only contain primitive types as values, but field p contai
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("1e999", TOO_LARGE), ("-1e999", TOO_LARGE), ('{"deep":1}', NO_MAP)]
+    ("value", "said"),
+    [
+        ("1e999", TOO_LARGE),
+        ("-1e999", TOO_LARGE),
+        (f"{2**63}", TOO_LARGE),
+        (f"-{2**63 + 1}", TOO_LARGE),
+        ('{"deep":1}', NO_MAP),
+    ],
 )
 def test_an_offset_that_holds_no_number_or_text_is_refused(value: str, said: str) -> None:
     body = f'{{"offsets":[{{"partition":{{"a":1}},"offset":{{"p":{value}}}}}]}}'.encode()
@@ -214,6 +226,7 @@ def test_a_worker_without_a_herder_is_still_starting() -> None:
         (NotFoundError("Unknown connector c"), 404, "Unknown connector c"),
         (ConfigError("bad", remedy="mend it"), 400, "bad; mend it"),
         (RetriableError("away"), 503, "away"),
+        (HerderError("it waits for the target", status=503), 503, "it waits for the target"),
         (RuntimeError("defect"), 500, "RuntimeError: defect"),
         (ValueError("pw canary-value"), 500, "ValueError: pw [hidden]"),
     ],
@@ -223,6 +236,7 @@ def test_failures_of_the_herder_have_their_status_and_no_secret(
 ) -> None:
     reply = request(FakeHerder(refusal=failure), "PUT", "/connectors/c/pause")
     assert (reply.status, reply.message) == (status, text)
+    assert reply.headers.get("retry-after") == ("1" if status == 503 else None)
 
 
 def test_only_the_version_of_a_plugin_that_is_there_has_definitions() -> None:

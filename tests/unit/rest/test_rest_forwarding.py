@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Message, Scope
 
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.flows.states import read_flow
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
@@ -53,10 +53,12 @@ class Net(httpx.AsyncBaseTransport):
 
     apps: dict[str, ASGIApp] = field(default_factory=dict[str, ASGIApp])
     sent: list[httpx.Request] = field(default_factory=list[httpx.Request])
-    answer: httpx.Response | None = None
+    answer: httpx.Response | httpx.HTTPError | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.sent.append(request)
+        if isinstance(self.answer, httpx.HTTPError):
+            raise self.answer
         if self.answer is not None:
             return self.answer
         app = self.apps.get(request.url.host)
@@ -167,6 +169,9 @@ def test_a_refusal_of_the_leader_is_passed_on_as_it_is() -> None:
     assert len(net.sent) == 1
     _, busy = two(FakeHerder(refusal=RebalanceExpectedError()))
     assert ask(busy, "PUT", "/connectors/c/stop").status == 500
+    _, waits = two(FakeHerder(refusal=RetriableError("B is away")))
+    reply = ask(waits, "PUT", "/connectors/c/stop")
+    assert (reply.status, reply.message, reply.headers["retry-after"]) == (503, "B is away", "1")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +194,18 @@ def test_a_leader_that_cannot_be_reached_is_an_io_error_that_names_it() -> None:
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     assert reply.message.startswith("IO Error trying to forward REST request: ConnectError")
     assert LEADER in reply.message
+    assert "may have been made" not in reply.message
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+@pytest.mark.parametrize("lost", [httpx.ReadError("reset"), httpx.ReadTimeout("late")])
+def test_a_change_whose_answer_was_lost_between_workers_is_said_to_be_possible(
+    method: str, lost: httpx.HTTPError
+) -> None:
+    path = "/connectors/c/stop" if method == "PUT" else "/connectors/c/tasks"
+    reply = ask(Net(answer=lost).worker("other", follower()), method, path)
+    assert reply.status == 503
+    assert ("the change may have been made" in reply.message) == (method == "PUT")
 
 
 def test_nothing_is_sent_on_before_a_session_key_was_read() -> None:

@@ -179,6 +179,16 @@ async def test_a_running_backfill_whose_driver_is_silent_is_shown_as_failed_and_
     stage.commands.end(1, "mm2py: no lanes")
 
 
+async def test_a_running_backfill_says_what_holds_its_partitions() -> None:
+    stage = Stage()
+    await stage.begun(JOB, LEASE, replace(LEASE, partition=1, cause="canary-value is refused"))
+    (job,) = stage.service.jobs(stage.nodes)
+    held = f"1 partition stands still, t-1: {HIDDEN} is refused"
+    assert (job["state"], job["cause"]) == ("RUNNING", held)
+    await stage.begun(JOB, replace(LEASE, partition=1))
+    assert stage.show()["cause"] == ""
+
+
 async def test_pause_and_resume_are_written_and_a_cancel_is_followed_to_its_end() -> None:
     stage = Stage()
     await stage.begun()
@@ -321,6 +331,7 @@ def begin(rig: Rig) -> None:
         ({"flow": "A->B", "rate_limit": "5"}, 422, "body.rate_limit: must be a whole number"),
         ({"flow": "A->B", "rate_limit": -1}, 422, "body.rate_limit: must be at least 0"),
         ({"flow": "A->B", "wait_executors_s": -1}, 422, "body.wait_executors_s: "),
+        ({"flow": "A->B", "max_lanes_per_broker": -1}, 422, "body.max_lanes_per_broker: "),
         ({"flow": "A->B", "rate": 5}, 422, "body.rate: "),
         ({"flow": "A->X"}, 404, "No flow A->X"),
         ({"flow": "A->B", "master": "spark://x:1"}, 400, "body.master: "),

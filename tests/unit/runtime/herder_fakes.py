@@ -380,10 +380,19 @@ class FakeOverrides:
         self.changed: Callable[[], None] = lambda: None
         self.started = 0
         self.newer = False
+        self.late: dict[str, Mapping[str, str]] = {}
+        """Changes that are not read yet."""
+        self.away = False
 
     async def start(self) -> None:
         self.started += 1
         self.check_readable()
+
+    async def refresh(self, timeout_s: float) -> None:
+        del timeout_s
+        if self.away:
+            raise RetriableError("the topic of changes is away")
+        self.wanted.update(self.late)
 
     def effective(self) -> Mapping[str, Mapping[str, str]]:
         return self.wanted

@@ -103,6 +103,21 @@ async def test_a_task_that_never_ran_is_restarted_with_growing_pauses(cluster: C
     assert pauses == [1, 2, 4, 8]
 
 
+async def test_a_start_that_fails_by_a_defect_is_tried_again(cluster: Cluster) -> None:
+    node = await _running(cluster)
+
+    def broken(_task: TaskId) -> None:
+        raise ZeroDivisionError
+
+    node.host.on_start = broken
+    node.host.say(C0, State.FAILED, FatalError("x"))
+    await cluster.clock.advance(1.5)
+    await until(lambda: node.state(C0) == "FAILED")
+    node.host.on_start = lambda _task: None
+    await cluster.clock.advance(3)
+    await until(lambda: node.state(C0) == "RUNNING")
+
+
 @pytest.mark.parametrize("own", ["true", "false"])
 async def test_a_connectors_own_choice_of_restarts_wins(cluster: Cluster, own: str) -> None:
     node = cluster.node(task_auto_restart=own == "false").start()

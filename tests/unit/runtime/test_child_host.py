@@ -11,16 +11,17 @@ import pytest
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.client.permit import Permit
-from mm2py.errors import ConfigError, PartitionError
+from mm2py.errors import ConfigError, FatalError, Mm2pyError, PartitionError
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.pool import SILENT_LOOKS, HostLink, HostPool
-from mm2py.runtime.hosts.reports import TaskReports
-from mm2py.runtime.hosts.service import FlowSpec, HostService
-from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.hosts.reports import MeterRelay, TaskReports
+from mm2py.runtime.hosts.service import SIGN_OF_LIFE_TICKS, FlowSpec, HostService
+from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskWatcher
+from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
 from mm2py.types import State, TaskId, TopicPartition
@@ -285,12 +286,13 @@ async def test_a_child_that_does_not_start_fails_the_task_alone(world: World) ->
     assert world.words() == ["FAILED", "RUNNING"]
 
 
-async def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
-    world = World(spec=FlowSpec(flow=FLOW, worker={"refused": ""}, log_level="INFO"))
-    await world.host.start_task(spec_of(0))
-    cause = world.statuses[0][1].cause
-    assert isinstance(cause, ConfigError)
-    assert (cause.message, cause.remedy) == ("cannot be run", "change it")
+async def test_a_flow_that_cannot_be_opened_fails_its_tasks_with_the_cause() -> None:
+    world = World(processes=1, spec=FlowSpec(flow=FLOW, worker={"refused": ""}, log_level="INFO"))
+    await asyncio.gather(world.host.start_task(spec_of(0)), world.host.start_task(spec_of(1)))
+    for _, status in world.statuses:
+        assert isinstance(status.cause, ConfigError)
+        assert (status.cause.message, status.cause.remedy) == ("cannot be run", "change it")
+    assert len(world.statuses) == 2
     await world.end()
 
 
@@ -307,6 +309,33 @@ async def test_errors_keep_class_text_and_causes(world: World) -> None:
     assert type(cause.__cause__).__name__ == "KeyError"
     (foreign,) = [s.cause for task, s in world.statuses if task == SECOND and s.cause]
     assert (type(foreign).__name__, str(foreign)) == ("ZeroDivisionError", "by 0")
+
+
+async def test_an_error_that_quotes_a_whole_record_is_cut_and_still_fails_its_task(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mm2py.runtime.hosts.pipe.LONGEST_BYTES", 1 << 20)
+    await world.started(0)
+    error = FatalError(f"the start {'x ' * (1 << 20)}")
+    error.__cause__ = ValueError("y" * (2 << 20))
+    world.children[0].stages[0].tasks[0].rounds.append(error)
+    await until(lambda: world.words() == ["RUNNING", "FAILED"])
+    cause = world.statuses[-1][1].cause
+    assert cause is not None
+    assert str(cause).startswith("the start x x")
+    assert str(cause.__cause__) == " ...", "half of a word may be half of a secret"
+    assert len(trace_of(cause)) < 100_000, "as long as a record of the status topic may be"
+
+
+async def test_an_error_without_a_text_still_fails_its_task(world: World) -> None:
+    class UnprintableError(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    await world.started(0)
+    world.children[0].stages[0].tasks[0].rounds.append(UnprintableError())
+    await until(lambda: world.words() == ["RUNNING", "FAILED"])
+    assert "no text" in str(world.statuses[-1][1].cause)
 
 
 async def test_permit_and_holds_reach_children_of_now_and_later(world: World) -> None:
@@ -424,6 +453,65 @@ async def test_calls_for_one_task_take_turns(world: World) -> None:
     await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
     assert world.host.tasks() == (FIRST,)
     assert sum(link.tasks for link in world.links) == 1
+
+
+async def test_what_a_living_child_fails_to_keep_out_is_not_taken_for_kept_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.started(0)
+    task = world.children[0].stages[0].tasks[0]
+    task.rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: world.topics == [(FIRST, "A.orders")])
+    monkeypatch.setattr(WorkerTask, "stop", _broken_stop)
+    with pytest.raises(FatalError, match="ZeroDivisionError"):
+        await world.host.keep_out(frozenset({ORDERS}))
+    monkeypatch.undo()
+    await world.host.keep_out(frozenset({ORDERS}))
+    world.children[0].kill()
+    await world.host.keep_out(frozenset())
+
+
+async def test_a_child_that_fails_to_stop_a_task_is_killed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.started(0)
+    monkeypatch.setattr(WorkerTask, "stop", _broken_stop)
+    await world.host.stop_task(FIRST, 5.0)
+    assert world.children[0].how == "signal 9", "only its death is certain"
+    assert world.host.tasks() == ()
+
+
+async def _broken_stop(_task: WorkerTask, _timeout_s: float) -> None:
+    raise ZeroDivisionError
+
+
+async def test_the_end_of_a_child_reaches_all_its_flows_though_one_cannot_take_it() -> None:
+    world = World(processes=1)
+
+    def deaf(_link: HostLink, _error: Mm2pyError) -> None:
+        raise ZeroDivisionError
+
+    link = await world.pool.pick()
+    link.attach(deaf)
+    await world.started(0)
+    world.children[0].kill()
+    await until(lambda: world.words() == ["RUNNING", "FAILED"])
+    await world.end()
+
+
+async def test_a_report_that_fails_does_not_make_its_child_look_dead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_relay: MeterRelay) -> bool:
+        raise ZeroDivisionError
+
+    await world.started(0)
+    monkeypatch.setattr(MeterRelay, "send", broken)
+    received = world.pipes[0].received
+    # The line of the log is not sent here: whatever comes is a sign of life.
+    await world.children[0].clock.advance(SIGN_OF_LIFE_TICKS + 1)
+    await until(lambda: world.pipes[0].received > received)
+    monkeypatch.undo()
 
 
 async def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from itertools import permutations
 from types import FrameType
@@ -27,7 +27,6 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Leader, Peers, config
 from tests.unit.rest.rest_fakes import PLACEHOLDER, SOURCE, FakeHerder, flow
-from tests.unit.runtime.runtime_fakes import EagerClock
 
 SINK = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSinkConnector"}
 TRANSFORMS = "org.apache.kafka.connect.transforms."
@@ -215,27 +214,54 @@ def test_patterns_that_are_slow_on_every_name_are_given_a_bounded_time() -> None
 
 
 class Paced:
-    """A filter that takes every name, each after some time of the clock."""
+    """A filter that takes every name, each after some time of the processor."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._seconds = float(config["pace"])
 
     def should_replicate_topic(self, topic: str) -> bool:
         del topic
-        cast("EagerClock", vars(graph)["SYSTEM_CLOCK"]).seconds += self._seconds
+        cast("Spent", vars(graph)["CPU_S"]).seconds += self._seconds
         return True
+
+
+class Spent:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 @pytest.mark.parametrize(("pace_s", "is_refused"), [(0.0001, False), (0.003, True)])
 def test_patterns_are_given_time_to_backtrack_whatever_the_number_of_flows_and_names(
     monkeypatch: pytest.MonkeyPatch, pace_s: float, *, is_refused: bool
 ) -> None:
-    monkeypatch.setattr(graph, "SYSTEM_CLOCK", EagerClock())
+    monkeypatch.setattr(graph, "CPU_S", Spent())
     paced = {"topic.filter.class": f"{__name__}:Paced", "pace": str(pace_s)}
     stores = {flow_of(f"S{number}->H"): [same(".*", **paced)] for number in range(20)}
     refused = pytest.raises(ConfigError, match=r"need more than 0\.5 s on")
     with refused if is_refused else nullcontext():
         assert same_name_cycles(stores, [f"t{number}" for number in range(300)]) == ()
+
+
+def test_names_that_no_changed_flow_copies_are_not_tried_on_the_others() -> None:
+    """A hundred flows with 5,000 topics held the event loop for a minute, longer than a membership lives."""
+    asked = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal asked
+        asked += event == "call" and frame.f_code.co_name == "carries"
+
+    others = {flow_of(f"S{number}->H"): [same(".*")] for number in range(20)}
+    before, after = ({**others, flow_of("H->S1"): [same(it)]} for it in ("a", "orders"))
+    names = [f"t{number}" for number in range(100)]
+    sys.setprofile(count)
+    try:
+        (cycle,) = new_cycles(before, after, [*names, "orders"])
+    finally:
+        sys.setprofile(None)
+    assert (set(cycle.flows), cycle.topic) == ({flow_of("H->S1"), flow_of("S1->H")}, "orders")
+    assert asked < 3 * len(names)
 
 
 def test_clusters_that_are_all_connected_are_refused_with_one_ring() -> None:
@@ -521,6 +547,7 @@ class Stage:
         self.clock = FakeClock()
         self.topics: dict[FlowName, MemoryTopic] = {}
         self.runners: list[Runner] = []
+        self.runner = Runner
         self.elsewhere: HerderError | None = None
         self.failed: Mm2pyError | None = None
         self.added: Collection[FlowName] = ()
@@ -535,7 +562,7 @@ class Stage:
     def _build(self, name: FlowName) -> tuple[Herder, FlowOverridesStore, AskPeer]:
         topic = self.topics.setdefault(name, MemoryTopic("mm2py-flows"))
         store = FlowOverridesStore(MemoryTable(topic), FILE, clock=self.clock, by_file=name == AB)
-        runner = Runner(flow=name, elsewhere=self.elsewhere, failed=self.failed, store=store)
+        runner = self.runner(flow=name, elsewhere=self.elsewhere, failed=self.failed, store=store)
         store.listen(runner.derive)
         self.runners.append(runner)
         return runner, store, Peers()
@@ -572,6 +599,30 @@ async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage:
     assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
     again = await stage.fleet.open(BA)
     assert again.herder is not runner
+
+
+class Recreated(Runner):
+    """Somebody creates the flow again before its connectors are gone."""
+
+    async def delete(
+        self, name: str, *, actor: str, only_if: Callable[[], bool] = lambda: True
+    ) -> None:
+        assert self.store is not None
+        await self.store.edit("create", "x", created(FILE, {}), actor="anna")
+        await super().delete(name, actor=actor, only_if=only_if)
+
+
+async def test_what_is_left_of_a_deletion_takes_nothing_from_a_flow_that_was_created_again(
+    stage: Stage,
+) -> None:
+    stage.runner = Recreated
+    node = await stage.fleet.open(BA)
+    await node.overrides.edit("create", "x", created(FILE, {}), actor="anna")
+    await stage.looks(70)
+    await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+    await stage.looks(4)
+    assert node.overrides.state.presence is Presence.ADDED
+    assert node.herder.connectors() == (NAME,)
 
 
 async def test_a_state_is_shown_since_it_began_or_was_first_looked_at(stage: Stage) -> None:

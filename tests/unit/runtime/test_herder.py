@@ -278,6 +278,37 @@ async def test_a_new_leader_that_cannot_write_its_file_lets_the_group_work_as_be
     assert not leader.herder.problems()
 
 
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_new_leader_reads_what_the_former_one_changed_last_before_it_writes_configs(
+    cluster: Cluster, *, away: bool
+) -> None:
+    """Otherwise tasks would start with the config of before, and copy what it chose."""
+    file, changed = {"c": FILE}, FILE | {"work": "5"}
+    first, leader = (cluster.node(f"n{n}", effective=file).start() for n in range(2))
+    await cluster.clock.advance(10)
+    await cluster.settled("c-0", "c-1")
+    assert first.overrides is not None
+    assert leader.overrides is not None
+    leader.overrides.late["c"], leader.overrides.away = changed, away
+    first.overrides.wanted["c"] = changed
+    first.overrides.changed()
+    await cluster.clock.advance(10)
+    await cluster.settled("c-0")
+    written, begun = len(cluster.configs.records), len(leader.host.events)
+    await first.stop()
+    del cluster.nodes[first.name]
+    await cluster.clock.advance(10)
+    await cluster.settled("c-0")
+    if away:
+        assert any("the topic of changes is away" in it for it in leader.herder.problems())
+        leader.overrides.away = False
+        await cluster.clock.advance(5)
+    assert not leader.herder.problems()
+    assert not [it for it in leader.host.events[begun:] if it.endswith(" 0")]
+    later = cluster.configs.records[written:]
+    assert not [it for it in later if it.key == b"connector-c"]
+
+
 async def test_a_stopped_flow_stays_so_when_its_file_has_another_connector_copy_it(
     cluster: Cluster,
 ) -> None:

@@ -16,7 +16,7 @@ from mm2py.observability.ages import Ages
 from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, PartitionSnapshot
-from mm2py.runtime.hosts.pipe import Channel, HostPipe
+from mm2py.runtime.hosts.pipe import LONGEST_LINE, Channel, HostPipe
 from mm2py.runtime.hosts.reports import AGES_EVERY, LedgerRelay, MeterRelay, PipeLogHandler
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.testing.clock import FakeClock
@@ -120,7 +120,9 @@ async def test_no_log_call_raises_into_its_caller(host: Host) -> None:
     logger.info("name %s", "\udcff")
     logger.info("%s", object.__new__(Unprintable))
     logger.info("password=%s", "hunter2")
-    await until(lambda: len(host.worker.lines) == 4)
+    logger.info("%s", "x" * (LONGEST_LINE + 1))
+    await until(lambda: len(host.worker.lines) == 5)
+    assert host.worker.lines.pop() == f"INFO plugin {'x' * LONGEST_LINE}"
     assert host.worker.lines == [
         "INFO plugin '%d rows of [hidden]' cannot be formatted: TypeError: %d format: a real"
         " number is required, not str",

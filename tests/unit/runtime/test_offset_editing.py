@@ -105,6 +105,17 @@ async def test_positions_are_read_without_tombstones_and_of_one_connector(bench:
     assert await bench.editor.read("unknown", CONFIG) == []
 
 
+async def test_what_a_connectors_own_topic_has_counts_before_the_workers(bench: Bench) -> None:
+    own = MemoryOffsetBackingStore()
+    await own.set({KEY: b'{"offset":50}'})
+    editor = OffsetEditor(bench.store, find, lambda _topic: own)
+    config = {**CONFIG, "connector.class": "Silent", "offsets.storage.topic": "own"}
+    assert await editor.read("c", config) == [OffsetEntry(PARTITION, {"offset": 50})]
+    await editor.reset("c", config)
+    assert await editor.read("c", config) == []
+    assert await own.get([KEY]) == [None]
+
+
 async def test_a_partition_in_two_orders_is_one(bench: Bench) -> None:
     await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
     assert await bench.editor.read("c", CONFIG) == [OffsetEntry(PARTITION, {"offset": 41})]

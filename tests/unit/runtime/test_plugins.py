@@ -27,8 +27,9 @@ from mm2py.api.schema import (
     SchemaAndValue,
     SchemaType,
 )
+from mm2py.config import java_regex
 from mm2py.config.definitions import parse_config
-from mm2py.config.framework import FrameworkConfig
+from mm2py.config.framework import NUMBER_CONVERTERS, FrameworkConfig
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import ConfigError, FatalError
 from mm2py.runtime.plugins.catalog import InstalledPlugins
@@ -139,7 +140,8 @@ def applied(chain: TransformChain, record: SinkRecord = RECORD) -> SinkRecord:
         ("(a)(b)?", "$1[$2]", "a", "a[]"),
         ("(t)", "\\$1$1", "t", "$1t"),
         ("(t)", "$10", "t", "t0"),
-        ("t", "", "t", "t"),
+        ("t", "", "t", ""),
+        ("(.*)", "$1", "t", "t"),
     ],
 )
 def test_regex_router_replaces_as_javas_matcher(
@@ -155,6 +157,19 @@ def test_a_replacement_that_names_no_group_is_an_error_of_its_record(replacement
         JavaPattern("t").replaced("t", replacement)
 
 
+def test_a_pattern_that_needs_too_long_to_replace_is_an_error_of_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def matches(_pattern: JavaPattern, _name: str) -> bool:
+        return True
+
+    pattern = JavaPattern("(a|aa)+(b|c?)")
+    monkeypatch.setattr(JavaPattern, "matches", matches)
+    monkeypatch.setattr(java_regex, "MATCH_TIMEOUT_S", 1e-9)
+    with pytest.raises(ConfigError, match="needs more than"):
+        pattern.replaced("a" * 10_000 + "d", "u")
+
+
 @pytest.mark.parametrize(
     ("format_", "at_ms", "expected"),
     [
@@ -162,6 +177,7 @@ def test_a_replacement_that_names_no_group_is_an_error_of_its_record(replacement
         ("yy-M-d", AT_MS, "t-25-11-23"),
         ("yyyy.MM.dd'T'HHmmss.SSS", AT_MS, "t-2025.11.23T010509.045"),
         ("yyyy'o''clock'D", AT_MS, "t-2025o'clock327"),
+        ("u.MMM.MMMMM", AT_MS, "t-7.Nov.November"),
         ("yyyyMMdd", 1_600_000_000_000_000, "t-526711225"),  # a year that datetime has not
     ],
 )
@@ -464,6 +480,7 @@ def test_what_a_number_converter_cannot_hold_is_refused(kind: str, value: object
 def test_texts_are_encoded_as_java_does() -> None:
     assert StringConverter("ISO-8859-1").to_bytes(None, "é€") == b"\xe9?"
     assert StringConverter("UTF-16").to_bytes(None, "a") == b"\xfe\xff\x00a"
+    assert StringConverter("UTF-32").to_bytes(None, "a") == b"\x00\x00\x00a"
     with pytest.raises(ConfigError, match=r"converter\.encoding=klingon"):
         StringConverter("klingon")
 
@@ -557,6 +574,9 @@ WITH_SCHEMA = (
     [
         (StringConverter(), "Zürich".encode(), "Zürich"),
         (StringConverter("UTF-16"), b"\xfe\xff\x00a", "a"),
+        (StringConverter("UTF-16"), b"\xff\xfea\x00", "a"),
+        (StringConverter("UTF-16"), b"\x00a", "a"),
+        (StringConverter("UTF-32"), b"\x00\x00\x00a", "a"),
         (NumberConverter("Integer"), struct.pack(">i", -5), -5),
         (NumberConverter("Long"), struct.pack(">q", 1 << 40), 1 << 40),
         (NumberConverter("Double"), struct.pack(">d", 0.5), 0.5),
@@ -566,6 +586,7 @@ WITH_SCHEMA = (
         (JsonConverter(), b'{"schema":null,"payload":{"a":1}}', {"a": 1}),
         (SimpleHeaderConverter(), b"12", 12),
         (SimpleHeaderConverter(), b"plain text", "plain text"),
+        (SimpleHeaderConverter(), b"NaN", "NaN"),
         (SimpleHeaderConverter(), b"\xff", b"\xff"),
     ],
 )
@@ -576,10 +597,49 @@ def test_a_converter_reads_what_it_writes(
     assert converter.from_bytes(None) is None
 
 
+def _enveloped(kind: str, payload: bytes, name: str = "") -> bytes:
+    schema = json.dumps({"type": kind, **({"name": name} if name else {})}).encode()
+    return b'{"schema":%b,"payload":%b}' % (schema, payload)
+
+
+# What a schema adds, and what JSON has no form for without one.
+READ: Final[Mapping[str, object]] = {
+    "struct": {"x": 7, "label": None, "w": 1.5},
+    "default": 3,
+    "nan": "NaN",
+    "bare map by number": [[1, "one"]],
+}
+LONG: Final = Decimal("-1234567890123456789012345678901234567890.12")
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_javas_json_with_its_schema_is_read_as_it_was(case: str) -> None:
+    written = TRUTH[case]["enveloped"]
+    read = JsonConverter().from_bytes(None if written is None else base64.b64decode(written))
+    expected = READ.get(case, CASES[case][1])
+    assert (read, type(read)) == (expected, type(expected))
+
+
+def test_a_number_for_a_decimal_is_read_as_it_was_written() -> None:
+    schema = b'{"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"}}'
+    read = JsonConverter().from_bytes(b'{"schema":%b,"payload":1.10}' % schema)
+    assert str(read) == "1.10"
+    assert JsonConverter().from_bytes(JsonConverter().to_bytes(_decimal("2"), LONG)) == LONG
+    bare = JsonConverter().from_bytes(b'{"schema":null,"payload":{"a":[1.5]}}')
+    assert repr(bare) == "{'a': [1.5]}"
+
+
 @pytest.mark.parametrize(
     ("converter", "data", "problem"),
     [
-        (NumberConverter("Integer"), b"\x00", "cannot read 1 bytes, it has 4"),
+        (JsonConverter(), b"null", 'requires "schema" and "payload" fields'),
+        (JsonConverter(schemas=False), b"NaN", "serialization error"),
+        (JsonConverter(), _enveloped("int32", b"null"), "Invalid null value for required INT32"),
+        (JsonConverter(), _enveloped("bytes", b'"?"'), "Invalid bytes field"),
+        (JsonConverter(), _enveloped("int32", b'"x"', DATE), "Invalid type for Date"),
+        (JsonConverter(), _enveloped("int64", b"1" * 19, TIMESTAMP), "Invalid type for Timestamp"),
+        (NumberConverter("Integer"), b"\x00", "cannot read these 1 bytes, it has 4"),
+        (NumberConverter("Boolean"), b"\x02", "cannot read"),
         (JsonConverter(), b"{", "serialization error"),
         (JsonConverter(), b'{"a":1}', 'requires "schema" and "payload" fields'),
         (JsonConverter(), b"[1]", 'requires "schema" and "payload" fields'),
@@ -608,6 +668,11 @@ def test_a_sinks_record_is_converted_by_the_connectors_converters_else_the_worke
 def test_what_cannot_be_converted_is_named_and_left_out_if_tolerated() -> None:
     converters = record_converters({}, {"value.converter": JSON})
     read = a_record(T0, 3, b"no JSON")
-    with pytest.raises(FatalError, match=r"t-0 offset 3: .*VALUE_CONVERTER by JsonConverter"):
+    with pytest.raises(
+        FatalError,
+        match=r"t-0 offset 3: .*VALUE_CONVERTER by org\.apache\.kafka\.connect\.json\.JsonConverter",
+    ):
         errant("none").converted(converters, read)
     assert errant("all").converted(converters, read) is None
+    for name in NUMBER_CONVERTERS:
+        assert record_converters({}, {"key.converter": name}).key.java_class == name

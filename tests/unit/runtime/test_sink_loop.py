@@ -6,7 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from mm2py.api.records import SinkRecord
+from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError
+from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.sink_loop import SinkLoop, SinkSettings
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import (
@@ -156,6 +158,25 @@ def test_what_is_dropped_before_the_task_is_committed_all_the_same() -> None:
     stage.turn(0, 1.0)
     assert stage.task.taken == [(T0, 0), (T0, 2), (T0, 4)]
     assert stage.group.committed == {T0: 3}
+
+
+def test_a_record_that_is_tried_again_at_the_end_of_its_task_is_left_to_the_next_owner() -> None:
+    errors = FrameworkConfig(errors_tolerance="all", errors_retry_timeout=-1)
+    errant = ErrantRecords("c", 0, errors, clock=EagerClock())
+
+    def busy(record: SinkRecord) -> SinkRecord:
+        if record.offset >= 4:
+            stage.loop.stopping.set()
+            raise not_now()
+        return record
+
+    stage = Stage(prepare=lambda record: errant.transformed("T", record, busy))
+    errant.stopping = stage.loop.stopping
+    stage.on_poll = lambda: None if stage.loop.owned else stage.consumer.give(T0)
+    stage.loop.run()
+    assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2)]
+    assert stage.group.committed == {T0: 3}
+    assert errant.skipped == 0
 
 
 def test_an_error_of_a_callback_fails_the_turn_that_polled() -> None:

@@ -1,5 +1,7 @@
 """From a task's spec to a running task: assembly, adapter and host."""
 
+import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,12 +11,16 @@ import pytest
 from mm2py.api.records import SinkRecord, SourceRecord
 from mm2py.api.schema import Schema, SchemaType
 from mm2py.api.task import Delivery, Outgoing, Run
+from mm2py.clock import SystemClock
 from mm2py.config.framework import STRING_CONVERTER, FrameworkConfig
 from mm2py.errors import FatalError, RetriableError
 from mm2py.protocol.records import decode_batches
 from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep
+from mm2py.runtime.tasks import record_task, task_assembly
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
+from mm2py.runtime.tasks.task_assembly import TaskAssembly
+from mm2py.runtime.tasks.task_host import InProcessTaskHost
 from mm2py.testing.waiting import until
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
@@ -42,6 +48,7 @@ class Script:
         self.rounds = list(rounds)
         self.landed: list[tuple[object, int]] = []
         self.commits = 0
+        self.stopped = False
 
     async def start(self) -> None:
         pass
@@ -56,7 +63,7 @@ class Script:
         self.commits += 1
 
     async def stop(self) -> None:
-        pass
+        self.stopped = True
 
 
 def _record(line: int, topic: str = "t", *, value: bytes | None = None) -> SourceRecord:
@@ -135,6 +142,59 @@ async def test_a_task_that_cannot_be_put_together_is_failed_with_the_cause(
     assert stage.words() == ["FAILED"]
     await stage.host.stop_task(FIRST, 1.0)
     assert stage.host.status(FIRST) is None
+
+
+async def test_a_plug_in_that_fails_when_it_is_built_fails_its_task_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_config: object) -> Sequence[TransformStep]:
+        raise KeyError("registry.url")
+
+    monkeypatch.setattr(task_assembly, "steps_of", broken)
+    stage = HostStage(task=_lines())
+    await stage.start(**MARK)
+    assert stage.words() == ["FAILED"]
+    status = stage.host.status(FIRST)
+    assert status is not None
+    assert "registry.url" in str(status.cause)
+
+
+async def test_a_commit_that_fails_in_a_task_is_only_logged_as_in_connect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stubborn(Script):
+        async def commit(self) -> None:
+            await super().commit()
+            raise OSError("no acknowledgement upstream")
+
+    task = Stubborn([_record(1)], [_record(2)])
+    stage = HostStage(task=task)
+    await stage.start()
+    await until(lambda: task.commits > 0)
+    await turns(20)
+    assert stage.words() == ["RUNNING"]
+    assert "no acknowledgement upstream" in caplog.text
+    await stage.host.stop_task(FIRST, 5.0)
+
+
+async def test_transforms_that_fail_at_the_end_keep_nothing_else_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stubborn(BareTransform):
+        def close(self) -> None:
+            super().close()
+            raise OSError("it was open already")
+
+    transforms = [Stubborn(lambda it: it), Stubborn(lambda it: it)]
+    steps = [TransformStep("T", it, None, negate=False) for it in transforms]
+    errant = ErrantRecords("c", 0, FrameworkConfig(), clock=EagerClock())
+    script = Script([_record(1)])
+    chain = TransformChain(steps, errant.transformed)
+    adapter = RecordTaskAdapter(script, EagerClock(), chain=chain)
+    await adapter.stop()
+    assert script.stopped
+    assert all(it.closed for it in transforms)
+    assert caplog.text.count("it was open already") == 2
 
 
 async def test_records_of_a_third_party_pass_transforms_and_their_positions_move() -> None:
@@ -257,6 +317,18 @@ async def test_a_record_that_cannot_be_converted_fails_the_task() -> None:
         await adapter.poll(1 << 20)
 
 
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+async def test_a_name_that_no_topic_can_have_is_an_error_of_its_record(tolerance: str) -> None:
+    script = Script([_record(1, "my topic"), _record(2, "")])
+    adapter, committed = _adapter(script, _conversion(**{"errors.tolerance": tolerance}))
+    if tolerance == "all":
+        assert await adapter.poll(1 << 20) == []
+        assert len(committed) == 1
+        return
+    with pytest.raises(FatalError, match=r"record for my topic .*no topic can have this name"):
+        await adapter.poll(1 << 20)
+
+
 async def test_a_tolerated_record_is_left_out_and_its_position_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -269,7 +341,7 @@ async def test_a_tolerated_record_is_left_out_and_its_position_committed(
     assert adapter.source_offset(key, last) == {"line": 3}
     assert await adapter.poll(1 << 20) == []
     assert adapter.source_offset(key, last) == {"line": 4}
-    assert len(script.landed) == 1
+    assert script.landed == [("x", -1), ("y", -1), (1, 0), ("z", -1)]
     assert len([it for it in caplog.messages if "left out" in it]) == 1, "never per record"
 
 
@@ -317,7 +389,37 @@ async def test_transforms_drop_and_route_records_and_each_is_told_as_it_was() ->
     _acknowledge(adapter, to_t, 0)
     ((key, position),) = committed.items()
     assert adapter.source_offset(key, position) == {"line": 3}
-    assert script.landed == [(b"3", 5), (b"1", 0)], "as its task knows it"
+    assert script.landed == [(b"2", -1), (b"3", 5), (b"1", 0)], "as its task knows it"
+
+
+async def test_a_task_of_records_ends_while_a_transform_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(record_task, "WORK_S", 0.01)
+    asked = threading.Event()
+
+    def busy(_record: SinkRecord) -> SinkRecord:
+        asked.set()
+        raise RetriableError("no registry")
+
+    transform = BareTransform(busy)
+    steps = (TransformStep("T", transform, None, negate=False),)
+
+    def made(_config: object) -> Sequence[TransformStep]:
+        return steps
+
+    monkeypatch.setattr(task_assembly, "steps_of", made)
+    stage = HostStage(task=_lines())
+    parts = replace(stage.parts, clock=SystemClock())
+    stage.host = InProcessTaskHost(TaskAssembly(parts), stage.changed, graceful_s=5)
+    await stage.start(errors_retry_timeout="20000", errors_tolerance="all")
+    await until(asked.is_set)
+    await stage.host.stop_task(FIRST, 2.0)
+    assert stage.words() == ["RUNNING", "UNASSIGNED"]
+    assert "cut off" not in caplog.text
+    assert "left behind" not in caplog.text
+    assert transform.closed
+    assert not stage.store.written(), "the record is read again"
 
 
 async def test_a_schema_stays_with_a_part_that_transforms_leave() -> None:
@@ -435,6 +537,29 @@ async def test_a_task_starts_again_without_what_a_backfill_copies(stage: HostSta
     await stage.host.keep_out(frozenset())
     await until(lambda: again.taken_over == [ORDERS])
     assert again.stopped == 0
+
+
+async def test_a_task_that_fails_lets_go_when_it_writes_nothing_more(
+    stage: HostStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await stage.started()
+    flushing, flushed = asyncio.Event(), asyncio.Event()
+
+    async def flush(_timeout_s: float) -> bool:
+        flushing.set()
+        return await flushed.wait()
+
+    monkeypatch.setattr(stage.senders[0], "flush", flush)
+    task.rounds += [[outgoing("orders", 0, 3)], FatalError("no")]
+    await flushing.wait()
+    assert stage.words() == ["RUNNING", "FAILED"]
+    letting_go = asyncio.create_task(stage.host.keep_out(frozenset({ORDERS})))
+    await turns(20)
+    assert not letting_go.done(), "a lane would write beside what is flushed"
+    flushed.set()
+    await letting_go
+    assert stage.senders[0].closed == 1
+    assert len(stage.tasks) == 1
 
 
 async def taking_over(stage: HostStage) -> AskingTask:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -22,6 +23,7 @@ from mm2py.mirror.ledger import KnownEvents
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
+from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions, committed_reads
 from mm2py.testing.waiting import until
@@ -345,8 +347,11 @@ def test_what_was_read_of_a_topic_that_was_created_again_before_a_position_was_s
 
 
 class OwnTopic(FakeStore):
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        return await self.inner.entries(connector)
+
     async def close(self) -> None:
-        """Nothing is open."""
+        await self.inner.close()
 
 
 def ignored(*_: object) -> None:
@@ -368,7 +373,7 @@ async def test_no_commit_waits_for_the_copy_of_positions_in_the_workers_topic() 
             "connect-c-0",
             store=worker,
             topic="own",
-            own=OwnTopic(),
+            own=OwnTopicOffsets(OwnTopic(), worker),
             fence=allowed,
             verify=allowed,
             interval_s=0.1,
@@ -383,6 +388,26 @@ async def test_no_commit_waits_for_the_copy_of_positions_in_the_workers_topic() 
         assert worker.writes == []
         await sender.close()
         await parts.close()
+
+
+KEY, OTHER = b'["c",{"partition":0}]', b'["c",{"partition":1}]'
+
+
+async def test_without_transactions_positions_are_in_the_own_topic_first_and_copied_at_the_end() -> (
+    None
+):
+    own, worker = OwnTopic(), FakeStore()
+    await worker.set({KEY: b"former", OTHER: b"7"})
+    offsets = OwnTopicOffsets(own, worker)
+    assert await offsets.get([KEY, OTHER]) == [b"former", b"7"]
+    own.errors.append(RetriableError("away"))
+    with pytest.raises(RetriableError):
+        await offsets.set({KEY: b"never"})
+    await offsets.set({KEY: b"1"})
+    await worker.set({KEY: b"of a run without the own topic"})
+    assert await offsets.get([KEY, OTHER]) == [b"1", b"7"]
+    await offsets.close()
+    assert worker.writes[-1] == own.written() == {KEY: b"1"}
 
 
 # ---- patience

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -20,8 +20,9 @@ from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batches
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
+from mm2py.runtime.plugins.transforms import chain as plugins
 from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep, steps_of
-from mm2py.runtime.tasks import transformed_task
+from mm2py.runtime.tasks import record_task, transformed_task
 from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
@@ -170,6 +171,43 @@ def _poisoned(**made: object) -> tuple[TransformStep, ...]:
 
 def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[TransformStep, ...]:
     return (TransformStep("T", BareTransform(call), None, negate=False),)
+
+
+class Second:
+    """Chooses every second record that it is asked about."""
+
+    java_class: ClassVar[str] = "Second"
+    made: ClassVar[list["Second"]] = []
+
+    def __init__(self, _config: Mapping[str, str]) -> None:
+        self.asked = self.closed = 0
+        self.made.append(self)
+
+    def test(self, _record: SinkRecord) -> bool:
+        self.asked += 1
+        return self.asked % 2 == 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+async def test_each_step_has_a_predicate_of_its_own_which_is_closed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def installed(kind: str) -> Sequence[object]:
+        return plugins.TRANSFORMS if kind == "transforms" else [Second]
+
+    monkeypatch.setattr(plugins, "installed", installed)
+    config = {"transforms": "a,b", "predicates": "p,q"}
+    config |= {f"predicates.{it}.type": "Second" for it in "pq"}
+    for alias in "ab":
+        for key, text in (("type", "InsertHeader"), ("header", alias), ("value.literal", "1"), ("predicate", "p")):  # fmt: skip
+            config[f"transforms.{alias}.{key}"] = text
+    flow = Flow(config, _from(S, _batch(0, b"a", b"b")))
+    await flow.run(lambda: flow.done == 1)
+    assert [len(it.headers) for it in flow.written()] == [2, 4]
+    made, Second.made = Second.made, []
+    assert [it.closed for it in made] == [1, 1, 1], "also that of q, which no step uses"
 
 
 async def test_a_batch_of_which_all_is_dropped_moves_position_and_lag() -> None:
@@ -430,11 +468,36 @@ async def test_a_retriable_error_is_tried_again_and_holds_no_event_loop() -> Non
     assert threading.get_ident() not in threads
 
 
+async def test_transforms_that_take_long_are_named_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transformed_task, "WORK_S", 0.01)
+    is_away = threading.Event()
+    is_away.set()
+
+    def look_up(record: SinkRecord) -> SinkRecord:
+        flow.clock.seconds += 20
+        if is_away.is_set():
+            raise RetriableError("the registry is away")
+        return record
+
+    errors = {"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "1"}
+    flow = Flow(_step(look_up), _from(S, _batch(0, b"a")), errors=errors)
+    await flow.begin(lambda: any(it.harms for it in flow.meter.findings))
+    (found,) = flow.meter.findings
+    assert found.what == "transforms at work"
+    assert found.text == "orders-0 offset 0 is tried again: the registry is away"
+    is_away.clear()
+    await until(lambda: flow.done == 0)
+    assert not flow.meter.findings
+    await flow.running.stop(5)
+
+
 async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("WORK_S", "END_S"):
-        monkeypatch.setattr(transformed_task, name, 0.01)
+    for module, name in ((transformed_task, "WORK_S"), (record_task, "END_S")):
+        monkeypatch.setattr(module, name, 0.01)
     seen: list[SinkRecord] = []
     go = threading.Event()
 

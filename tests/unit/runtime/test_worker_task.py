@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from math import inf
 
@@ -474,6 +475,27 @@ async def test_a_task_that_does_not_stop_is_cut_off(caplog: pytest.LogCaptureFix
     await bench.running.stop(0.01)
     assert (bench.task.stopped, bench.sender.closed) == (1, 1)
     assert "did not stop in time" in caplog.text
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_what_is_cut_off_sends_nothing_more_though_its_task_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, *, deaf: bool
+) -> None:
+    ending = asyncio.Event()
+
+    class Stuck(FakeTask):
+        async def stop(self) -> None:
+            with suppress(asyncio.CancelledError if deaf else ZeroDivisionError):
+                await ending.wait()
+            await ending.wait()
+
+    monkeypatch.setattr("mm2py.runtime.tasks.worker_task.CLOSE_TIMEOUT_S", 0.01)
+    bench = Bench(Stuck())
+    await bench.begin(lambda: bench.task.polls > 0)
+    await bench.running.stop(0.01)
+    assert bench.sender.closed == 1
+    ending.set()
+    await until(lambda: bench.statuses.words[-1] == "UNASSIGNED")
 
 
 async def test_without_a_permit_a_task_polls_sends_and_commits_nothing() -> None:

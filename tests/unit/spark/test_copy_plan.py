@@ -68,6 +68,21 @@ def test_there_is_no_lane_without_partitions() -> None:
     assert deal_lanes([], 8) == []
 
 
+def test_partitions_of_a_broker_have_lanes_of_their_own_where_lanes_at_one_are_limited() -> None:
+    led = [replace(part(it, 10 + it), brokers=frozenset(f"b{it % 3}")) for it in range(9)]
+
+    for lanes in range(1, 12):
+        dealt = deal_lanes(led, lanes)
+        assert sorted(it.partition for lane in dealt for it in lane) == list(range(9))
+        assert len(dealt) == min(lanes, 9)
+        if lanes >= 3:
+            assert all(len({it.brokers for it in lane}) == 1 for lane in dealt), lanes
+    plan = Plan(flow="A->B", partitions=tuple(led), lanes_per_broker=1)
+    assert (plan.lanes(1), plan.lanes(1, asked=2)) == (3, 2)
+    whole = [replace(part(it, BYTES_PER_S), brokers=frozenset("a")) for it in range(4)]
+    assert estimated_s(deal_lanes(whole, 4), 0, 4, 2) == 2, "two at a time"
+
+
 def test_an_estimate_follows_the_longest_lane_or_the_rate_limit() -> None:
     dealt = deal_lanes([part(0, 2 * BYTES_PER_S), part(1, BYTES_PER_S)], 2)
     assert estimated_s(dealt, 0, 2) == 2

@@ -10,7 +10,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import LANE_LOST
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
-from mm2py_jobs.spark.session import OpenSession, run_lanes, tried
+from mm2py_jobs.spark.session import OpenSession, cause_of, run_lanes, tried
 from mm2py_jobs.spark.stream_query import TermReader
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class OneSlot:
 
     def ignore(self, *_: object) -> None: ...
 
-    addJobTag = setJobDescription = removeJobTag = setLocalProperty = ignore  # noqa: N815 - Spark's names
+    addJobTag = removeJobTag = setLocalProperty = getLocalProperty = ignore  # noqa: N815 - Spark's names
 
 
 class Ended:
@@ -188,3 +188,20 @@ def test_a_partition_that_a_process_dies_of_keeps_no_other_from_its_end(
     lost = f"{LANE_LOST} (exit code 9)"
     assert [it["lane"] for it in answers] == [0, 1]
     assert [it["parts"] for it in answers] == [[1, 2, lost, 4, 5], [6]]
+
+
+ABORTED = "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3)"
+LOST = "(127.0.0.1 executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137"
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (f": org.apache.spark.SparkException: {ABORTED} {LOST}", f"{ABORTED} {LOST}"),
+        (f": org.apache.spark.SparkException: {ABORTED}\nValueError: wrong", "ValueError: wrong"),
+        ("something else", "An error occurred while calling z:org.PythonRDD.collectAndServe."),
+    ],
+)
+def test_the_cause_is_what_a_lane_raised_or_else_what_spark_did(said: str, cause: str) -> None:
+    text = f"An error occurred while calling z:org.PythonRDD.collectAndServe.\n{said}\nDriver stacktrace:\n\tat x"
+    assert cause_of(FatalError(text)) == cause

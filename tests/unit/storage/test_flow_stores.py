@@ -17,6 +17,7 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableError,
 )
+from mm2py.flows.edits import deleted, patched
 from mm2py.flows.views import held_name
 from mm2py.mirror.backfills import (
     Job,
@@ -35,7 +36,12 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
 from mm2py.storage.connect_json import ConnectorPut, decode_config_record
-from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore, held_edit
+from mm2py.storage.flow_overrides_store import (
+    HISTORY_KEPT,
+    Edit,
+    FlowOverridesStore,
+    held_edit,
+)
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry, Handler
@@ -52,6 +58,8 @@ FILE = {
     SOURCE: {"name": SOURCE, "topics": ".*", "tasks.max": "2", "a.pw": "canary"},
     BEAT: {"name": BEAT},
 }
+CAUGHT_UP = {**FILE, SOURCE: {**FILE[SOURCE], "topics": "b"}}
+"""The file after a change over REST was written into it."""
 
 
 def on(
@@ -151,6 +159,18 @@ async def test_a_secret_is_refused_and_nothing_is_written() -> None:
         assert b"canary" not in b"".join(record.value or b"" for record in topic.records)
 
 
+async def test_a_change_that_fits_no_batch_is_refused_and_nothing_is_written() -> None:
+    """Its line of the history has the texts of before and after; a broker would refuse all of it, as a defect."""
+    async with started() as (store, topic):
+        await change(store, transforms="x" * 400_000)
+        before = len(topic.records)
+        with pytest.raises(ConfigError, match=r"needs 12[0-9]{5} bytes .* at most 900000 fit"):
+            await change(store, transforms="y" * 400_000)
+        assert len(topic.records) == before
+        await change(store, transforms=None)
+        await change(store, transforms="y" * 400_000)
+
+
 async def test_a_config_that_leaves_out_how_a_cluster_is_reached_is_refused() -> None:
     """A PUT without ``security.protocol`` would send everything in clear; a PATCH may not take it away either."""
     key = "source.cluster.security.protocol"
@@ -216,6 +236,106 @@ async def test_a_record_of_a_later_version_is_left_alone() -> None:
         topic.append(None, b"x")
         await asyncio.sleep(0)
         assert store.effective() == FILE
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        patched({SOURCE: {"topics": None}}, CAUGHT_UP),
+        deleted(CAUGHT_UP),
+        None,  # to revision 0
+    ],
+)
+async def test_what_returned_to_the_file_follows_it_also_where_the_file_had_caught_up(
+    back: Edit | None,
+) -> None:
+    """People write changes into the file, as the guide says; the entries beside it stay until they are taken back."""
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    store = on(topic)
+    await store.start()
+    await change(store, topics="b")
+    await store.stop()
+    caught_up = on(topic, CAUGHT_UP)
+    await caught_up.start()
+    then = caught_up.state.at(0)
+    assert then is not None
+    number = await caught_up.edit("back", "A->B", back or (lambda _: then), actor="anna")
+    assert number == 2
+    assert ("b", "b") in [(it.before, it.after) for it in caught_up.state.history()[0].changes]
+    await caught_up.stop()
+    later = on(topic, {**FILE, SOURCE: {**FILE[SOURCE], "topics": "c"}})
+    await later.start()
+    assert later.state.picture().configs[SOURCE]["topics"] == "c"
+    await later.stop()
+
+
+async def test_another_change_takes_nothing_back_that_the_file_of_this_worker_has_too() -> None:
+    """Files are changed worker by worker: the next leader may still have the old one."""
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    first = on(topic)
+    await first.start()
+    await change(first, topics="b")
+    changed = on(topic, CAUGHT_UP)
+    await changed.start()
+    await change(changed, tasks_max="7")
+    await first.refresh(1)
+    assert first.effective()[SOURCE]["topics"] == "b"
+    for store in (first, changed):
+        await store.stop()
+
+
+class LateTable:
+    """Hands on what others wrote only when it is read to the end, as where a broker is slow."""
+
+    def __init__(self, topic: MemoryTopic) -> None:
+        self._inner, self.topic = MemoryTable(topic), topic.name
+        self._log = topic
+
+    async def start(self, handle: Handler) -> None:
+        await self._inner.start(handle)
+        self._log.followers.remove(self._inner)
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        self._log.followers.append(self._inner)
+        await self._inner.read_to_end(timeout_s)
+        self._log.followers.remove(self._inner)
+
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        return self._inner.post(entries)
+
+
+async def test_a_new_leader_changes_what_the_former_one_wrote_last() -> None:
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    former = on(topic)
+    late = FlowOverridesStore(LateTable(topic), FILE, clock=FakeClock())
+    await former.start()
+    await late.start()
+    await change(former, topics="orders")
+    edit = patched({SOURCE: {"tasks.max": "7"}}, FILE)
+    assert await late.edit("change", SOURCE, edit, actor="ben") == 2
+    assert late.effective()[SOURCE]["topics"] == "orders"
+    assert [line.revision.number for line in late.state.history()] == [2, 1]
+    await former.stop()
+
+
+async def test_no_way_leads_back_over_a_change_whose_line_cannot_be_read() -> None:
+    """Without it, its change would be taken for one of before."""
+    async with started() as (store, topic):
+        for tasks in ("3", "4", "5"):
+            await change(store, tasks_max=tasks)
+        topic.append(b"history:000000000002", b"\x02{}")
+        await store.refresh(1)
+        after_two = store.state.at(2)
+        assert after_two is not None
+        assert after_two.configs[SOURCE]["tasks.max"] == "4"
+        assert store.state.at(1) is None
+        topic.append(b"history:000000000004", b"\x02{}")
+        await change(store, tasks_max="6")
+        assert store.state.revision == 5
+        assert store.state.at(3) is None
 
 
 async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:

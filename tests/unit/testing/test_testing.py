@@ -158,7 +158,7 @@ async def test_a_condition_ends_the_wait_and_one_that_never_comes_is_quoted() ->
 # ---- what users may import
 
 
-API = """DATE DECIMAL TIME TIMESTAMP BatchSourceTask ConfigError ConfigPropertyFilter Connector ConnectorContext
+API = """DATE DECIMAL LEFT_OUT TIME TIMESTAMP BatchSourceTask ConfigError ConfigPropertyFilter Connector ConnectorContext
 DefaultReplicationPolicy Delivery FatalError Field GroupFilter IdentityReplicationPolicy MessageHandler MirrorRecord Outgoing OutgoingRecord
 PartitionState Predicate RebalanceListener ReplicationPolicy RetriableError Run Schema SchemaType SinkConnector SinkRecord SinkTask
 SinkTaskContext SourceGap SourceOffset SourcePartition SourceRecord SourceTask TaskContext TopicFilter TopicPartition Transformation"""

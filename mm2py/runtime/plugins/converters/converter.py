@@ -12,9 +12,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Final, Protocol, cast, final
+from typing import Final, NoReturn, Protocol, cast, final
 
 from mm2py.api.schema import Schema, SchemaType
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER
+from mm2py.config.framework import STRING_CONVERTER
 from mm2py.errors import ConfigError, FatalError
 
 
@@ -24,6 +26,11 @@ class DataError(FatalError):
 
 class Converter(Protocol):
     """Turns data into bytes, in the role of a key, value or header converter."""
+
+    @property
+    def java_class(self) -> str:
+        """Java's full name of it."""
+        ...
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
         """Return the bytes of a value.
@@ -42,6 +49,16 @@ class Converter(Protocol):
         ...
 
 
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def parsed_json(data: bytes | str, *, exact: bool = False) -> object:
+    """Return the value of a JSON text; ``exact``: numbers with a fraction are ``Decimal``. ``ValueError`` for what is none."""
+    parse_float = Decimal if exact else float
+    return cast("object", json.loads(data, parse_float=parse_float, parse_constant=_no_constant))
+
+
 def type_name(value: object) -> str:
     """Return the type of a value, for messages: never the value itself."""
     return type(value).__name__
@@ -50,6 +67,8 @@ def type_name(value: object) -> str:
 @final
 class ByteArrayConverter:
     """Implements ``Converter``."""
+
+    java_class: str = BYTE_ARRAY_CONVERTER
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
         if schema is not None and schema.type is not SchemaType.BYTES:
@@ -86,6 +105,7 @@ class NumberConverter:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
+        self.java_class: str = f"org.apache.kafka.connect.converters.{kind}Converter"
         self._type, self._format = NUMBER_FORMATS[kind]
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
@@ -107,12 +127,12 @@ class NumberConverter:
     def from_bytes(self, data: bytes | None) -> bool | int | float | None:
         if data is None:
             return None
-        try:
-            (value,) = struct.unpack(self._format, data)
-        except struct.error:
+        size = struct.calcsize(self._format)
+        if len(data) != size or (self._kind == "Boolean" and data > b"\1"):
             raise DataError(
-                f"{self._kind}Converter cannot read {len(data)} bytes, it has {struct.calcsize(self._format)}"
-            ) from None
+                f"{self._kind}Converter cannot read these {len(data)} bytes, it has {size}"
+            )
+        (value,) = struct.unpack(self._format, data)
         return cast("bool | int | float", value)
 
 
@@ -216,7 +236,9 @@ def _shortest_single(value: float) -> str:
     return f"{value:.{_DIGITS_OF_FLOAT32}g}"
 
 
-_BIG_ENDIAN_MARK: Final = b"\xfe\xff"
+_MARKS: Final = {"utf-16": b"\xfe\xff", "utf-32": b""}
+"""What Java writes before texts of character sets without a byte order in their names: they are big-endian, Python's this machine's."""
+_ENDIAN_MARKS: Final = (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF32_BE)
 
 
 @final
@@ -229,6 +251,8 @@ class StringConverter:
     Raises:
         ConfigError: it is unknown.
     """
+
+    java_class: str = STRING_CONVERTER
 
     def __init__(self, encoding: str = "UTF-8") -> None:
         try:
@@ -243,18 +267,24 @@ class StringConverter:
         if value is None:
             return None
         text = java_string(value)
-        if self._encoding == "utf-16":  # Java's is big-endian, Python's this machine's
-            return _BIG_ENDIAN_MARK + text.encode("utf-16-be", "replace")
+        mark = _MARKS.get(self._encoding)
+        if mark is not None:
+            return mark + text.encode(f"{self._encoding}-be", "replace")
         return text.encode(self._encoding, "replace")
 
     def from_bytes(self, data: bytes | None) -> str | None:
         """Return the text; as in Java, bytes that are none become the replacement character."""
-        return None if data is None else data.decode(self._encoding, "replace")
+        if data is None:
+            return None
+        bare = self._encoding in _MARKS and not data.startswith(_ENDIAN_MARKS)
+        return data.decode(f"{self._encoding}-be" if bare else self._encoding, "replace")
 
 
 @final
 class SimpleHeaderConverter:
     """Implements ``Converter`` for headers."""
+
+    java_class: str = SIMPLE_HEADER_CONVERTER
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
         if value is None:
@@ -270,7 +300,7 @@ class SimpleHeaderConverter:
         except UnicodeDecodeError:
             return data  # Java's falls back to the bytes, too
         try:
-            return cast("object", json.loads(text))
+            return parsed_json(text)
         except ValueError:
             return text
 

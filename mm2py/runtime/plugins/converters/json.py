@@ -7,12 +7,14 @@ have Java's forms, so that both write the same bytes.
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Final, cast, final
 
 from mm2py.api.schema import DATE, DECIMAL, TIME, TIMESTAMP, Schema, SchemaType
-from mm2py.runtime.plugins.converters.converter import DataError, java_float, type_name
+from mm2py.config.framework import JSON_CONVERTER
+from mm2py.runtime.plugins.converters.converter import DataError, java_float, parsed_json, type_name
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -34,12 +36,15 @@ class JsonConverter:
         fill_defaults: write the schema's default where there is no value.
     """
 
+    java_class: str = JSON_CONVERTER
+
     def __init__(
         self, *, schemas: bool = True, numeric_decimals: bool = False, fill_defaults: bool = True
     ) -> None:
         self._schemas = schemas
         self._numeric_decimals = numeric_decimals
         self._fill_defaults = fill_defaults
+        self._reader = _Reader(fill_defaults)
         self._known: dict[int, tuple[Schema, str]] = {}
         self._logical: dict[str, Callable[[Schema, object], str]] = {
             DECIMAL: self._decimal,
@@ -68,12 +73,12 @@ class JsonConverter:
         if data is None:
             return None
         try:
-            envelope = cast("object", json.loads(data))
+            envelope = parsed_json(data, exact=self._schemas)
         except ValueError as error:
             raise DataError(
                 f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
             ) from error
-        if not self._schemas or envelope is None:
+        if not self._schemas:
             return envelope
         if not isinstance(envelope, dict) or envelope.keys() != {"schema", "payload"}:
             raise DataError(
@@ -82,7 +87,7 @@ class JsonConverter:
                 " configuration."
             )
         whole = cast("Mapping[str, object]", envelope)
-        return _read(whole["schema"], whole["payload"])
+        return self._reader.read(whole["schema"], whole["payload"])
 
     def _schema_once(self, schema: Schema) -> str:
         known = self._known.get(id(schema))
@@ -192,7 +197,8 @@ class JsonConverter:
             raise DataError("Decimal value has mismatching scale for given Decimal schema")
         if self._numeric_decimals:
             return str(value)
-        unscaled = int(value.scaleb(-exponent))
+        # Arithmetic would round to the 28 digits of the context.
+        unscaled = int(Decimal((*value.as_tuple()[:2], 0)))
         width = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
         return _scalar(unscaled.to_bytes(width, "big", signed=True))
 
@@ -270,20 +276,124 @@ def _array(items: Iterable[str]) -> str:
     return "[" + ",".join(items) + "]"
 
 
-def _read(schema: object, payload: object) -> object:
-    """Return a payload with the bytes that its schema names; other types are the same in JSON."""
-    if not isinstance(schema, Mapping) or payload is None:
-        return payload
-    described = cast("Mapping[str, object]", schema)
-    kind = described.get("type")
-    if kind == SchemaType.BYTES and isinstance(payload, str):
-        return base64.b64decode(payload)
-    if kind == SchemaType.ARRAY and isinstance(payload, list):
-        return [_read(described.get("items"), it) for it in cast("list[object]", payload)]
-    if kind == SchemaType.STRUCT and isinstance(payload, Mapping):
-        members = cast("Mapping[str, object]", payload)
-        fields = cast("list[Mapping[str, object]]", described.get("fields") or [])
-        return {
-            str(field["field"]): _read(field, members.get(str(field["field"]))) for field in fields
-        }
-    return payload
+# ---- the way back
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads payloads by their schema, both as JSON (``JsonConverter.convertToConnect``); floats of the payload are ``Decimal``."""
+
+    fill_defaults: bool
+
+    def read(self, schema: object, payload: object) -> object:
+        """Return a payload in the types of ``mm2py.api.schema``; one of another JSON type than its schema's stays as it is.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if not isinstance(schema, Mapping):
+            return _without_schema(payload)
+        described = cast("Mapping[str, object]", schema)
+        if payload is None:
+            return self._absent(described)
+        logical = _LOGICAL.get(str(described.get("name", "")))
+        return self._typed(described, payload) if logical is None else logical(described, payload)
+
+    def _typed(self, described: Mapping[str, object], payload: object) -> object:
+        match described.get("type"), payload:
+            case SchemaType.BYTES, str():
+                return _bytes_of(payload)
+            case SchemaType.ARRAY, list():
+                items = described.get("items")
+                return [self.read(items, it) for it in cast("list[object]", payload)]
+            case SchemaType.MAP, _:
+                return self._map(described, payload)
+            case SchemaType.STRUCT, Mapping():
+                return self._struct(described, cast("Mapping[str, object]", payload))
+            case ((SchemaType.FLOAT32 | SchemaType.FLOAT64), int() | Decimal()):
+                return float(payload)
+            case _:
+                return _without_schema(payload)
+
+    def _absent(self, schema: Mapping[str, object]) -> object:
+        default = schema.get("default")
+        if default is not None and self.fill_defaults:
+            return self.read(schema, default)
+        if schema.get("optional") is True:
+            return None
+        kind = str(schema.get("type")).upper()
+        raise DataError(f"Invalid null value for required {kind} field")
+
+    def _struct(self, schema: Mapping[str, object], members: Mapping[str, object]) -> object:
+        fields = cast("list[Mapping[str, object]]", schema.get("fields") or [])
+        names = [str(field["field"]) for field in fields]
+        pairs = zip(names, fields, strict=True)
+        return {name: self.read(field, members.get(name)) for name, field in pairs}
+
+    def _map(self, schema: Mapping[str, object], payload: object) -> object:
+        """Return a map: of texts as an object, of other keys as pairs."""
+        keys, items = schema.get("keys"), schema.get("values")
+        if isinstance(payload, Mapping):
+            pairs = cast("Mapping[str, object]", payload).items()
+            return {name: self.read(items, it) for name, it in pairs}
+        try:
+            listed = cast("list[tuple[object, object]]", payload)
+            return {self.read(keys, key): self.read(items, it) for key, it in listed}
+        except (TypeError, ValueError):
+            raise DataError(
+                "Maps with non-string fields should be encoded as JSON array of tuples"
+            ) from None
+
+
+def _without_schema(payload: object) -> object:
+    match payload:
+        case Decimal():
+            return float(payload)
+        case list():
+            return [_without_schema(it) for it in cast("list[object]", payload)]
+        case Mapping():
+            pairs = cast("Mapping[str, object]", payload).items()
+            return {name: _without_schema(it) for name, it in pairs}
+        case _:
+            return payload
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise DataError("Invalid bytes field") from None
+
+
+def _read_decimal(schema: Mapping[str, object], payload: object) -> object:
+    if isinstance(payload, int | Decimal) and not isinstance(payload, bool):
+        return Decimal(payload)
+    parameters = cast("Mapping[str, str]", schema.get("parameters") or {})
+    try:
+        scale = int(parameters["scale"])
+        unscaled = int.from_bytes(_bytes_of(cast("str", payload)), signed=True)
+        # Arithmetic would round to the 28 digits of the context.
+        return Decimal(f"{unscaled}E{-scale}")
+    except (TypeError, ValueError, KeyError):
+        raise DataError("Invalid bytes for Decimal field") from None
+
+
+def _instant(name: str, made: Callable[[int], object]) -> Callable[[object, object], object]:
+    def read(_schema: object, payload: object) -> object:
+        try:
+            if isinstance(payload, int) and not isinstance(payload, bool):
+                return made(payload)
+        except OverflowError:  # Python's years end with 9999
+            pass
+        raise DataError(f"Invalid type for {name}, underlying representation should be integer")
+
+    return read
+
+
+_LOGICAL: Final[Mapping[str, Callable[[Mapping[str, object], object], object]]] = {
+    DECIMAL: _read_decimal,
+    DATE: _instant("Date", lambda days: _EPOCH.date() + timedelta(days)),
+    TIME: _instant("Time", lambda ms: (_EPOCH + ms * _MS).time()),
+    TIMESTAMP: _instant("Timestamp", lambda ms: _EPOCH + ms * _MS),
+}

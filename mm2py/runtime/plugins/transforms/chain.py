@@ -41,6 +41,10 @@ _STRING, _LIST = JavaType.STRING, JavaType.LIST
 _CYCLE_YEARS: Final = 400
 _CYCLE_S: Final = 146_097 * 86_400
 """So many days have 400 years."""
+_MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+"""In Java the language is the JVM's."""
 
 _OF_STRUCTURES: Final = frozenset(
     {
@@ -122,7 +126,7 @@ class TimestampRouterConfig(ConfigModel):
         str,
         Option(
             _STRING,
-            "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, H, m, s, S and quoted text.",
+            "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, S and quoted text; MMM in English.",
             importance="HIGH",
             checks=(_format,),
         ),
@@ -197,8 +201,8 @@ class RegexRouter(_Open, Transformation):
     def apply(self, record: SinkRecord) -> SinkRecord:
         topic = self._known.get(record.topic)
         if topic is None:
-            topic = self._pattern.replaced(record.topic, self._replacement) or record.topic
-            self._known[record.topic] = topic
+            topic = self._pattern.replaced(record.topic, self._replacement)
+            topic = self._known[record.topic] = record.topic if topic is None else topic
         return record if topic == record.topic else quick_record((topic, *record[1:]))
 
 
@@ -240,7 +244,7 @@ class _DateFormat:
         if wrong:
             raise ConfigError(
                 f"timestamp.format={pattern}: the letter {wrong[0]} is not supported",
-                remedy="use y, M, d, D, H, m, s, S, or put text into single quotation marks",
+                remedy="use y, M, d, D, u, H, m, s, S, or put text into single quotation marks",
             )
         self._parts = [
             (
@@ -258,12 +262,14 @@ class _DateFormat:
         cycles, seconds = divmod(seconds, _CYCLE_S)
         at = datetime.fromtimestamp(seconds, UTC)
         numbers = {
-            "M": at.month, "d": at.day, "D": at.timetuple().tm_yday,
+            "M": at.month, "d": at.day, "D": at.timetuple().tm_yday, "u": at.isoweekday(),
             "H": at.hour, "m": at.minute, "s": at.second, "S": millis,
         }  # fmt: skip
         return "".join(
             self._year(at.year + cycles * _CYCLE_YEARS, width)
-            if letter in ("y", "u")
+            if letter == "y"
+            else _MONTHS[at.month - 1][: None if width > 3 else 3]
+            if letter == "M" and width >= 3
             else f"{numbers[letter]:0{width}d}"
             if letter
             else text
@@ -466,26 +472,32 @@ def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
     Raises:
         ConfigError: a class, a key or a predicate's name is wrong.
     """
-    predicates = {
-        alias: cast("Predicate", _built("predicates", alias, config)[1])
-        for alias in parse_list(config.get("predicates", ""))
-    }
+    unused = dict.fromkeys(parse_list(config.get("predicates", "")))
+    predicates = tuple(unused)
     steps: list[TransformStep] = []
     for alias in parse_list(config.get("transforms", "")):
         prefix = f"transforms.{alias}."
-        predicate = config.get(f"{prefix}predicate", "").strip()
-        if predicate and predicate not in predicates:
+        chosen = config.get(f"{prefix}predicate", "").strip()
+        if chosen and chosen not in predicates:
             raise ConfigError(
-                f"{prefix}predicate={predicate}: no predicate has this alias",
+                f"{prefix}predicate={chosen}: no predicate has this alias",
                 remedy=f"use one of {', '.join(predicates) or '(none defined)'}",
             )
         name, transform = _built("transforms", alias, config)
+        # Each step has one of its own, as in Java: it may count what it sees.
+        predicate = _built("predicates", chosen, config)[1] if chosen else None
+        unused.pop(chosen, None)
         negate = parse_boolean_leniently(config.get(f"{prefix}negate"), absent=False)
         steps.append(
             TransformStep(
-                name, cast("Transformation", transform), predicates.get(predicate), negate
+                name,
+                cast("Transformation", transform),
+                cast("Predicate | None", predicate),
+                negate,
             )
         )
+    for alias in unused:
+        _built("predicates", alias, config)[1].close()
     return tuple(steps)
 
 
@@ -525,7 +537,11 @@ class TransformChain:
         return current
 
     def close(self) -> None:
+        """End all steps; one that fails there keeps nothing else open."""
         for step in self._steps:
-            step.transform.close()
-            if step.predicate is not None:
-                step.predicate.close()
+            for plugin in (step.transform, step.predicate):
+                try:
+                    if plugin is not None:
+                        plugin.close()
+                except Exception as error:  # noqa: BLE001 - a plug-in's own code, at the end
+                    log.warning("%s cannot be closed cause=%s", step.name, cause_text(error))

@@ -1,0 +1,43 @@
+"""A driver's JVM that ended by itself: one line instead of py4j's, which has a traceback for each call that was under way.
+
+Flow: a call of Spark raises -> ``has_ended`` names the cause (``mm2py_jobs.spark.session.cause_of``); what is only cleaned up is passed over (``unless_ended``).
+"""
+
+import logging
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+JVM_ENDED: Final = "Spark's JVM has ended, or does not answer any more"
+
+_SAID_TWICE: Final = "Exception while sending command."
+
+
+def has_ended(error: Exception) -> bool:
+    """Whether an error of Spark means that its JVM does not answer: py4j itself failed, not what it called."""
+    if "py4j" not in sys.modules:  # Spark Connect does without
+        return False
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    return isinstance(error, (Py4JError, ConnectionError)) and not isinstance(error, Py4JJavaError)
+
+
+@contextmanager
+def unless_ended() -> Generator[None]:
+    """Clean up what ends with the JVM, too: that it is gone already is no error."""
+    try:
+        yield
+    except Exception as error:
+        if not has_ended(error):
+            raise
+
+
+def say_it_once() -> None:
+    """Let py4j not log what it raises: with a traceback, to the root logger."""
+    logging.getLogger().addFilter(_is_news)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != _SAID_TWICE

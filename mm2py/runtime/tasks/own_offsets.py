@@ -1,0 +1,78 @@
+"""Positions of a connector with an offset topic of its own (``offsets.storage.topic``, KIP-618), as Java's ``ConnectorOffsetBackingStore``.
+
+Flow: ``get`` -> its own topic, for what that has not the worker's; ``set`` -> its own topic -> a copy in the worker's, for which nothing waits.
+Java reads its own topic first: positions that were stored in the worker's alone would not count for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, final
+
+from mm2py.errors import Mm2pyError
+from mm2py.runtime.tasks.offset_committer import OffsetStore
+
+log = logging.getLogger(__name__)
+
+LAST_COPY_S: Final = 0.5
+"""How long a task's end waits for the copy of its last positions."""
+
+
+class OwnOffsets(OffsetStore, Protocol):
+    """The offset store over a connector's own topic."""
+
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector, tombstones left out."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+@final
+class OwnTopicOffsets(OffsetStore):
+    """Both topics as one store.
+
+    Args:
+        own: over the connector's topic; closed here.
+        worker: over the worker's.
+    """
+
+    def __init__(self, own: OwnOffsets, worker: OffsetStore) -> None:
+        self._own, self._worker = own, worker
+        self._to_copy: dict[bytes, bytes | None] = {}
+        self._copying: asyncio.Task[None] | None = None
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        own, others = await asyncio.gather(self._own.get(keys), self._worker.get(keys))
+        return [
+            mine if mine is not None else other for mine, other in zip(own, others, strict=True)
+        ]
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write positions to the own topic; returns when that is done, raises when it is not."""
+        await self._own.set(values)
+        self.copy(values)
+
+    def copy(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write positions that the own topic has to the worker's too, best effort, beside whatever follows."""
+        self._to_copy |= values
+        if self._copying is None or self._copying.done():
+            self._copying = asyncio.create_task(self._copy())
+
+    async def close(self) -> None:
+        """Copy what is left, if that is soon done, and close the own store."""
+        if self._copying is not None:
+            await asyncio.wait({self._copying}, timeout=LAST_COPY_S)
+            self._copying.cancel()
+            await asyncio.wait({self._copying})
+        await self._own.close()
+
+    async def _copy(self) -> None:
+        while self._to_copy:
+            values, self._to_copy = self._to_copy, {}
+            try:
+                await self._worker.set(values)
+            except Mm2pyError as error:
+                log.warning("positions are not copied to the worker's offset topic cause=%s", error)

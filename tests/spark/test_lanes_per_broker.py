@@ -1,0 +1,108 @@
+"""``--max-lanes-per-broker``: lanes at one broker follow each other, and those that wait leave their slots to others."""
+
+import json
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+from typer.testing import CliRunner
+
+from mm2py.types import TopicPartition
+from mm2py_cli.app import app
+from mm2py_jobs.copy.dealing import Work, answers_of
+from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.spark.lane_gate import LaneGate
+from mm2py_jobs.spark.session import OpenSession, run_lanes
+from tests.integration.cluster_changes import create_led_by, delete_topic
+from tests.integration.setups import Setup
+from tests.integration.traffic import Sent, assert_equal, read, write
+from tests.kit.kafka.region import Region
+from tests.spark import lane_functions
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
+
+ONE: Final = ("--master", "local[2]", "--lanes", "3", "--max-lanes-per-broker", "1")
+
+
+def limited(session: OpenSession, lanes: int) -> OpenSession:
+    return OpenSession(session.spark, owned=False, lanes=lanes, lanes_per_broker=1)
+
+
+def test_lanes_of_one_broker_follow_each_other_beside_those_of_another(
+    setup: Setup, region_three: Region, lanes_session: OpenSession, tmp_path: Path
+) -> None:
+    topic = setup.unique("led")
+    create_led_by(region_three, topic, [[1], [1], [1], [2], [2], [2]])
+    parts = [TopicPartition(topic, it) for it in range(6)]
+    answers = answers_of(
+        limited(lanes_session, 6),
+        lane_functions.beside_another,
+        Work(
+            parts,
+            lambda it: 100 - it.partition,  # those of one broker come first
+            lambda it: (Place("source", it),),
+            {"source": {"bootstrap.servers": region_three.bootstrap_servers}},
+        ),
+        lambda lane: {"names": [str(it.partition) for it in lane], "folder": str(tmp_path)},
+        name="beside",
+    )
+    times = {int(str(it["name"])): (cast("float", it["begin"]), cast("float", it["end"])) for it in answers}  # fmt: skip
+    assert sorted(times) == list(range(6))
+    for of_one in ((0, 1, 2), (3, 4, 5)):
+        for (_, ended), (began, _) in pairwise(sorted(times[it] for it in of_one)):
+            assert ended <= began, times
+    delete_topic(region_three, topic)
+
+
+def test_a_lane_that_waits_holds_no_slot(lanes_session: OpenSession, tmp_path: Path) -> None:
+    """Of three lanes one runs, until another job has had the second slot."""
+    mark = tmp_path / "mark"
+    begun = threading.Event()
+
+    def brokers(numbers: Sequence[int]) -> list[str]:
+        begun.set()
+        return ["a"] * len(numbers)
+
+    def other() -> None:
+        assert begun.wait(90)
+        lanes_session.spark.sparkContext.parallelize([str(mark)], 1).foreach(_touch)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    lanes = [{"mark": str(mark)}] * 3
+    run_lanes(limited(lanes_session, 3), lane_functions.until_there, lanes, tag="w", description="w", gate=LaneGate(1, brokers))  # fmt: skip
+    thread.join()
+    assert mark.exists()
+
+
+def _touch(path: str) -> None:
+    Path(path).touch()
+
+
+@pytest.mark.usefixtures("lanes_session")
+def test_every_job_takes_it_and_does_the_same(setup: Setup) -> None:
+    topic, folder = setup.topic("all", 4, config={"retention.ms": "-1"}), setup.folder / "archive"
+    write(setup.a, topic, [Sent(it % 4, b"%d" % it) for it in range(2_000)])
+    flow = setup.flow(topic)
+    for job in (
+        ("backfill", "plan"),
+        ("backfill", "run"),
+        ("verify", "run"),
+        ("archive", "run", "--to", str(folder)),
+        ("restore", "plan", "--from", str(folder), "--rename", "(.*)=again.$1"),
+        ("restore", "run", "--from", str(folder), "--rename", "(.*)=again.$1"),
+    ):
+        kind, verb, *options = job
+        more = ONE if verb == "run" or kind != "verify" else ()
+        done = CliRunner().invoke(
+            app, ["job", kind, verb, str(flow.file), "--flow", flow.name, *options, *more, "-o", "json"]
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        report = json.loads(done.stdout)
+        if verb == "plan":
+            assert len(report["lanes"]) == 3
+    for copy in (flow.remote(topic), f"again.{topic}"):
+        assert_equal(read(setup.a, topic), read(setup.b, copy))
