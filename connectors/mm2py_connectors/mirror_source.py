@@ -33,15 +33,17 @@ from mm2py.mirror.producer_ids import (
     Suppression,
 )
 from mm2py.mirror.start_positions import (
+    FIRST_ENDS,
     FIRST_START,
     LATE_PARTITIONS,
     StartPositions,
     first_start_ms,
 )
-from mm2py.types import TopicPartition
+from mm2py.types import LATEST, TopicPartition
 from mm2py_connectors.clients import (
     AdminFactory,
     AdminSession,
+    MirrorAdmin,
     ReaderFactory,
     WriterFactory,
     open_admin,
@@ -56,6 +58,7 @@ from mm2py_connectors.partition_deal import (
     ASSIGNED_PARTITIONS,
     PartitionDeal,
     format_partitions,
+    parse_ends,
     parse_partitions,
 )
 from mm2py_connectors.topic_upkeep import TopicUpkeep
@@ -111,6 +114,8 @@ class MirrorSourceConnector(Connector):
         self._deal = PartitionDeal()
         # Where partitions begin at latest: those that the first start of the flow found.
         self._early: frozenset[TopicPartition] | None = None
+        # Where the logs ended then of those that waited for their copy: what comes while they wait is copied.
+        self._ended: dict[TopicPartition, int] = {}
         # What ages are counted from, for tasks that start later too; -1 where none is asked for.
         self._first_start_ms = -1
         # A connector that came here from another worker knows rates of this one alone: weighing its first deal
@@ -157,9 +162,7 @@ class MirrorSourceConnector(Connector):
             if not published:
                 self._settles_at = context.clock.monotonic() + SETTLES_S
             if begins_at_end(self._props, SYSTEM_CLOCK):
-                partitions = self._deal.partitions.union(topics.waiting())
-                early = _early(context)
-                self._early = partitions if early is None else early
+                await self._find_early(context, source.admin)
             self._first_start_ms = first_start_ms(
                 config.start_positions, _tasks(context), context.clock
             )
@@ -183,9 +186,9 @@ class MirrorSourceConnector(Connector):
         hands = self._deal.deal(max_tasks, rates)
         rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
         return [
-            {**config, **self._begins(hand)}
-            for config, hand in zip(
-                self._dealt(hands, self._suppression | rate), hands, strict=True
+            {**config, **told}
+            for config, told in zip(
+                self._dealt(hands, self._suppression | rate), self._begins(hands), strict=True
             )
         ]
 
@@ -202,8 +205,10 @@ class MirrorSourceConnector(Connector):
         return [
             config
             | ({BESIDE + ASSIGNED_PARTITIONS: format_partitions(hand)} if kept else {})
-            | {BESIDE + name: text for name, text in self._begins(hand).items()}
-            for config, hand in zip(self._dealt(hands, {}), ours, strict=True)
+            | {BESIDE + name: text for name, text in told.items()}
+            for config, hand, told in zip(
+                self._dealt(hands, {}), ours, self._begins(ours), strict=True
+            )
         ]
 
     @staticmethod
@@ -300,14 +305,46 @@ class MirrorSourceConnector(Connector):
             if not self._not_suppressed:
                 self._context.request_reconfiguration()
 
-    def _begins(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
-        """Name the partitions that begin at the earliest offset though they are to begin at ``latest``, and what ages are counted from."""
-        early = self._early
-        late = [] if early is None else [it for it in partitions if it not in early]
-        told = {LATE_PARTITIONS: format_partitions(late)} if late else {}
-        if self._first_start_ms >= 0:
-            told[FIRST_START] = str(self._first_start_ms)
-        return told
+    async def _find_early(self, context: ConnectorContext, source: MirrorAdmin) -> None:
+        """Find what begins at ``latest``, and where the log ends of those among it that cannot be copied yet."""
+        early = _early(context)
+        if early is not None:
+            self._ended = {
+                tp: end
+                for config in _tasks(context)
+                for tp, end in parse_ends(_items(config.get(FIRST_ENDS, ""))).items()
+            }
+            self._early = early.union(self._ended)
+            return
+        asked = dict.fromkeys(self._upkeep.topics.waiting(), LATEST)
+        if asked:
+            consumer = effective_client_properties(
+                self._props, "source", "consumer", role="replication-consumer"
+            )
+            committed = consumer.get("isolation.level") == "read_committed"
+            listed = await source.list_offsets(asked, read_committed=committed)
+            # One whose end is not known begins at its first record, as all that are found later.
+            self._ended = {tp: it.offset for tp, it in listed.items() if it.error is None}
+        self._early = self._deal.partitions.union(self._ended)
+
+    def _begins(self, hands: Sequence[Sequence[TopicPartition]]) -> Sequence[dict[str, str]]:
+        """Name for each task the partitions that do not begin at the end of their log though they are to begin at ``latest``, and what ages are counted from.
+
+        The first task keeps the ends of what waits still, for the next start.
+        """
+        early, dealt = self._early, {it for hand in hands for it in hand}
+        begins: list[dict[str, str]] = []
+        for hand in hands:
+            late = [] if early is None else [it for it in hand if it not in early]
+            waiting = [] if begins else [it for it in self._ended if it not in dealt]
+            ended = [f"{it}:{self._ended[it]}" for it in (*hand, *waiting) if it in self._ended]
+            told = {LATE_PARTITIONS: format_partitions(late)} if late else {}
+            if ended:
+                told[FIRST_ENDS] = ",".join(ended)
+            if self._first_start_ms >= 0:
+                told[FIRST_START] = str(self._first_start_ms)
+            begins.append(told)
+        return begins
 
     async def _refresh(self) -> None:
         if self._context is None:

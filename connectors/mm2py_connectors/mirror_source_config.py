@@ -189,6 +189,15 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
             ours=True,
         ),
     ] = ()
+    task_first_ends: Annotated[
+        tuple[str, ...],
+        Option(
+            _LIST,
+            "topic-partition:offset of partitions that waited for their copy when the flow first started: the end of their logs "
+            "then, where they begin if they are to begin at latest.",
+            ours=True,
+        ),
+    ] = ()
     task_first_start_ms: Annotated[
         int,
         Option(

@@ -48,7 +48,7 @@ from mm2py.mirror.source_offsets import (
 from mm2py.mirror.start_positions import StartPositions
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.types import EARLIEST, LATEST, TopicPartition
+from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset
 from mm2py_connectors.clients import (
     AdminFactory,
     AdminSession,
@@ -407,6 +407,7 @@ class MirrorSourceTask(BatchSourceTask):
         reset: str,
     ) -> dict[TopicPartition, int]:
         late = frozenset(parse_partitions(self._config.task_late_partitions))
+        ended = parse_ends(self._config.task_first_ends)
         starts = StartPositions.parse(
             self._config.start_positions, self._context.clock, self._config.task_first_start_ms
         )
@@ -417,6 +418,8 @@ class MirrorSourceTask(BatchSourceTask):
             start = rule or (LATEST if reset == "latest" else EARLIEST)
             if start == LATEST and tp in late:
                 start = EARLIEST
+            elif start == LATEST and tp in ended:
+                start = start_at_offset(ended[tp])
             if position < 0 and offset is not None:
                 self._on_failed(tp, not_a_position(tp))
             elif position < 0 and rule is None and reset == "none":

@@ -19,6 +19,10 @@ LATE_PARTITIONS: Final = "task.late.partitions"
 """Of a task config: those of its partitions that were found after the first start of the flow. Published beside the commit of
 task configs where they are as Java's connector makes them."""
 
+FIRST_ENDS: Final = "task.first.ends"
+"""Of a task config: ``topic-partition:offset`` of those that waited for their copy when the flow first started, the end of their logs
+then: what ``latest`` is for them. Published as those are."""
+
 FIRST_START: Final = "task.first.start.ms"
 """Of a task config: when the flow first started with an age among its positions, in ms since the epoch; published as those are."""
 

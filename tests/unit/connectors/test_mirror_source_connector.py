@@ -231,6 +231,29 @@ async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_i
     assert late == ["t1-2,t3-0", "t2-0"]
 
 
+async def test_a_copy_that_is_refused_at_the_first_start_begins_where_the_log_ended_then() -> None:
+    """Else what comes while an operator mends the refusal is in no position and no count: lost."""
+    latest = {"source.consumer.auto.offset.reset": "latest", "topics": "t.*"}
+    region = Region({"t1": 1, "t2": 2})
+    region.target.refuse["A.t2"] = server_error(29, "no right to create")
+    region.source.logs[TopicPartition("t2", 1)] = [1, 2, 3]
+    async with running(Bench(region, latest)) as bench:
+        first = bench.connector.task_configs(2)
+    assert [it.get("task.first.ends") for it in first] == ["t2-0:0,t2-1:3"]
+    again = Bench(region, latest)
+    again.context.published = first
+    region.source.logs[TopicPartition("t2", 1)] += [4]
+    async with running(again):
+        assert again.connector.task_configs(2) == first, "a restart keeps it"
+        region.target.refuse.clear()
+        await again.context.clock.advance(5)
+        dealt = again.connector.task_configs(2)
+        java = await again.connector.java_task_configs(2)
+    assert [it["task.first.ends"] for it in dealt] == ["t2-1:3", "t2-0:0"]
+    assert [it["beside:task.first.ends"] for it in java] == ["t2-1:3", "t2-0:0"]
+    assert "task.late.partitions" not in dealt[0] | dealt[1]
+
+
 async def test_ages_are_counted_from_the_flows_first_start_also_after_restarts() -> None:
     """Else a topic that appears while the flow is down for longer than the age begins behind its first records."""
     ages = {"start.positions": "t.*=1 hour ago", "topics": "t.*"}

@@ -130,6 +130,9 @@ async def test_a_log_in_which_nothing_has_to_be_copied_is_covered_from_its_begin
 
 async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_once() -> None:
     rules = {"start.positions": "t:0=offset:7, t=latest, 1000", "task.late.partitions": "t-1"}
+    ends = {"start.positions": "t=latest, earliest", "task.first.ends": f"t-1:44,{DASH}:3"}
+    begun = (await ran(ends, {T0: 0})).reader.positions
+    assert begun == {T0: 1, T1: start_at_offset(44), DASH: EARLIEST}
     async with running(Bench(rules)) as bench:
         assert bench.reader.positions == {
             T0: start_at_offset(7),
