@@ -5,7 +5,7 @@ CPU is user + system time in nanoseconds by the kernel's per-process clock, chil
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -69,6 +69,20 @@ class ProcessTree:
                 elif line.startswith("Pss:"):
                     pss += int(line.split()[1]) * 1024
         return rss, pss
+
+
+def memory_by_kind(
+    root: int, kinds: Mapping[str, str]
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return proportional bytes and numbers of a process and its descendants, by kind; a process is of the first kind whose word its command line has."""
+    sizes, counts = (dict.fromkeys(kinds.values(), 0) for _ in range(2))
+    for pid in _descendants(root):
+        line = "".join(_lines(f"/proc/{pid}/cmdline"))
+        kind = next(it for word, it in kinds.items() if word in line)
+        counts[kind] += 1
+        pss = (it for it in _lines(f"/proc/{pid}/smaps_rollup") if it.startswith("Pss:"))
+        sizes[kind] += sum(int(it.split()[1]) * 1024 for it in pss)
+    return sizes, counts
 
 
 def measure_copy(
