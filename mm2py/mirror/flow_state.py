@@ -4,7 +4,7 @@ Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another pi
 there and the line of the history; the history backwards -> the picture of then. No I/O.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -55,7 +55,7 @@ class FlowPicture:
     """What is in force; ``presence`` None: whether there is a flow is the file's to say.
 
     ``configs`` are those of a flow that is there; of a deleted one they are the file's. ``own`` are properties, by connector, that
-    do not follow the file, also where it says the same; what differs from the file is one in any case.
+    do not follow the file though it says the same; what differs from it does not follow it in any case.
     """
 
     presence: Presence | None
@@ -71,9 +71,10 @@ class FlowPicture:
         What it lets copy is a flow from then on, also where ``file`` has its pair run for heartbeats only, or no longer.
         """
         configs = {other: texts for other, texts in self.configs.items() if other != name}
-        presence, old, new = self.presence, self.configs.get(name, {}), config or {}
-        own = {it for it in self.own if it[0] != name or old.get(it[1]) == new.get(it[1])}
+        presence, own = self.presence, {it for it in self.own if it[0] != name}
         if config is not None:
+            old = self.configs.get(name, {})
+            own = {it for it in self.own if it in own or old.get(it[1]) == config.get(it[1])}
             configs[name] = config
             by_file = any(enabled(texts) for texts in file.values())
             if presence is None and not by_file and enabled(config):
@@ -166,12 +167,24 @@ class FlowState:
                     configs[entry.connector].pop(entry.property, None)
                 else:
                     configs[entry.connector][entry.property] = entry.value
-        own = frozenset(
+        overridden = (
             (entry.connector, entry.property)
             for entry in self._entries.values()
             if isinstance(entry, OverrideEntry)
         )
+        own = self._as_in_file(overridden, configs)
         return FlowPicture(presence=self.presence, configs=configs, held=self.held, own=own)
+
+    def _as_in_file(
+        self, properties: Iterable[tuple[str, str]], configs: Configs
+    ) -> frozenset[tuple[str, str]]:
+        return frozenset(
+            (name, prop)
+            for name, prop in properties
+            if name in self.file
+            and name in configs
+            and configs[name].get(prop) == self.file[name].get(prop)
+        )
 
     def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
         """Return the overrides of a connector by property."""
@@ -237,7 +250,7 @@ class FlowState:
                     picture = self._undone(picture, line)
         except (ProtocolError, ValueError):
             return None  # a later version wrote of things that this one does not know
-        return picture
+        return replace(picture, own=self._as_in_file(picture.own, picture.configs))
 
     @property
     def oldest(self) -> int:
@@ -283,9 +296,10 @@ class FlowState:
                 before=None if before.presence is None else before.presence.value,
                 after=None if after.presence is None else after.presence.value,
             )
+        # First, as what is undone later counts.
+        yield from self._owner_changes(before, after)
         for name in sorted({*before.configs, *after.configs}):
             yield from self._config_changes(name, before.configs.get(name), after.configs.get(name))
-        yield from self._owner_changes(before, after)
         for held in sorted(before.held ^ after.held):
             words = ("running", "paused") if held in after.held else ("paused", "running")
             yield Change(key=hold_key(*held), before=words[0], after=words[1])
@@ -312,12 +326,11 @@ class FlowState:
                 yield Change(key=override_key(name, prop), before=before, after=after)
 
     def _owner_changes(self, before: FlowPicture, after: FlowPicture) -> Iterator[Change]:
-        """Yield properties that begin or end to follow a file that says the same: the same text before and after."""
+        """Yield properties that begin or end to follow a file that says the same: its text before and after."""
         for name, prop in sorted(before.own ^ after.own):
-            old, new = (it.configs.get(name) for it in (before, after))
-            if old is not None and new is not None and old.get(prop) == new.get(prop):
-                text = _hidden(old.get(prop)) if self._names_a_secret(prop) else old.get(prop)
-                yield Change(key=override_key(name, prop), before=text, after=text)
+            text = self.file[name].get(prop)
+            text = _hidden(text) if self._names_a_secret(prop) else text
+            yield Change(key=override_key(name, prop), before=text, after=text)
 
     def _undone(self, picture: FlowPicture, line: HistoryEntry) -> FlowPicture:
         presence, held, own = picture.presence, set(picture.held), set(picture.own)
@@ -334,8 +347,8 @@ class FlowState:
                 (held.add if change.before == "paused" else held.discard)(parse_hold_key(rest))
             elif kind != "state":
                 self._undo_property(configs, change)
-                same = change.before == change.after != HIDDEN  # a secret of the file stays there
-                (own.add if same else own.discard)(parse_override_key(change.key))
+                if change.before == change.after != HIDDEN:  # a secret of the file stays there
+                    own ^= {parse_override_key(change.key)}
         return FlowPicture(
             presence=presence, configs=configs, held=frozenset(held), own=frozenset(own)
         )

@@ -182,12 +182,26 @@ configs = st.dictionaries(
 held = st.frozensets(
     st.builds(TopicPartition, st.sampled_from(["t", "u-1"]), st.integers(-1, 2)), max_size=3
 )
-pictures = st.builds(
-    FlowPicture,
-    presence=st.sampled_from([None, Presence.ADDED, Presence.DELETED]),
-    configs=configs,
-    held=held,
-)
+
+
+@st.composite
+def drawn_picture(draw: st.DrawFn) -> FlowPicture:
+    drawn = draw(configs)
+    as_in_file = [
+        (name, prop)
+        for name in sorted(drawn.keys() & FILE.keys())
+        for prop in ("name", "topics", "y:z")
+        if drawn[name].get(prop) == FILE[name].get(prop)
+    ]
+    return FlowPicture(
+        presence=draw(st.sampled_from([None, Presence.ADDED, Presence.DELETED])),
+        configs=drawn,
+        held=draw(held),
+        own=frozenset(it for it in as_in_file if draw(st.booleans())),
+    )
+
+
+pictures = drawn_picture()
 
 
 def state() -> FlowState:
