@@ -189,8 +189,8 @@ class Migration:
 
 
 def _lines(report: str) -> int:
-    members = cast("Mapping[str, list[object]]", json.loads(report)) if report else {}
-    return len(members.get("partitions", ()))
+    members = cast("Mapping[str, list[object]]", json.loads(report or "{}"))
+    return len(members.get("partitions", []))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
