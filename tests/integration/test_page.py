@@ -72,6 +72,25 @@ def evil_rig(rig: Rig) -> Rig:
     return rig
 
 
+async def test_a_page_that_is_half_loaded_says_so_and_is_loaded_again(
+    browser: Browser, rig: Rig
+) -> None:
+    """Else it reads its flows for ever, as if it had none."""
+    app, is_ending = public_app(rig.parts), True
+
+    async def ending(scope: Scope, receive: Receive, send: Send) -> None:
+        if is_ending and str(scope.get("path", "")).endswith("/words.js"):
+            await JSONResponse({}, status_code=503)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    async with served(ending) as url:
+        await browser.open(f"{url}ui/")
+        await browser.until_text("This page is not loaded")
+        is_ending = False
+        await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
+
+
 async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(
     browser: Browser, rig: Rig
 ) -> None:
