@@ -154,7 +154,9 @@ class Migration:
         _console.print(self.took[-1].row(), highlight=False, soft_wrap=True)
         if process.returncode != 0:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise CopyFailedError(f"{name} ended with {process.returncode}:\n{tail}")
+            members = json.loads(report or "{}")
+            refused = "\n".join(map(str, members.get("refused", [])[:3]))
+            raise CopyFailedError(f"{name} ended with {process.returncode}:\n{tail}\n{refused}")
 
     def age(self, root: Path, files: int) -> int:
         """Replace what is archived of each partition by as many files of full size as offsets allow; return their number.

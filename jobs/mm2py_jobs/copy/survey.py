@@ -550,13 +550,19 @@ class Survey:
     async def _offsets(
         self, admin: Admin, asked: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return offsets; a topic that was just created has no leaders for a moment."""
-        deadline = self._clock.monotonic() + LEADERS_S
+        """Return offsets; topics that were just created have no leaders for a moment, thousands of them for as long as more and more have."""
+        listed: dict[TopicPartition, ListedOffset] = {}
+        waiting, deadline = asked, self._clock.monotonic() + LEADERS_S
         while True:
-            listed = await admin.list_offsets(asked, read_committed=read_committed)
-            late = self._clock.monotonic() > deadline
-            if late or not any(isinstance(it.error, RetriableError) for it in listed.values()):
+            listed |= await admin.list_offsets(waiting, read_committed=read_committed)
+            again = {
+                tp: at for tp, at in waiting.items() if isinstance(listed[tp].error, RetriableError)
+            }
+            if len(again) < len(waiting):
+                deadline = self._clock.monotonic() + LEADERS_S
+            if not again or self._clock.monotonic() > deadline:
                 return listed
+            waiting = again
             await self._clock.sleep(LOOK_S)
 
     async def _target_refusals(

@@ -3,7 +3,7 @@
 A crash between any two steps of a copy that is made again loses nothing, and the next run does the same again.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -36,12 +36,20 @@ from mm2py_jobs.archive.restore import ArchivedLog, Restore
 from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py_jobs.copy.survey import Known, Survey, SurveyedTopics, known_copies, paused_alone
+from mm2py_jobs.copy.survey import (
+    LEADERS_S,
+    Known,
+    Survey,
+    SurveyedTopics,
+    known_copies,
+    paused_alone,
+)
 from mm2py_jobs.copy.target_settings import smaller_batches
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader
 from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.client_stage import connected_to
+from tests.unit.runtime.runtime_fakes import EagerClock
 from tests.unit.spark.driver_fakes import ONE, lease_of
 
 
@@ -161,13 +169,18 @@ def test_a_target_that_takes_smaller_batches_is_noted(target: str, source: str) 
 class Sides:
     """A source that does not tell what it has at a timestamp, and a target with nothing."""
 
-    def __init__(self, topics: Collection[str], end: int = 100) -> None:
+    def __init__(
+        self, topics: Collection[str], end: int = 100, *, elected: Sequence[int] = ()
+    ) -> None:
+        """``elected``: how many partitions of a topic have a leader when they are asked for the first, the second ... time; then it stays so."""
         self.cluster = None
         self._topics, self._end = topics, end
+        self._elected = list(elected)
+        self._count = max(elected, default=1)
 
     async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         return {
-            it: TopicDescription(it, b"1", (0,), internal=False)
+            it: TopicDescription(it, b"1", tuple(range(self._count)), internal=False)
             for it in names
             if it in self._topics
         }
@@ -183,7 +196,10 @@ class Sides:
                 return ListedOffset(-1, error=server_error(29))
             return ListedOffset(self._end if timestamp == LATEST else 0)
 
-        return {tp: at(timestamp) for tp, timestamp in asked.items()}
+        elected = self._elected[0] if self._elected else self._count
+        self._elected = self._elected[1:] or self._elected
+        moving = ListedOffset(-1, error=server_error(6))
+        return {tp: at(it) if tp.partition < elected else moving for tp, it in asked.items()}
 
     async def describe_topic_configs(self, _topics: Collection[str]) -> dict[str, object]:
         return {}
@@ -199,6 +215,26 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
     assert [it.end for it in (await survey.plan("", Boundary(), Boundary())).partitions] == [100]
     plan = await survey.plan("", Boundary(timestamp=5), Boundary())
     assert (plan.partitions, plan.refused[0].partition) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("elected", "planned"),
+    [
+        pytest.param([0, 1, 2, 3], 3, id="as long as more and more have leaders"),
+        pytest.param([3, 2], 2, id="until no more come"),
+    ],
+)
+async def test_a_plan_waits_for_the_leaders_of_topics_that_were_just_created(
+    elected: list[int], planned: int
+) -> None:
+    class Slow(EagerClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds + LEADERS_S)
+
+    flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
+    source, target = Sides(("t",), elected=elected), Sides(())
+    survey = Survey(cast("Admin", source), cast("Admin", target), flow, clock=Slow())
+    assert len((await survey.plan("", Boundary(), Boundary())).partitions) == planned
 
 
 @pytest.mark.parametrize(
