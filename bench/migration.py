@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from rich.console import Console
 
 from bench.clusters import Clusters
@@ -96,16 +96,26 @@ class Migration:
                 "bootstrap.servers": self._clusters.source.bootstrap_servers,
                 "linger.ms": 1000,
                 "queue.buffering.max.messages": 2_000_000,
+                # Until all partitions that were just created are known.
+                "topic.metadata.propagation.max.ms": 300_000,
                 "log_level": 2,
             }
         )
+        taken = 0
+
+        def count(error: KafkaError | None, _message: object) -> None:
+            nonlocal taken
+            taken += error is None
+
         for topic in self._names:
             for partition in range(self._partitions):
                 for number in range(records):
-                    producer.produce(topic, b"%d" % number * 20, partition=partition)
+                    producer.produce(topic, b"%d" % number * 20, None, partition, on_delivery=count)
             producer.poll(0)
-        if producer.flush(300) > 0:
-            raise CopyFailedError("not all records were taken")
+        producer.flush(300)
+        total = len(self._names) * self._partitions * records
+        if taken != total:
+            raise CopyFailedError(f"{taken} of {total} records were taken")
 
     def run(self, name: str, words: Sequence[str], *options: str, master: bool = True) -> None:
         """Run a command to its end, and keep what it took."""

@@ -17,9 +17,10 @@ from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, or_stop
 from mm2py.config.clients import ProducerSettings
+from mm2py.config.limits import MAX_CONFIG_BYTES
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.protocol.records import NewRecord
-from mm2py.storage.table import Entry
+from mm2py.storage.table import Entry, batched
 from mm2py.types import TopicPartition
 
 T = TypeVar("T")
@@ -129,9 +130,8 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             if self._producer is None or not self.claimed:
                 raise RetriableError(FAILED)
             transactions, writer = self._producer
-            records = [NewRecord(key, value, (), -1) for key, value in entries]
             try:
-                await self._while_permitted(self._write(transactions, writer, records))
+                await self._while_permitted(self._write(transactions, writer, entries))
             except (ConfigError, FatalServerError):
                 await self._drop()
                 raise
@@ -143,10 +143,13 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
                 raise
 
     async def _write(
-        self, transactions: Transactions, writer: RecordWriter, records: Sequence[NewRecord]
+        self, transactions: Transactions, writer: RecordWriter, entries: Sequence[Entry]
     ) -> None:
         await transactions.settle()
-        await writer.write(self._partition, records)
+        # The leases of thousands of partitions are more than a batch may have.
+        for batch in batched(entries, MAX_CONFIG_BYTES):
+            records = [NewRecord(key, value, (), -1) for key, value in batch]
+            await writer.write(self._partition, records)
         await transactions.commit()
 
     async def _while_permitted(self, work: Coroutine[object, object, None]) -> None:

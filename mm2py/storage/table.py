@@ -80,13 +80,13 @@ class Table(Protocol):
         ...
 
 
-def batched(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Cut a list of entries that need not be stored together into batches that any topic takes."""
+def batched(entries: Sequence[Entry], most: int = BATCH_BYTES) -> Iterator[Sequence[Entry]]:
+    """Cut a list of entries that need not be stored together into batches that any topic takes, or of ``most`` bytes."""
     batch: list[Entry] = []
     size = 0
     for key, value in entries:
         bytes_of_entry = len(key) + len(value or b"")
-        if batch and size + bytes_of_entry > BATCH_BYTES:
+        if batch and size + bytes_of_entry > most:
             yield batch
             batch, size = [], 0
         batch.append((key, value))

@@ -443,7 +443,12 @@ async def test_each_change_is_one_transaction() -> None:
         await leader.writer.claim()
         await leader.writer.write([(b"task-c-0", b"{}"), (b"commit-c", b"{}")])
         await leader.writer.write([(b"connector-c", b"{}")])
-        assert [it.base_offset for it in broker.cluster.transactions.committed] == [0, 3]
+        committed = broker.cluster.transactions.committed
+        assert [it.base_offset for it in committed] == [0, 3]
+        # The leases of a backfill of 10,000 partitions, say: more than a broker takes in a batch, and no marker between them.
+        await leader.writer.write([(b"%d" % number, b"x" * 999) for number in range(2_000)])
+        first, *others = committed[2:]
+        assert [it.base_offset - first.base_offset for it in others] == [898, 1795]
 
 
 async def test_a_newer_leader_fences_the_writer_of_the_older_one() -> None:
