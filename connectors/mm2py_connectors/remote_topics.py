@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar, final
 
@@ -35,9 +35,6 @@ T = TypeVar("T")
 _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 TARGET_CHECK_S: Final = 30.0
 """How often the target is listed though nothing new is known: finds copies that were deleted."""
-
-RECORDS_PER_REQUEST: Final = 4_000
-"""Metadata records of one CreateTopics or CreatePartitions request; a KRaft controller takes at most 10,000."""
 
 FEW_PARTITIONS: Final = 1_000
 """So many are listed in some milliseconds and 50 KB."""
@@ -382,22 +379,18 @@ class RemoteTopics:
         if not missing:
             return ()
         existed: list[str] = []
-        new_topics = {it.name: it for it in await self._new_topics(missing)}
-        for names in _requests(
-            {it.name: it.partitions + len(it.configs) for it in new_topics.values()}
-        ):
-            request = [new_topics[name] for name in names]
-            results = await self._target_admin.create_topics(request, at_once=True)
-            created: list[NewTopic] = []
-            for topic in request:
-                error = results.get(topic.name)
-                if error is None:
-                    created.append(topic)
-                elif error.code == codes.TOPIC_ALREADY_EXISTS:
-                    existed.append(topic.name)
-                else:
-                    self._refuse(topic.name, error)
-            self._take(created)
+        request = await self._new_topics(missing)
+        results = await self._target_admin.create_topics(request, at_once=True)
+        created: list[NewTopic] = []
+        for topic in request:
+            error = results.get(topic.name)
+            if error is None:
+                created.append(topic)
+            elif error.code == codes.TOPIC_ALREADY_EXISTS:
+                existed.append(topic.name)
+            else:
+                self._refuse(topic.name, error)
+        self._take(created)
         return existed
 
     async def _new_topics(self, topics: Sequence[str]) -> list[NewTopic]:
@@ -434,18 +427,16 @@ class RemoteTopics:
             if 0 < self._remote.get(remote := self._flow.remote_topic(topic), 0) < count
         }
         already = False
-        for names in _requests(short):
-            request = {name: short[name] for name in names}
-            results = await self._target_admin.create_partitions(request, at_once=True)
-            for remote, error in results.items():
-                if error is None:
-                    log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
-                    self._remote[remote] = short[remote]
-                    self._refusals.clear(remote)
-                elif error.code == codes.INVALID_PARTITIONS:
-                    already = True
-                else:
-                    self._refuse(remote, error)
+        results = await self._target_admin.create_partitions(short, at_once=True)
+        for remote, error in results.items():
+            if error is None:
+                log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
+                self._remote[remote] = short[remote]
+                self._refusals.clear(remote)
+            elif error.code == codes.INVALID_PARTITIONS:
+                already = True
+            else:
+                self._refuse(remote, error)
         return already
 
     def _take(self, created: Collection[NewTopic]) -> None:
@@ -512,20 +503,6 @@ _REMEDIES: Final[Mapping[int, str]] = {
     codes.TOPIC_AUTHORIZATION_FAILED: "grant Create on the topic, or create it by hand",
     codes.CLUSTER_AUTHORIZATION_FAILED: "grant Create on the cluster, or create the topic by hand",
 }
-
-
-def _requests(topics: Mapping[str, int]) -> Iterator[list[str]]:
-    """Split topics, each with its number of partitions and configs, into requests that a controller takes at once."""
-    request: list[str] = []
-    records = 0
-    for topic, weight in topics.items():
-        if request and records + weight >= RECORDS_PER_REQUEST:
-            yield request
-            request, records = [], 0
-        request.append(topic)
-        records += 1 + weight
-    if request:
-        yield request
 
 
 def _absent(selection: TopicSelection, listed: Collection[str]) -> Sequence[str]:

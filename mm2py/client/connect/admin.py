@@ -7,7 +7,7 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,6 +64,8 @@ _GROUP_ID_NOT_FOUND = 69
 _FIND_COORDINATOR, _OF_3_0 = 10, 4
 _FORMAT: Final = {"message.format.version": "0.11.0"}
 _LIST_OFFSETS_RETRIES = 2
+_RECORDS_PER_REQUEST = 4_000
+"""Of metadata, by CreateTopics or CreatePartitions; of 10,001 a KRaft controller takes none."""
 _NAMES_PER_REQUEST = 500
 """Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
 _ACLS_PER_REQUEST = 1_000
@@ -202,10 +204,14 @@ class Admin:
         topics = [topic for topic in topics if topic.name not in refused]
         if not topics:
             return {**refused}
-        created = await self.cluster.call_controller(
-            messages.create_topics(topics, validate_only=validate_only),
-            code_of=partial(_creation_code, at_once=at_once),
-        )
+        created = [
+            answer
+            for part in _requests(topics, lambda it: 1 + it.partitions + len(it.configs))
+            for answer in await self.cluster.call_controller(
+                messages.create_topics(part, validate_only=validate_only),
+                code_of=partial(_creation_code, at_once=at_once),
+            )
+        ]
         return {**refused} | {
             topic.name: self.cluster.denied(topic.error_code, "Create", topic.name)
             or _error(topic.error_code, topic.error_message, topic.name)
@@ -249,9 +255,14 @@ class Admin:
         """Increase topics to a total number of partitions; returns None or the error per name. ``at_once`` as ``create_topics``."""
         if not totals:
             return {}
-        grown = await self.cluster.call_controller(
-            messages.create_partitions(totals), code_of=partial(_creation_code, at_once=at_once)
-        )
+        grown = [
+            answer
+            for part in _requests([*totals], totals.__getitem__)
+            for answer in await self.cluster.call_controller(
+                messages.create_partitions({it: totals[it] for it in part}),
+                code_of=partial(_creation_code, at_once=at_once),
+            )
+        ]
         return {
             a.name: self.cluster.denied(a.error_code, "Alter", a.name)
             or _error(a.error_code, a.error_message, a.name)
@@ -680,6 +691,19 @@ def _retriable_code(codes: Iterable[int]) -> int:
     """Return the code to retry a whole request for: the first one, if all are retriable."""
     all_codes = list(codes)
     return all_codes[0] if all_codes and all(code in RETRIABLE for code in all_codes) else 0
+
+
+def _requests(items: Sequence[T], records: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Split what makes so many metadata ``records`` each into requests that a controller takes at once."""
+    request: list[T] = []
+    size = 0
+    for item in items:
+        if request and size + records(item) > _RECORDS_PER_REQUEST:
+            yield request
+            request, size = [], 0
+        request.append(item)
+        size += records(item)
+    yield request
 
 
 def _creation_code(answers: Iterable[CreatedTopic | NamedError], *, at_once: bool) -> int:

@@ -4,7 +4,7 @@ import shlex
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from mm2py.errors import (
     command_in,
     is_away,
 )
-from mm2py.protocol import admin_messages
+from mm2py.protocol import admin_messages, messages
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
@@ -650,3 +650,29 @@ async def test_a_command_that_grants_has_only_words(group: str, has_command: boo
         command = command_in(str(cluster.denied(GROUP_AUTHORIZATION_FAILED, "Read", group)))
     assert shlex.join(shlex.split(command)) == command
     assert shlex.split(command)[-2:] == (["--group", group] if has_command else [])
+
+
+async def test_topics_are_made_and_grow_in_requests_that_a_controller_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 10,001 records of metadata it takes none: a restore of 100 topics with 100 partitions each made no topic."""
+    asked: list[int] = []
+
+    class Controller:
+        broker_ids = (1,)
+
+        async def connection(self, _node: int, _use: str) -> None:
+            raise ConnectionFailedError("not asked for formats")
+
+        async def call_controller(self, count: int, code_of: object) -> Sequence[object]:
+            asked.append(count)
+            return ()
+
+    monkeypatch.setattr(
+        messages, "create_topics", lambda it, **_: sum(1 + t.partitions for t in it)
+    )
+    monkeypatch.setattr(messages, "create_partitions", lambda totals: sum(totals.values()))
+    admin = Admin(cast("Cluster", Controller()))
+    await admin.create_topics([NewTopic(f"t{number}", 100, 1) for number in range(100)])
+    await admin.create_partitions({f"t{number}": 1_500 for number in range(5)})
+    assert asked == [39 * 101, 39 * 101, 22 * 101, 3_000, 3_000, 1_500]

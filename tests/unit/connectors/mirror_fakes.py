@@ -69,7 +69,6 @@ class FakeAdmin:
         self.unreadable: dict[str, ServerError] = {}
         self.unwritable_topics: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
-        self.grown: list[dict[str, int]] = []
         self.altered: list[dict[str, list[ConfigOp]]] = []
         self.written: dict[tuple[str, str], str | None] = {}
         self.created_acls: list[Acl] = []
@@ -120,7 +119,6 @@ class FakeAdmin:
         self, totals: Mapping[str, int], *, at_once: bool = False
     ) -> dict[str, ServerError | None]:
         del at_once
-        self.grown.append(dict(totals))
         answers = {name: self.refuse.get(name) for name in totals}
         self.topics |= {name: totals[name] for name, error in answers.items() if error is None}
         return answers

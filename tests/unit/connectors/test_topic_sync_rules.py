@@ -31,7 +31,6 @@ from mm2py_connectors.config_sync import (
 )
 from mm2py_connectors.remote_topics import (
     CERTAIN_S,
-    RECORDS_PER_REQUEST,
     TARGET_CHECK_S,
     FlowTopics,
     RemoteTopics,
@@ -361,17 +360,6 @@ async def test_a_topic_that_may_not_be_seen_any_more_is_wrong_and_a_deleted_one_
     source.topics = kept
     await topics.refresh()
     assert (topics.hidden, [*topics.notes()]) == ({}, [seen_before])
-
-
-async def test_copies_grow_in_requests_that_a_controller_takes() -> None:
-    few, many = dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 1_500)
-    source = FakeAdmin({f"t{it}": count for it, count in many.items()})
-    target = FakeAdmin({f"A.t{it}": count for it, count in few.items()})
-    topics = remote_topics(source, target, FakeClock())
-    await topics.refresh()
-    assert topics.waiting() == {}
-    assert len(target.grown) == 3
-    assert all(sum(it.values()) <= RECORDS_PER_REQUEST for it in target.grown)
 
 
 async def test_without_refresh_a_copy_that_waits_is_made_as_soon_as_it_can_be() -> None:
