@@ -54,7 +54,7 @@ from mm2py_jobs.archive.archive_format import (
     topic_of,
     topics_in,
 )
-from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.copy.dealing import Told, Work, answers_of, offsets_of_part, rate_of
 from mm2py_jobs.copy.leaders import Place
 from mm2py_jobs.copy.rate_desk import part_of_rate
@@ -236,15 +236,30 @@ async def _plan(
         if flow.read_committed:
             plan.held = await hanging(source, ends)
     plan.refused |= {TopicPartition(topic, -1): (0, str(it)) for topic, it in hidden.items()}
-    for name, topic in described.items():
-        logs = {it: ends[TopicPartition(name, it)] for it in sorted(topic.partitions)}
+    logs = {
+        name: {it: ends[TopicPartition(name, it)] for it in sorted(topic.partitions)}
+        for name, topic in described.items()
+    }
+
+    def put(name: str) -> str:
         try:
-            _put_topic(store, topic, configs.get(name, ()), logs, writes=writes)
+            _put_topic(store, described[name], configs.get(name, ()), logs[name], writes=writes)
         except (ConfigError, ServerError) as error:
-            plan.refused[TopicPartition(name, -1)] = 0, str(error)
-            continue
-        for number, log_ends in logs.items():
-            _plan_partition(plan, store, TopicPartition(name, number), log_ends, writes=writes)
+            return str(error)
+        return ""
+
+    causes = dict(zip(logs, each(put, logs), strict=True))
+    plan.refused |= {TopicPartition(name, -1): (0, it) for name, it in causes.items() if it}
+    there = [
+        (TopicPartition(name, number), log_ends)
+        for name, found in logs.items()
+        if not causes[name]
+        for number, log_ends in found.items()
+    ]
+    for (tp, _), looked in zip(
+        there, each(lambda it: _look(store, *it, writes=writes), there), strict=True
+    ):
+        _plan_partition(plan, tp, looked)
     return plan
 
 
@@ -292,38 +307,45 @@ def _put_topic(
     put_or_check(store, f"topic={topic.name}/topic.json", archived, writes=writes)
 
 
-def _plan_partition(
-    plan: _ArchivePlan,
-    store: ArchiveStore,
-    tp: TopicPartition,
-    log: LogEnds | ServerError,
-    *,
-    writes: bool,
-) -> None:
-    """Plan what is new of a partition: of what is archived the newest manifest alone is read."""
+class _Looked(NamedTuple):
+    """What is archived of a partition, and what its log has besides; ``cause``: why nothing can be added at ``done``."""
+
+    done: int
+    chain: tuple[int, int] | None = None
+    missing: Sequence[_Ranges] = ()
+    cause: str = ""
+
+
+def _look(
+    store: ArchiveStore, tp: TopicPartition, log: LogEnds | ServerError, *, writes: bool
+) -> _Looked:
+    """Look for what is new of a partition: of what is archived the newest manifest alone is read."""
     if isinstance(log, ServerError):
-        plan.refused[tp] = 0, str(log)
-        return
+        return _Looked(0, cause=str(log))
     try:
         waits = writes and publish_staged(store, tp, log.start)
         chain = range_of_chain(store, tp)
         done = log.start if chain is None else chain[1]
         ahead = manifests_in(store, tp, done, _ALL) if waits else {}
     except (ConfigError, PartitionError) as error:
-        plan.refused[tp] = 0, str(error)
-        return
-    if chain is not None:
-        plan.chains[tp] = chain
+        return _Looked(0, cause=str(error))
     last = max(done, *(it.end for it in ahead.values()), 0)
     if last > log.end:
         cause = f"the archive ends at offset {last}, the log at {log.end}: its records are gone from the source; archive to another folder"
-        plan.refused[tp] = done, cause
-        return
+        return _Looked(done, chain, cause=cause)
     staged = sorted((it.begins, it.end) for it in ahead.values())
-    missing = missing_of(tp, done, log, staged)
-    plan.ranges += missing
-    if tp in plan.held and not any(it.size or it.lost_from >= 0 for it in missing):
-        plan.refused[tp] = done, plan.held[tp]
+    return _Looked(done, chain, missing_of(tp, done, log, staged))
+
+
+def _plan_partition(plan: _ArchivePlan, tp: TopicPartition, looked: _Looked) -> None:
+    if looked.chain is not None:
+        plan.chains[tp] = looked.chain
+    plan.ranges += looked.missing
+    cause = looked.cause
+    if tp in plan.held and not any(it.size or it.lost_from >= 0 for it in looked.missing):
+        cause = cause or plan.held[tp]
+    if cause:
+        plan.refused[tp] = looked.done, cause
 
 
 def missing_of(
@@ -422,21 +444,23 @@ def _note_ranges(
     plan: _ArchivePlan, store: ArchiveStore, archived: Collection[TopicPartition]
 ) -> None:
     """Keep how far partitions are now, and remove what killed attempts have left of them."""
+
+    def noted(tp: TopicPartition) -> tuple[int, int] | None:
+        if tp not in archived:
+            return plan.chains.get(tp)
+        try:
+            remove_unnamed(store, tp)
+            return range_of_chain(store, tp)
+        except (ConfigError, PartitionError) as error:
+            log.warning("files of a partition are not looked at partition=%s cause=%s", tp, error)
+            return plan.chains.get(tp)
+
+    partitions = sorted({*plan.chains, *archived})
     ranges: dict[str, dict[int, tuple[int, int]]] = {}
-    for tp in {*plan.chains, *archived}:
-        chain = plan.chains.get(tp)
-        if tp in archived:
-            try:
-                remove_unnamed(store, tp)
-                chain = range_of_chain(store, tp)
-            except (ConfigError, PartitionError) as error:
-                log.warning(
-                    "files of a partition are not looked at partition=%s cause=%s", tp, error
-                )
+    for tp, chain in zip(partitions, each(noted, partitions), strict=True):
         if chain is not None:
             ranges.setdefault(tp.topic, {})[tp.partition] = chain
-    for topic, found in ranges.items():
-        note_ranges(store, topic, found)
+    each(lambda topic: note_ranges(store, topic, ranges[topic]), ranges)
 
 
 def _refusals(plan: _ArchivePlan, store: ArchiveStore, shape: Shape) -> list[dict[str, object]]:

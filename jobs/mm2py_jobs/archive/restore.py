@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, TopicDescription
@@ -33,7 +34,7 @@ from mm2py_jobs.archive.archive_format import (
     topic_of,
     topics_in,
 )
-from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
@@ -109,42 +110,61 @@ def read_archive(
             f"{store.path} is an archive of the shape {head.shape}, which is for queries",
             remedy="restore from one that was made with --shape batches",
         )
-    chosen = [topic_of(store, it) for it in topics_in(store) if topics(it)]
+    chosen = each(partial(topic_of, store), filter(topics, topics_in(store)))
     if not chosen:
         raise ConfigError(f"{store.path} has none of the topics that are meant")
     targets: dict[str, str] = {}
-    logs: list[ArchivedLog] = []
     for topic in chosen:
-        target = name(topic.topic)
-        other = targets.setdefault(target, topic.topic)
+        other = targets.setdefault(name(topic.topic), topic.topic)
         if other != topic.topic:
-            raise ConfigError(f"--rename gives {other} and {topic.topic} the same name {target}")
-        noted = noted_ranges(store, topic.topic)
-        last = max(_last_partition(store, topic.topic), *noted, -1)
-        for number in range(max(topic.partitions, 1 + last)):
-            tp = TopicPartition(topic.topic, number)
-            try:
-                chain = chain_of(store, tp)
-                ahead = records_ahead(store, tp, chain[-1].end if chain else 0)
-            except (ConfigError, PartitionError) as error:
-                logs.append(_broken(store, topic, tp, target, noted.get(number), str(error)))
-                continue
-            logs.append(
-                ArchivedLog(
-                    topic=topic,
-                    partition=number,
-                    target_topic=target,
-                    begins=chain[0].first if chain else 0,
-                    end=chain[-1].end if chain else 0,
-                    records=sum(it.records for it in chain),
-                    bytes=sum(it.size_bytes for it in chain),
-                    lost=sum(it.first - it.begins for it in chain)
-                    + _missing(topic, number, noted.get(number), chain),
-                    ahead=ahead,
-                    mirrors=[mirror for it in chain for mirror in it.mirrors],
-                )
+            raise ConfigError(
+                f"--rename gives {other} and {topic.topic} the same name {name(topic.topic)}"
             )
-    return logs
+    partitions = each(partial(_partitions, store), chosen)
+    return each(
+        lambda it: _read_log(store, *it),
+        (
+            (topic, name(topic.topic), number, noted.get(number))
+            for topic, (count, noted) in zip(chosen, partitions, strict=True)
+            for number in range(count)
+        ),
+    )
+
+
+def _partitions(
+    store: ArchiveStore, topic: ArchivedTopic
+) -> tuple[int, Mapping[int, tuple[int, int]]]:
+    """Return how many partitions a topic has, and how far they were."""
+    noted = noted_ranges(store, topic.topic)
+    last = max(_last_partition(store, topic.topic), *noted, -1)
+    return max(topic.partitions, 1 + last), noted
+
+
+def _read_log(
+    store: ArchiveStore,
+    topic: ArchivedTopic,
+    target: str,
+    number: int,
+    noted: tuple[int, int] | None,
+) -> ArchivedLog:
+    tp = TopicPartition(topic.topic, number)
+    try:
+        chain = chain_of(store, tp)
+        ahead = records_ahead(store, tp, chain[-1].end if chain else 0)
+    except (ConfigError, PartitionError) as error:
+        return _broken(store, topic, tp, target, noted, str(error))
+    return ArchivedLog(
+        topic=topic,
+        partition=number,
+        target_topic=target,
+        begins=chain[0].first if chain else 0,
+        end=chain[-1].end if chain else 0,
+        records=sum(it.records for it in chain),
+        bytes=sum(it.size_bytes for it in chain),
+        lost=sum(it.first - it.begins for it in chain) + _missing(topic, number, noted, chain),
+        ahead=ahead,
+        mirrors=[mirror for it in chain for mirror in it.mirrors],
+    )
 
 
 def _broken(
@@ -315,14 +335,17 @@ class Restore:
         self, ranges: Sequence[PartitionPlan], retention_ms: int
     ) -> dict[TopicPartition, int]:
         oldest = self._clock.now_ms() - retention_ms
-        counts: dict[TopicPartition, int] = {}
-        for it in ranges:
-            if self.logs[it.source].broken:
-                continue
-            tp = TopicPartition(self.logs[it.source].topic.topic, it.partition)
-            end = await asyncio.to_thread(offset_at, self._store, tp, oldest)
-            counts[it.source] = max(0, min(it.end, end) - it.start)
-        return counts
+        whole = [it for it in ranges if not self.logs[it.source].broken]
+
+        def young(part: PartitionPlan) -> int:
+            tp = TopicPartition(self.logs[part.source].topic.topic, part.partition)
+            return offset_at(self._store, tp, oldest)
+
+        ends = await asyncio.to_thread(each, young, whole)
+        return {
+            it.source: max(0, min(it.end, end) - it.start)
+            for it, end in zip(whole, ends, strict=True)
+        }
 
     def stale(self, plan: Plan, known: Known) -> list[TopicPartition]:
         """Return partitions of a restore under other names whose topic was deleted since: they begin anew."""

@@ -4,7 +4,7 @@ import shlex
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -668,10 +668,14 @@ async def test_topics_are_made_and_grow_in_requests_that_a_controller_takes(
             asked.append(count)
             return ()
 
-    monkeypatch.setattr(
-        messages, "create_topics", lambda it, **_: sum(1 + t.partitions for t in it)
-    )
-    monkeypatch.setattr(messages, "create_partitions", lambda totals: sum(totals.values()))
+    def created(topics: Sequence[NewTopic], **_: object) -> int:
+        return sum(1 + it.partitions for it in topics)
+
+    def grown(totals: Mapping[str, int]) -> int:
+        return sum(totals.values())
+
+    monkeypatch.setattr(messages, "create_topics", created)
+    monkeypatch.setattr(messages, "create_partitions", grown)
     admin = Admin(cast("Cluster", Controller()))
     await admin.create_topics([NewTopic(f"t{number}", 100, 1) for number in range(100)])
     await admin.create_partitions({f"t{number}": 1_500 for number in range(5)})

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -414,6 +415,28 @@ def test_a_partition_with_a_broken_chain_is_planned_and_fails_alone(
     one, two = logs[ONE.topic], logs[TWO.topic]
     assert (one.begins, one.end, bool(one.broken)) == (0, end, True)
     assert (two.begins, two.end, two.broken) == (0, 60, "")
+
+
+def test_partitions_are_read_many_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, the 320,000 manifests of 20 TB in an object store take hours."""
+    store, count = ArchiveStore(str(tmp_path)), 8
+    put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip
+    topic = ArchivedTopic(topic="one", topic_id="", partitions=count, configs={})
+    put_or_check(store, "topic=one/topic.json", topic)
+    for number in range(count):
+        publish(store, TopicPartition("one", number), 0, 20 + number)
+    together, read = threading.Barrier(count, timeout=30), ArchiveStore.read
+
+    def waiting(store: ArchiveStore, name: str) -> bytes:
+        if "partition=" in name:
+            together.wait()
+        return read(store, name)
+
+    monkeypatch.setattr(ArchiveStore, "read", waiting)
+    logs = read_archive(store, lambda _: True, lambda name: name)
+    assert [(it.partition, it.end) for it in logs] == [(it, 20 + it) for it in range(count)]
 
 
 def test_what_a_killed_run_has_archived_ahead_is_named(tmp_path: Path) -> None:
