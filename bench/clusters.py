@@ -28,6 +28,8 @@ _DAY: Final = datetime.timedelta(days=1)
 _BROKER_PROPERTIES: Final = {
     "log.retention.check.interval.ms": "5000",
     "log.segment.delete.delay.ms": "1000",
+    # One that makes thousands of partitions on a busy machine is late with its heartbeats.
+    "broker.session.timeout.ms": "60000",
 }
 
 
