@@ -247,6 +247,15 @@ class Notice:
     offset: int
 
 
+_ORDER_OPTIONS: Final = (
+    "accept_expiry",
+    "skip_refused",
+    "wait_executors_s",
+    "lanes",
+    "max_lanes_per_broker",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """A backfill that was planned over REST; its job, if one was begun, has the same id.
@@ -267,6 +276,7 @@ class Order:
     cause: str = ""
     log: tuple[str, ...] = ()
     accept_expiry: bool = False
+    skip_refused: bool = False
     wait_executors_s: int = 0
     lanes: int = 0
     max_lanes_per_broker: int = 0
@@ -361,7 +371,7 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
     key = backfill_key(record)
     members = _ADAPTERS[key.partition(":")[0]].dump_python(record, mode="json")
     if isinstance(record, Order):
-        for name in ("accept_expiry", "wait_executors_s", "lanes", "max_lanes_per_broker"):
+        for name in _ORDER_OPTIONS:
             if not members[name]:
                 del members[name]  # as versions before it wrote
     return key.encode(), encode(members)

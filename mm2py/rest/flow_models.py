@@ -134,6 +134,9 @@ class BackfillRequest(BaseModel):
         default=False,
         description="also copy what the target deletes when the copy is done, as it keeps records for a shorter time",
     )
+    skip_refused: Annotated[bool, Field(strict=True)] = Field(
+        default=False, description="copy the partitions that no check refuses, and name the others"
+    )
 
     @field_validator("topics")
     @classmethod
@@ -161,6 +164,7 @@ class BackfillRequest(BaseModel):
             master=self.master,
             by=by,
             accept_expiry=self.accept_expiry,
+            skip_refused=self.skip_refused,
             wait_executors_s=self.wait_executors_s,
             lanes=self.lanes,
             max_lanes_per_broker=self.max_lanes_per_broker,

@@ -171,6 +171,7 @@ def _options(order: Order) -> Sequence[str]:
         f"--rate-limit={order.rate_limit}",
         f"--order={order.id}",
         *(("--accept-expiry",) if order.accept_expiry else ()),
+        *(("--skip-refused",) if order.skip_refused else ()),
         *((f"--wait-executors={order.wait_executors_s}",) if order.wait_executors_s else ()),
         *((f"--lanes={order.lanes}",) if order.lanes else ()),
         *(

@@ -19,6 +19,7 @@ from mm2py_jobs.copy.bulk_options import (
     LanesPerBrokerOption,
     MasterOption,
     RateOption,
+    SkipOption,
     WaitOption,
     refusing,
 )
@@ -68,6 +69,7 @@ def _order_command(text: str, load: Callable[[], OrderWork]) -> Callable[..., No
         max_lanes_per_broker: LanesPerBrokerOption = 0,
         rate_limit: RateOption = 0,
         accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
+        skip_refused: SkipOption = False,  # noqa: FBT002 - typer's way to declare a flag
         job: JobOption = "",
         output: OutputOption = Output.TABLE,
         debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
@@ -86,6 +88,7 @@ def _order_command(text: str, load: Callable[[], OrderWork]) -> Callable[..., No
                 rate_limit,
                 job,
                 accepts_expiry=accept_expiry,
+                skips_refused=skip_refused,
             )
             return load()(order, Printer(output))
 

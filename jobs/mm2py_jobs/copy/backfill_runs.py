@@ -26,11 +26,11 @@ from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_report import cause_of, order_report
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.backfill_views import (
-    partition_text,
     print_nothing,
     print_plan,
     print_report,
     print_status,
+    say_refused,
 )
 from mm2py_jobs.copy.bulk_options import REFUSED, RESTORE
 from mm2py_jobs.copy.live_flow import workers_of
@@ -57,6 +57,7 @@ class BackfillOrder:
     id: str = ""
     """Of the job, where a worker has planned it; this process then ends with that worker."""
     accepts_expiry: bool = False
+    skips_refused: bool = False
 
     def check_continues(self, job: Job) -> None:
         """Refuse to continue an unfinished job for other partitions: it would end as done without them.
@@ -96,7 +97,9 @@ async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
         if most := order.place.lanes_per_broker:
             plan, _ = await asyncio.to_thread(plan.limited, most, session.clusters)
     slots = slots_of(order.place.master)
-    return show_document(plan, plan.document(slots, order.rate_limit, order.place.lanes), printer)
+    document = plan.document(slots, order.rate_limit, order.place.lanes)
+    code = show_document(plan, document, printer)
+    return OK if order.skips_refused and plan.partitions else code
 
 
 def slots_of(master: str) -> int:
@@ -204,17 +207,28 @@ class _Run:
                 of = f" of {job.topics}" if job.topics else ""
                 say(f"backfill {job.id}{of} is unfinished, it is continued")
                 plan = await self._order.plan(survey, job)
-            if begins and plan.refused:
+            if not begins:
+                plan = self._left_out(plan)
+            elif self._refuses(plan):
                 return refuse(plan, self._printer)
             task = await session.prepare_topics()
             if begins:
                 # Topics that were just created have configs to look at.
                 plan = _without_copies(await self._order.plan(survey, job), task)
-                if plan.refused:
+                if self._refuses(plan):
                     return refuse(plan, self._printer)
                 for note in plan.notes:
                     say(f"note: {note}")
             return await self._copy(plan, task)
+
+    def _left_out(self, plan: Plan) -> Plan:
+        """Return the plan of a run that continues another one: of the job's own partitions the checks were passed."""
+        leases = self._session.store.leases
+        left = (it for it in plan.refused if (it.topic, it.partition) not in leases)
+        return replace(plan, refused=tuple(left) if self._order.skips_refused else ())
+
+    def _refuses(self, plan: Plan) -> bool:
+        return bool(plan.refused) and not (self._order.skips_refused and plan.partitions)
 
     async def _copy(self, plan: Plan, task: Mapping[str, str]) -> int:
         session, order = self._session, self._order
@@ -225,10 +239,11 @@ class _Run:
             place=order.place,
             rate_limit=order.rate_limit,
         )
-        print_report(self._printer, job, list(session.store.leases.values()))
+        print_report(self._printer, job, list(session.store.leases.values()), refused=plan.refused)
         if job.state is not JobState.DONE:
             say(f"backfill {job.id} is {job.state.value}: {job.cause}")
-        return OK if job.state is JobState.DONE else FAILED
+            return FAILED
+        return REFUSED if plan.refused else OK
 
 
 def _without_copies(plan: Plan, task: Mapping[str, str]) -> Plan:
@@ -239,7 +254,8 @@ def _without_copies(plan: Plan, task: Mapping[str, str]) -> Plan:
         for it in plan.partitions
         if it.source not in copied
     )
-    return replace(plan, refused=(*plan.refused, *refused))
+    there = tuple(it for it in plan.partitions if it.source in copied)
+    return replace(plan, partitions=there, refused=(*plan.refused, *refused))
 
 
 def _begin(order: BackfillOrder) -> None:
@@ -276,8 +292,7 @@ def check_pattern(topics: str) -> None:
 def refuse(plan: Plan, printer: Printer) -> int:
     """Print what the checks refuse; return the exit code."""
     if printer.is_table:
-        for it in plan.refused:
-            say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
+        say_refused(plan.refused)
     else:
         printer.document({"state": "REFUSED", "refused": [asdict(it) for it in plan.refused]})
     return REFUSED

@@ -4,6 +4,7 @@ Flow: leases as they are read from the backfill topic -> ``show_progress`` on st
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from mm2py.types import TopicPartition
 from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_cli.progress import LINES_S, draws
 from mm2py_jobs.copy.backfill_report import OrderReport, held_text, report
-from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.copy.plan import Plan, Refusal
 from mm2py_jobs.spark.gauges import Figures
 from mm2py_workers.answers import count_of, rows_of
 
@@ -157,12 +158,22 @@ def print_status(
         print_report(printer, job, leases)
 
 
-def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
-    """Print a job and its partitions."""
+def say_refused(refused: Sequence[Refusal]) -> None:
+    """Name what the checks refuse."""
+    for it in refused:
+        say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
+
+
+def print_report(
+    printer: Printer, job: Job, leases: Sequence[Lease], refused: Sequence[Refusal] = ()
+) -> None:
+    """Print a job and its partitions, and those that it has left out."""
     document = report(job, leases)
     if not printer.is_table:
-        printer.document(document)
+        left = {"refused": [asdict(it) for it in refused]} if refused else {}
+        printer.document({**document, **left})
         return
+    say_refused(refused)
     printer.fields(
         [
             (kind_text(job), job.id),

@@ -65,6 +65,13 @@ ExpiryOption = Annotated[
         help="also copy what the target deletes when the copy is done: it keeps records for a shorter time",
     ),
 ]
+SkipOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-refused",
+        help="copy the partitions that no check refuses, name the others, and end with 3",
+    ),
+]
 
 
 def refusing(command: Callable[[], int]) -> Callable[[], int]:
