@@ -505,7 +505,10 @@ def test_a_login_that_is_refused_during_an_archive_ends_it_with_the_cause(
         secured.set_scram_user(user, f"{ODD_WORD}!")
         ended = run.wait()
     assert ended.code == 1
-    assert f"refused the login of user {user}" in ended.err.splitlines()[-1]
+    refused = f"refused the login of user {user}"
+    *_, before, last = (it for it in ended.err.splitlines() if refused in it)
+    assert "login of a lane is refused" in before
+    assert "the login of each lane is refused" in last
     secured.set_scram_user(user, ODD_WORD)
     again = here(flow, ("archive",), *options, "100000000", "--master", "local[2]")
     assert (again.code, again.report["records"]) == (0, 30_000), again.err

@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,6 +36,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
 from mm2py_jobs.spark.jvm_end import JVM_ENDED, has_ended, say_it_once, unless_ended
 from mm2py_jobs.spark.lane_gate import LaneGate
+from mm2py_jobs.spark.login_watch import LoginRefusedError, LoginWatch, is_refused
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -263,7 +264,7 @@ def run_lanes(
     """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
 
     ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does not tell, and it is not called.
-    With ``gate`` each lane is a job of its own, which begins when that lets it. ``partitions`` of each lane are named in Spark's UI.
+    With ``gate`` each lane is a job of its own, which begins when that lets it; one that it is stopped before has no answer. ``partitions`` of each lane are named in Spark's UI.
 
     Blocks until all are done, also where a lane fails in its last attempt: Spark would end the others with it. A lane whose worker dies
     is run again, so ``function`` must be able to continue its own work. ``tag`` names the jobs for ``cancel_lanes``, from another thread;
@@ -295,7 +296,8 @@ def run_lanes(
         named = some_of([str(it) for it in partitions[number]], _NAMED) if partitions else ""
         return job(number, number + 1, f"lane {number + 1} of {len(texts)} {named}".rstrip())[0]
 
-    with _watched(opened, tag) as watch:
+    with ExitStack() as stack:
+        watches = [stack.enter_context(it) for it in _watches(opened, tag, description)]
         try:
             if gate is None:
                 topics = sorted({it.topic for lane in partitions for it in lane})
@@ -303,7 +305,7 @@ def run_lanes(
             else:
                 answers = gate.run(len(texts), lane, lambda: cancel_lanes(spark, tag))
         except Exception as error:
-            cause = (watch.cause if watch is not None else "") or cause_of(error)
+            cause = next((it.cause for it in watches if it.cause), "") or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
     done = [_Answer(*json.loads(text)) for text in answers]
     cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
@@ -351,7 +353,12 @@ def tried(
         return function(lane)
 
     if not lane.get("careful") and _attempt() < attempts - 1:
-        return checked(lane), ""
+        try:
+            return checked(lane), ""
+        except Exception as error:
+            if is_refused(error):
+                raise LoginRefusedError(str(error)) from error
+            raise
     found = _in_child(checked, lane)
     while found.again and attempts > 1:
         attempts -= 1
@@ -531,14 +538,17 @@ def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[N
             context.setLocalProperty(_GROUP, group)  # type: ignore[arg-type]
 
 
-def _watched(
-    opened: OpenSession, tag: str
-) -> AbstractContextManager[ExecutorWatch] | AbstractContextManager[None]:
-    """Watch the executors of a job, where there are any."""
-    spark = opened.spark
-    if is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
-        return nullcontext()
-    return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
+def _watches(
+    opened: OpenSession, tag: str, description: str
+) -> Sequence[ExecutorWatch | LoginWatch]:
+    """Return who watches a job: its lanes, and its executors where there are any."""
+    if is_connect(opened.spark):
+        return ()
+    context = opened.spark.sparkContext
+    logins = LoginWatch(context, tag, description)
+    if _LOCAL.fullmatch(context.master or ""):
+        return (logins,)
+    return ExecutorWatch(context, tag, opened.wait_executors_s), logins
 
 
 def is_connect(spark: "SparkSession") -> bool:
