@@ -280,11 +280,12 @@ def run_lanes(
     ended = None if is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
-    attempts = most_attempts(spark)
+    attempts, outer = most_attempts(spark), _names(spark)
 
     def job(first: int, end: int, about: str) -> Sequence[str]:
         work = _work(function, dict(enumerate(texts[first:end], first)), attempts, ended)
-        with _named_job(spark, tag, f"{description}: {about}" if about else description):
+        named = f"{description}: {about}" if about else description
+        with _named_job(spark, tag, named, outer):
             if is_connect(spark):
                 return _connect_answers(spark, work, first, end)
             # Not a frame: its first job costs 7 s of CPU for plans and for pandas in each worker.
@@ -513,29 +514,49 @@ def _connect_answers(
     return [rows[number] for number in range(first, end)]
 
 
-@contextmanager
-def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[None]:
-    """Tag and describe the jobs of this thread."""
+class _Names(NamedTuple):
+    """What the jobs of a thread are known by, and cancelled: a notebook's names, for lanes that are jobs of their own in other threads."""
+
+    group: str | None
+    tags: frozenset[str]
+
+
+def _names(spark: "SparkSession") -> _Names:
     if is_connect(spark):
-        spark.addTag(tag)
+        return _Names(None, frozenset(spark.getTags()))
+    context = spark.sparkContext
+    return _Names(context.getLocalProperty(_GROUP), frozenset(context.getJobTags()))
+
+
+@contextmanager
+def _named_job(spark: "SparkSession", tag: str, description: str, outer: _Names) -> Generator[None]:
+    """Tag and describe the jobs of this thread, and name them as those of the one that began them."""
+    mine = _names(spark)
+    tags = {tag, *outer.tags} - mine.tags
+    if is_connect(spark):
+        for it in tags:
+            spark.addTag(it)
         try:
             yield
         finally:
-            spark.removeTag(tag)
+            for it in tags:
+                spark.removeTag(it)
         return
     context = spark.sparkContext
-    former, group = (context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP))
-    context.addJobTag(tag)
+    former = context.getLocalProperty(_DESCRIPTION)
+    for it in tags:
+        context.addJobTag(it)
     context.setLocalProperty(_DESCRIPTION, description)
-    context.setLocalProperty(_GROUP, group or tag)  # that of a notebook cancels what it began
+    context.setLocalProperty(_GROUP, outer.group or tag)  # that of a notebook cancels what it began
     try:
         yield
     finally:
         with unless_ended():
-            context.removeJobTag(tag)
+            for it in tags:
+                context.removeJobTag(it)
             # What was there before; None removes it.
             context.setLocalProperty(_DESCRIPTION, former)  # type: ignore[arg-type]
-            context.setLocalProperty(_GROUP, group)  # type: ignore[arg-type]
+            context.setLocalProperty(_GROUP, mine.group)  # type: ignore[arg-type]
 
 
 def _watches(

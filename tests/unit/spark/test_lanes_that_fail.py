@@ -64,6 +64,9 @@ class OneSlot:
         self.attempt = 2
         return self._function(item)
 
+    def getJobTags(self) -> set[str]:  # noqa: N802 - Spark's name
+        return set()
+
     def ignore(self, *_: object) -> None: ...
 
     addJobTag = removeJobTag = setLocalProperty = getLocalProperty = ignore  # noqa: N815 - Spark's names
