@@ -298,7 +298,9 @@ def run_lanes(
         return job(number, number + 1, f"lane {number + 1} of {len(texts)} {named}".rstrip())[0]
 
     with ExitStack() as stack:
-        watches = [stack.enter_context(it) for it in _watches(opened, tag, description)]
+        watches = _watches(opened, tag, description)
+        for it in watches:
+            stack.enter_context(it)
         try:
             if gate is None:
                 topics = sorted({it.topic for lane in partitions for it in lane})
