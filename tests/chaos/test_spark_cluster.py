@@ -57,6 +57,9 @@ FAULTS_OF_READING: Final = 3
 
 LANES_CPU_S: Final = 1.0
 FAST: Final = "100000000"
+MOVES_WITHIN_S: Final = 900
+"""Beside other processes on this machine: a driver, an executor and a survey have to start for it."""
+
 FEW, ALTERED = 10_000, 7_777
 
 SPARK_DEFAULTS: Final = """\
@@ -109,12 +112,13 @@ class Place:
     def run(self, flow: Flow, words: Sequence[str], *options: str) -> Ended:
         """Run a command to its end, without faults."""
         with self.start(flow, words, *options) as running:
-            return running.wait(900)
+            return running.wait(MOVES_WITHIN_S)
 
     def lanes_cpu_s(self) -> float:
         """Return what all lanes have used so far, those that are gone too."""
         for worker in self.cluster.workers:
-            self._cpu |= {pid: cpu_s(pid) for pid in worker.lanes()}
+            for pid in worker.lanes():  # which may be gone now
+                self._cpu[pid] = max(self._cpu.get(pid, 0.0), cpu_s(pid))
         return sum(self._cpu.values())
 
 
@@ -185,12 +189,16 @@ class Chaos:
     def _moves(self, running: BackfillProcess) -> bool:
         """Wait for progress; return whether the run is still there then."""
         goal = self.moved() + self.step
-        until(lambda: not running.is_running or self.moved() >= goal, 240, "progress of the lanes")
+        until(
+            lambda: not running.is_running or self.moved() >= goal,
+            MOVES_WITHIN_S,
+            lambda: f"progress of the lanes, after {self.faults}: {running.said()[-3:]}",
+        )
         return running.is_running
 
     def _end(self, running: BackfillProcess) -> None:
         with running:
-            self.ended.append(running.wait(600))
+            self.ended.append(running.wait(MOVES_WITHIN_S))
         ended = self.ended[-1]
         if ended.code == 1:
             log.warning("a run has ended: %s", ended.err.splitlines()[-1])
@@ -323,7 +331,8 @@ def test_a_verify_finds_what_is_different_and_nothing_else(setup: Setup, place: 
             assert ended.report["checked_records"] == sum(counts())
         else:
             assert (ended.code, found) == (4, {(wrong, "altered", ALTERED)}), ended.report
-            assert ended.report["checked_records"] == sum(counts()) + FEW
+            # What is altered is not counted among those that were found equal.
+            assert ended.report["checked_records"] == sum(counts()) + FEW - 1
 
 
 def test_an_archive_has_each_record_once(setup: Setup, place: Place) -> None:

@@ -137,6 +137,10 @@ class BackfillProcess:
         self._err.seek(0)
         return Ended(self._process.returncode, out, self._err.read())
 
+    def said(self) -> list[str]:
+        """Return the lines that it has written on standard error so far."""
+        return os.pread(self._err.fileno(), 2**24, 0).decode(errors="replace").splitlines()
+
     def send(self, number: signal.Signals) -> None:
         """Signal the driver alone."""
         self._process.send_signal(number)

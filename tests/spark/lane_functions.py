@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import AuthenticationError, RequestTimedOutError
 from mm2py.testing.waiting import eventually
 from mm2py_jobs.copy.backfill_lane import run_backfill_lane
 from mm2py_jobs.copy.dealing import rate_of
@@ -50,6 +51,15 @@ def copy_and_die_of_one(lane: Mapping[str, object]) -> Mapping[str, object]:
 def fail(_lane: Mapping[str, object]) -> Mapping[str, object]:
     """Raise."""
     raise ValueError("lane is wrong")
+
+
+def refused(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Be refused at the first attempt, where the lane names a file for it; then wait as ``until_there``."""
+    if lane["refused"] and not (mark := Path(str(lane["refused"]))).exists():
+        mark.touch()
+        login = AuthenticationError("b1:9092 refused the login of user mm")
+        raise RequestTimedOutError(f"no broker of cluster A can be reached: {login}") from login
+    return until_there(lane)
 
 
 def kill_executor(_lane: Mapping[str, object]) -> Mapping[str, object]:

@@ -22,7 +22,7 @@ from tests.spark.backfill_process import executors_below, signal_process, spark_
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
-START_S: Final = 120.0
+START_S: Final = 400.0
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"
 """Of what schedules for minutes: the quick compiler alone is half of its start."""
 

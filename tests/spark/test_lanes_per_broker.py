@@ -1,6 +1,7 @@
 """``--max-lanes-per-broker``: lanes at one broker follow each other, and those that wait leave their slots to others."""
 
 import json
+import signal
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,6 +22,7 @@ from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, read, write
 from tests.kit.kafka.region import Region
 from tests.spark import lane_functions
+from tests.spark.backfill_process import BackfillProcess, command
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -106,3 +108,30 @@ def test_every_job_takes_it_and_does_the_same(setup: Setup) -> None:
             assert len(report["lanes"]) == 3
     for copy in (flow.remote(topic), f"again.{topic}"):
         assert_equal(read(setup.a, topic), read(setup.b, copy))
+
+
+@pytest.mark.faults
+def test_a_stopped_run_ends_with_the_lanes_that_run_and_begins_none_that_waits(
+    setup: Setup, tmp_path: Path
+) -> None:
+    """Each lane that begins is a job of Spark, in its own log of events."""
+    topic = setup.topic("stopped", 3, config={"retention.ms": "-1"})
+    write(setup.a, topic, [Sent(it % 3, b"." * 100) for it in range(9_000)])
+    flow, events = setup.flow(topic), tmp_path / "events"
+    events.mkdir()
+    log = {"eventLog.enabled": "true", "eventLog.dir": events, "eventLog.rolling.enabled": "false", "eventLog.compress": "false"}  # fmt: skip
+    lines = [f"spark.{key} {value}\n" for key, value in log.items()]
+    (tmp_path / "spark-defaults.conf").write_text("".join(lines))
+    options = "--lanes", "3", "--max-lanes-per-broker", "1", "--rate-limit", "20000"
+    with BackfillProcess(flow, *options, environ={"SPARK_CONF_DIR": str(tmp_path)}) as run:
+        run.wait_copying()
+        run.send(signal.SIGTERM)
+        ended = run.wait()
+    assert (ended.code, ended.report["state"]) == (1, "FAILED"), ended.err
+    assert "stopped; run the same command again" in ended.err.splitlines()[-1]
+    (file,) = events.iterdir()
+    begun = [it for it in file.read_text().splitlines() if '"SparkListenerJobStart"' in it]
+    assert len(begun) == 1
+    again = command(flow, "run", "--master", "local[2]", *options[:4])
+    assert (again.code, again.report["state"]) == (0, "DONE"), again.err
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))

@@ -79,6 +79,7 @@ def test_a_lane_that_is_a_job_of_its_own_is_named_and_a_notebook_s_names_stay(
 ) -> None:
     context = lanes_session.spark.sparkContext
     context.setJobGroup("cell 7", "of the notebook")
+    context.addJobTag("notebook")
     run_lanes(
         lanes_session,
         lane_functions.double,
@@ -93,7 +94,11 @@ def test_a_lane_that_is_a_job_of_its_own_is_named_and_a_notebook_s_names_stay(
         "A->B backfill j: lane 2 of 2 payments-0",
     ]
     run_lanes(lanes_session, lane_functions.double, [{"number": 1}], tag="one", description="d")
-    assert jobs(lanes_session, "one")[0]["jobGroup"] == "cell 7"
+    for job in (*jobs(lanes_session, "named"), *jobs(lanes_session, "one")):
+        assert job["jobGroup"] == "cell 7"
+        assert "notebook" in cast("list[str]", job["jobTags"])
+    assert set(context.getJobTags()) == {"notebook"}
+    context.removeJobTag("notebook")
     assert context.getLocalProperty("spark.job.description") == "of the notebook"
     for name in ("spark.job.description", "spark.jobGroup.id"):
         context.setLocalProperty(name, cast("str", None))

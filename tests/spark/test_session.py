@@ -17,6 +17,7 @@ import pytest
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.backfills import LANE_LOST
 from mm2py.testing.waiting import eventually
+from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.session import LanesCost, OpenSession, cancel_lanes, open_session, run_lanes
 from tests.spark import lane_functions
 from tests.spark.standalone_cluster import StandaloneCluster
@@ -112,6 +113,40 @@ def test_which_lanes_have_ended_is_told_while_the_others_run(
 def test_an_error_of_a_lane_is_named(lanes_session: OpenSession) -> None:
     with pytest.raises(FatalError, match="the job failed: ValueError: lane is wrong"):
         run_lanes(lanes_session, lane_functions.fail, [{}], tag="f", description="the job")
+
+
+REFUSED = "no broker of cluster A can be reached: b1:9092 refused the login of user mm"
+
+
+@pytest.mark.parametrize("gate", [None, LaneGate(1, lambda numbers: [(str(it),) for it in numbers])], ids=["one job", "a job each"])  # fmt: skip
+def test_a_job_of_which_each_lane_s_login_is_refused_ends_without_more_attempts(
+    lanes_session: OpenSession, tmp_path: Path, gate: LaneGate | None
+) -> None:
+    """Their second attempts would wait for a file that nobody makes."""
+    lanes = [{"refused": str(tmp_path / it), "mark": str(tmp_path / "never")} for it in "ab"]
+    with pytest.raises(FatalError, match=f"logins failed: the login of each lane is refused: {REFUSED}$"):  # fmt: skip
+        run_lanes(lanes_session, lane_functions.refused, lanes, tag=str(tmp_path), description="logins", gate=gate)  # fmt: skip
+
+
+def test_the_first_refusal_of_a_lane_s_login_is_told_and_the_others_go_on(
+    lanes_session: OpenSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other lane waits for a file, which is made once the line is there."""
+    mark, lines = tmp_path / "mark", list[str]()
+
+    def watch() -> None:
+        def told() -> bool:
+            lines[:] = [it.getMessage() for it in caplog.records if "refused" in it.getMessage()]
+            return bool(lines)
+
+        asyncio.run(eventually(told, within_s=90))
+        mark.touch()
+
+    threading.Thread(target=watch, daemon=True).start()
+    lanes = [{"refused": it, "mark": str(mark)} for it in ("", str(tmp_path / "first"))]
+    run_lanes(lanes_session, lane_functions.refused, lanes, tag=str(tmp_path), description="one")
+    assert lines == [f"login of a lane is refused job=one cause={REFUSED}"]
+    assert mark.exists()
 
 
 async def test_a_job_is_cancelled_by_its_tag(lanes_session: OpenSession, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class SparkRun:
                     say(
                         "stopping: lanes store what is copied; run the same command again to continue"
                     )
+                    lanes.stop()
                     await self._driver.stop()
                     await asyncio.wait({running}, timeout=STOP_WITHIN_S)
                     if not running.done():
@@ -121,24 +122,26 @@ class _SparkLanes:
         self._opened, self._session, self._task = opened, session, task
         self._rate_limit, self._plan, self._leaders = rate_limit, plan, leaders
         self._tag = f"mm2py-backfill-{secrets.token_hex(4)}"
-        self._cancelled = False
+        self._gate: LaneGate | None = None
+        self._stopped = self._cancelled = False
 
     async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
         """Run every lane to its end."""
         name = self._session.name
         common = self._session.lane(job, self._task)
         specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)
-        gate, leaders = None, self._leaders
+        leaders = self._leaders
         if leaders is not None:
             places = {it.source: it.places(leaders.clusters) for it in self._plan.partitions}
             read = [[place for it in lane for place in places.get(it, ())] for lane in lanes]
-            gate = leaders.gate(self._plan.lanes_per_broker, read)
+            self._gate = leaders.gate(self._plan.lanes_per_broker, read)
+            if self._stopped:
+                self._gate.stop()
         try:
             await asyncio.to_thread(
                 self._run,
                 specs,
                 description=f"{name} {'restore' if job.archive else 'backfill'} {job.id}",
-                gate=gate,
                 partitions=lanes,
             )
         except FatalError:
@@ -150,7 +153,6 @@ class _SparkLanes:
         specs: Sequence[Mapping[str, object]],
         *,
         description: str,
-        gate: LaneGate | None,
         partitions: Sequence[Sequence[TopicPartition]],
     ) -> None:
         with gauges(self._opened, lambda: figures_of(list(self._session.store.leases.values()))):
@@ -160,9 +162,15 @@ class _SparkLanes:
                 specs,
                 tag=self._tag,
                 description=description,
-                gate=gate,
+                gate=self._gate,
                 partitions=partitions,
             )
+
+    def stop(self) -> None:
+        """Begin no lane any more that waits for room at its brokers: each would be a job of Spark that only sees that it is too late."""
+        self._stopped = True
+        if self._gate is not None:
+            self._gate.stop()
 
     def cancel(self) -> None:
         """Let Spark kill lanes that did not stop in order, and forget those that wait."""

@@ -143,7 +143,7 @@ class RangeReader:
                 raise RequestTimedOutError(
                     f"{tp} of {self._cluster} could not be read from offset {position} to {end} for"
                     f" {settings.default_api_timeout_ms} ms: {cause}"
-                )
+                ) from cause
             await clock.sleep(backoff.next_s())
 
     async def _gone(self, tp: TopicPartition, position: int, end: int) -> OffsetsGoneError:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
+from mm2py_jobs.spark.login_watch import Jvm
 from mm2py_jobs.spark.session import OpenSession, is_connect
 
 if TYPE_CHECKING:
@@ -69,15 +70,8 @@ def _tell(context: "SparkContext", figures: Figures) -> None:
         known[name].add(number - known[name].value())
 
 
-class _Gateway(Protocol):
-    """Spark's JVM by py4j, which names whatever is asked for."""
-
-    def __getattr__(self, name: str) -> "_Gateway": ...
-    def __call__(self, *arguments: object) -> "_Gateway": ...
-
-
 def _register(context: "SparkContext") -> Mapping[str, _Accumulator]:
-    jvm, java = (cast("_Gateway", getattr(context, it)) for it in ("_jvm", "_jsc"))
+    jvm, java = (cast("Jvm", getattr(context, it)) for it in ("_jvm", "_jsc"))
     made, named = dict[str, _Accumulator](), jvm.java.util.HashMap()
     for name in Figures._fields:
         accumulator = jvm.org.apache.spark.util.LongAccumulator()

@@ -30,9 +30,14 @@ class LaneGate:
     ) -> None:
         self._most, self._brokers = most, brokers
         self._busy = Counter[str]()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Begin no lane any more, from any thread; those that run go on to their end."""
+        self._stopped = True
 
     def run(self, lanes: int, work: Callable[[int], T], give_up: Callable[[], None]) -> list[T]:
-        """Call ``work`` for each lane, in threads; return the answers in the order of the lanes.
+        """Call ``work`` for each lane, in threads; return the answers in the order of the lanes, after ``stop`` of those that were begun.
 
         Where one raises none is begun any more, ``give_up`` is called until the others have ended, and it is raised.
         """
@@ -41,9 +46,9 @@ class LaneGate:
         answers: dict[int, T] = {}
         failure: BaseException | None = None
         with ThreadPoolExecutor(max_workers=lanes, thread_name_prefix="lane") as threads:
-            while running or (waiting and failure is None):
+            while running or (waiting and failure is None and not self._stopped):
                 try:
-                    if failure is None:
+                    if failure is None and not self._stopped:
                         for number, brokers in self._admitted(waiting):
                             waiting.remove(number)
                             running[threads.submit(work, number)] = number, brokers
@@ -57,7 +62,7 @@ class LaneGate:
                     give_up()
         if failure is not None:
             raise failure
-        return [answers[number] for number in range(lanes)]
+        return [answers[number] for number in sorted(answers)]
 
     def _admitted(self, waiting: Sequence[int]) -> list[tuple[int, Collection[str]]]:
         """Return the lanes that have room now, and count them."""

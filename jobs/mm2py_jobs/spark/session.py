@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,6 +36,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
 from mm2py_jobs.spark.jvm_end import JVM_ENDED, has_ended, say_it_once, unless_ended
 from mm2py_jobs.spark.lane_gate import LaneGate
+from mm2py_jobs.spark.login_watch import LoginRefusedError, LoginWatch, is_refused
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -263,7 +264,7 @@ def run_lanes(
     """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
 
     ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does not tell, and it is not called.
-    With ``gate`` each lane is a job of its own, which begins when that lets it. ``partitions`` of each lane are named in Spark's UI.
+    With ``gate`` each lane is a job of its own, which begins when that lets it; one that it is stopped before has no answer. ``partitions`` of each lane are named in Spark's UI.
 
     Blocks until all are done, also where a lane fails in its last attempt: Spark would end the others with it. A lane whose worker dies
     is run again, so ``function`` must be able to continue its own work. ``tag`` names the jobs for ``cancel_lanes``, from another thread;
@@ -279,11 +280,12 @@ def run_lanes(
     ended = None if is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
     if ended is not None:
         follow(lambda: ended.value)
-    attempts = most_attempts(spark)
+    attempts, outer = most_attempts(spark), _names(spark)
 
     def job(first: int, end: int, about: str) -> Sequence[str]:
         work = _work(function, dict(enumerate(texts[first:end], first)), attempts, ended)
-        with _named_job(spark, tag, f"{description}: {about}" if about else description):
+        named = f"{description}: {about}" if about else description
+        with _named_job(spark, tag, named, outer):
             if is_connect(spark):
                 return _connect_answers(spark, work, first, end)
             # Not a frame: its first job costs 7 s of CPU for plans and for pandas in each worker.
@@ -295,7 +297,10 @@ def run_lanes(
         named = some_of([str(it) for it in partitions[number]], _NAMED) if partitions else ""
         return job(number, number + 1, f"lane {number + 1} of {len(texts)} {named}".rstrip())[0]
 
-    with _watched(opened, tag) as watch:
+    with ExitStack() as stack:
+        watches = _watches(opened, tag, description)
+        for it in watches:
+            stack.enter_context(it)
         try:
             if gate is None:
                 topics = sorted({it.topic for lane in partitions for it in lane})
@@ -303,7 +308,7 @@ def run_lanes(
             else:
                 answers = gate.run(len(texts), lane, lambda: cancel_lanes(spark, tag))
         except Exception as error:
-            cause = (watch.cause if watch is not None else "") or cause_of(error)
+            cause = next((it.cause for it in watches if it.cause), "") or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
     done = [_Answer(*json.loads(text)) for text in answers]
     cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
@@ -351,7 +356,12 @@ def tried(
         return function(lane)
 
     if not lane.get("careful") and _attempt() < attempts - 1:
-        return checked(lane), ""
+        try:
+            return checked(lane), ""
+        except Exception as error:
+            if is_refused(error):
+                raise LoginRefusedError(str(error)) from error
+            raise
     found = _in_child(checked, lane)
     while found.again and attempts > 1:
         attempts -= 1
@@ -506,39 +516,62 @@ def _connect_answers(
     return [rows[number] for number in range(first, end)]
 
 
-@contextmanager
-def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[None]:
-    """Tag and describe the jobs of this thread."""
+class _Names(NamedTuple):
+    """What the jobs of a thread are known by, and cancelled: a notebook's names, for lanes that are jobs of their own in other threads."""
+
+    group: str | None
+    tags: frozenset[str]
+
+
+def _names(spark: "SparkSession") -> _Names:
     if is_connect(spark):
-        spark.addTag(tag)
+        return _Names(None, frozenset(spark.getTags()))
+    context = spark.sparkContext
+    return _Names(context.getLocalProperty(_GROUP), frozenset(context.getJobTags()))
+
+
+@contextmanager
+def _named_job(spark: "SparkSession", tag: str, description: str, outer: _Names) -> Generator[None]:
+    """Tag and describe the jobs of this thread, and name them as those of the one that began them."""
+    mine = _names(spark)
+    tags = {tag, *outer.tags} - mine.tags
+    if is_connect(spark):
+        for it in tags:
+            spark.addTag(it)
         try:
             yield
         finally:
-            spark.removeTag(tag)
+            for it in tags:
+                spark.removeTag(it)
         return
     context = spark.sparkContext
-    former, group = (context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP))
-    context.addJobTag(tag)
+    former = context.getLocalProperty(_DESCRIPTION)
+    for it in tags:
+        context.addJobTag(it)
     context.setLocalProperty(_DESCRIPTION, description)
-    context.setLocalProperty(_GROUP, group or tag)  # that of a notebook cancels what it began
+    context.setLocalProperty(_GROUP, outer.group or tag)  # that of a notebook cancels what it began
     try:
         yield
     finally:
         with unless_ended():
-            context.removeJobTag(tag)
+            for it in tags:
+                context.removeJobTag(it)
             # What was there before; None removes it.
             context.setLocalProperty(_DESCRIPTION, former)  # type: ignore[arg-type]
-            context.setLocalProperty(_GROUP, group)  # type: ignore[arg-type]
+            context.setLocalProperty(_GROUP, mine.group)  # type: ignore[arg-type]
 
 
-def _watched(
-    opened: OpenSession, tag: str
-) -> AbstractContextManager[ExecutorWatch] | AbstractContextManager[None]:
-    """Watch the executors of a job, where there are any."""
-    spark = opened.spark
-    if is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
-        return nullcontext()
-    return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
+def _watches(
+    opened: OpenSession, tag: str, description: str
+) -> Sequence[ExecutorWatch | LoginWatch]:
+    """Return who watches a job: its lanes, and its executors where there are any."""
+    if is_connect(opened.spark):
+        return ()
+    context = opened.spark.sparkContext
+    logins = LoginWatch(context, tag, description)
+    if _LOCAL.fullmatch(context.master or ""):
+        return (logins,)
+    return ExecutorWatch(context, tag, opened.wait_executors_s), logins
 
 
 def is_connect(spark: "SparkSession") -> bool:

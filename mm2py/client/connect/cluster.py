@@ -467,7 +467,7 @@ class Cluster:
                 return await self._connections.get(broker, ADMIN)
             except RetriableError as error:
                 problem = error
-        raise self._unreachable(problem)
+        raise self._unreachable(problem) from problem
 
     def _unreachable(self, problem: RetriableError | None) -> ConnectionFailedError:
         return ConnectionFailedError(
@@ -514,7 +514,7 @@ class Cluster:
             await asyncio.gather(*asked, return_exceptions=True)
         unreachable = self._unreachable(problem)
         self._unreached = str(unreachable)
-        raise unreachable
+        raise unreachable from problem
 
     async def _ask(self, broker: BrokerAddress, call: Call[R]) -> R:
         connection = await self._connections.get(broker, ADMIN)

@@ -95,3 +95,16 @@ def test_after_a_failure_no_lane_begins_and_those_that_run_are_given_up() -> Non
     with pytest.raises(ValueError, match="lost"):
         LaneGate(1, seen.of).run(3, work, given_up.set)
     assert sorted(seen.begun) == [0, 1]
+
+
+def test_after_a_stop_no_lane_begins_and_those_that_run_go_on_to_their_end() -> None:
+    seen = Seen([frozenset("a"), frozenset("a"), frozenset("b"), frozenset("b")])
+    gate, both = LaneGate(1, seen.of), threading.Barrier(2)
+
+    def work(number: int) -> str:
+        both.wait(WITHIN_S)
+        gate.stop()
+        return seen.work(number)
+
+    assert gate.run(4, work, never) == ["lane 0", "lane 2"]
+    assert sorted(seen.begun) == [0, 2]

@@ -1,20 +1,28 @@
 """Lanes of a job over a Spark that tries each task one after the other, as its scheduler with one slot."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast, final
 
 import pytest
 
-from mm2py.errors import FatalError, RetriableError
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.connection import BrokerConnection
+from mm2py.errors import AuthenticationError, ConnectionFailedError, FatalError, RetriableError
 from mm2py.mirror.backfills import LANE_LOST
+from mm2py.types import TopicPartition
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
+from mm2py_jobs.log.range_reader import RangeReader
+from mm2py_jobs.spark.login_watch import Attempts, Lane, Refusals, is_refused
 from mm2py_jobs.spark.session import OpenSession, cause_of, run_lanes, tried
 from mm2py_jobs.spark.stream_query import TermReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+PARTITION = TopicPartition("t", 0)
 
 
 @final
@@ -55,6 +63,9 @@ class OneSlot:
                 continue
         self.attempt = 2
         return self._function(item)
+
+    def getJobTags(self) -> set[str]:  # noqa: N802 - Spark's name
+        return set()
 
     def ignore(self, *_: object) -> None: ...
 
@@ -205,3 +216,56 @@ LOST = "(127.0.0.1 executor 3): ExecutorLostFailure (executor 3 exited caused by
 def test_the_cause_is_what_a_lane_raised_or_else_what_spark_did(said: str, cause: str) -> None:
     text = f"An error occurred while calling z:org.PythonRDD.collectAndServe.\n{said}\nDriver stacktrace:\n\tat x"
     assert cause_of(FatalError(text)) == cause
+
+
+READS: Mapping[str, Callable[[Cluster], Awaitable[object]]] = {
+    "connects": lambda cluster: cluster.connect(),
+    "asks": lambda cluster: Admin(cluster).list_topics(),
+    "reads": lambda cluster: anext(RangeReader(cluster, read_committed=True).read(PARTITION, 0, 9)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_a_refused_login_is_known_however_the_lane_has_met_it(
+    monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    async def refuse(*_: object, **_named: object) -> BrokerConnection:
+        raise AuthenticationError("b1:9092 refused the login of user mm")
+
+    monkeypatch.setattr(BrokerConnection, "open", refuse)
+    patience = {"default.api.timeout.ms": "50", "request.timeout.ms": "50"}
+    cluster = Cluster.of({"bootstrap.servers": "b1:9092", **patience}, alias="A")
+    with pytest.raises(RetriableError) as failure:
+        await READS[read](cluster)
+    await cluster.close()
+    assert is_refused(failure.value)
+    assert not is_refused(ConnectionFailedError("b1:9092 does not answer"))
+
+
+X, Y = (0, 0), (0, 1)
+REFUSED = "b1:9092 refused the login of user mm"
+
+
+Looks = Sequence[tuple[list[Lane], dict[int, Lane], int]]
+"""Lanes that run, refused attempts, how many lanes have ended."""
+
+LOOKS: Mapping[str, tuple[bool, Looks]] = {
+    "none is refused": (False, [([X, Y], {}, 0)]),
+    "one of two": (False, [([X, Y], {1: X}, 0)]),
+    "both": (True, [([X, Y], {1: X}, 0), ([X, Y], {1: X, 2: Y}, 0)]),
+    "the only one that has begun": (True, [([], {1: X}, 0)]),
+    "before another had an answer": (False, [([X], {1: X}, 1)]),
+    "again after it": (True, [([X], {1: X}, 1), ([X], {1: X, 3: X}, 1)]),
+    "one of two, twice": (False, [([X, Y], {1: X, 2: X}, 0)]),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_job_ends_when_no_lane_that_runs_has_another_end_than_a_refusal(name: str) -> None:
+    ends, looks = LOOKS[name]
+    refusals, found = Refusals(), list[tuple[list[str], bool]]()
+    for running, refused, ended in looks:
+        causes = {attempt: (lane, REFUSED) for attempt, lane in refused.items()}
+        found.append(refusals.look(Attempts(frozenset(running), causes, ended)))
+    assert [it for _, it in found] == [False] * (len(looks) - 1) + [ends]
+    assert [it for news, _ in found for it in news] == [REFUSED] * any(it for _, it, _ in looks)
