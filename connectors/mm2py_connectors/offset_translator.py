@@ -22,7 +22,12 @@ from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
 from mm2py.clock import together
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records
+from mm2py.mirror.offset_lookup import (
+    Beginning,
+    Place,
+    beside_own_records,
+    is_past_unread,
+)
 from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of
@@ -41,6 +46,8 @@ _MAP_LOOK_S: Final = 0.25
 """How often the map is checked for partitions with offsets that were not copied when they were translated."""
 _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
+_IN_TURN: Final = 200
+"""Partitions per look whose groups are placed again: the target may have lost what idle ones were placed by."""
 _OTHERS_LOOK_S: Final = 1.0
 """The same where other flows write into this target: they may begin with the same copies."""
 ASKED_S: Final = 0.2
@@ -104,6 +111,7 @@ class OffsetTranslator:
         self._is_read = self._knows_map = self._has_map = False
         self._former: frozenset[TopicPartition] = frozenset()
         self._shared: Mapping[TopicPartition, tuple[str, ...]] = {}
+        self._turns: list[TopicPartition] = []
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
         self._asked_beyond = asyncio.Event()
@@ -151,6 +159,16 @@ class OffsetTranslator:
             return False
         is_before = copy is not None and copy.place is Place.COPIED and copy.offset < downstream
         return is_before and there is not None and there.place in _NO_COPY
+
+    async def is_past_unread(self, source: TopicPartition, offset: int, downstream: int) -> bool:
+        """Whether an earlier translation is past records that a group at ``offset`` has not read."""
+        if not self._has_map:
+            return False
+        try:
+            return await is_past_unread(self._map, source, offset, downstream)
+        except Mm2pyError as error:
+            log.debug("offset map cannot be read partition=%s cause=%s", source, error)
+            return False
 
     def _by_syncs(self, source: TopicPartition, offset: int) -> int:
         """Return the answer of the offset syncs, -1 for none; one beyond all copies of what the map covers is of a former copy."""
@@ -342,7 +360,9 @@ class OffsetTranslator:
                 continue
             former = frozenset(filter(self._map.is_former, self._map.partitions()))
             changed, self._former = former ^ self._former, former
-            for source in changed:
+            self._turns = self._turns or list(self._map.partitions())
+            turn, self._turns = self._turns[:_IN_TURN], self._turns[_IN_TURN:]
+            for source in (*changed, *turn):
                 self._note_moved(source, 0)
 
     def _note_shared(self) -> None:

@@ -95,9 +95,7 @@ class TranslatedGroups:
                 continue
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             last, begins = known.get(target), begins_of.get(target)
-            if last is not None and self._translator.is_of_former_copy(
-                source, last.upstream, last.downstream
-            ):
+            if last is not None and await self._is_stale(source, offset.offset, downstream, last):
                 del known[target]
                 last = None
             if (
@@ -129,6 +127,16 @@ class TranslatedGroups:
         if self.sync is not None and too_far:
             self.sync.moved_too_far(group, too_far)
         return changes
+
+    async def _is_stale(
+        self, source: TopicPartition, offset: int, downstream: int | None, last: Checkpoint
+    ) -> bool:
+        """Whether a checkpoint is of copies that are gone: what has their places now, its group may not have read."""
+        translator = self._translator
+        if translator.is_of_former_copy(source, last.upstream, last.downstream):
+            return True
+        is_behind = downstream is None or downstream < last.downstream
+        return is_behind and await translator.is_past_unread(source, offset, last.downstream)
 
     async def _left_behind(
         self, group: str, known: dict[TopicPartition, Checkpoint]

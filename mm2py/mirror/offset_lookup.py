@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_map import (
@@ -401,6 +401,37 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 
 
 # ---- both
+
+
+class Translator(Protocol):
+    """An exact map that answers in both directions (``OffsetMapReader``)."""
+
+    async def to_target(
+        self, partition: TopicPartition, source_offset: int, /
+    ) -> Translation | None:
+        """Translate an offset of the source."""
+        ...
+
+    async def to_source(
+        self, partition: TopicPartition, target_offset: int, /
+    ) -> Translation | None:
+        """Translate an offset of the copy."""
+        ...
+
+
+async def is_past_unread(
+    exact: Translator, partition: TopicPartition, upstream: int, downstream: int
+) -> bool:
+    """Whether an earlier translation is past records that a group at ``upstream`` has not read: the target lost copies, and others took their places.
+
+    Raises:
+        Mm2pyError: as the map.
+    """
+    copy = await exact.to_target(partition, upstream)
+    if copy is None or copy.place is Place.NOT_YET_COPIED or not 0 <= copy.offset < downstream:
+        return False
+    there = await exact.to_source(partition, downstream)
+    return there is not None and there.offset > upstream
 
 
 def own_from(index: PartitionIndex, begin: int, end: int, pages: Pages) -> int:

@@ -19,7 +19,7 @@ from mm2py.mirror.offset_lookup import (
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Page, Segment, decode_head, encode_page
+from mm2py.mirror.offset_map import Mark, Page, Segment, decode_head, encode_page
 from mm2py.mirror.offset_syncs import OffsetSync, encode_offset_sync
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
@@ -215,11 +215,11 @@ class FakeMap:
         self,
         topic: str,
         partition: int,
-        *segments: tuple[int, int, int],
+        *segments: tuple[int, int, int] | tuple[int, int, int, Mark],
         covered: int,
         source_id: bytes = NO_TOPIC_ID,
     ) -> None:
-        """Set the map of a partition: source offset, records, target offset."""
+        """Set the map of a partition: source offset, records, target offset, and what else than copies it is."""
         self.exists = True
         found = tuple(Segment(*it) for it in segments)
         position = len(self.pages)

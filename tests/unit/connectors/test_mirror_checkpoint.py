@@ -10,6 +10,7 @@ import pytest
 from mm2py.api.records import SourceRecord
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint, decode_checkpoint
+from mm2py.mirror.offset_map import Mark
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.consumer_offsets import offsets_partition
 from mm2py.protocol.error_codes import (
@@ -532,6 +533,33 @@ async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy(
         assert await bench.polled(4) == [checkpoint("g", "A.t", 0, 150, 2)]
     written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
     assert written == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "names", ["DefaultReplicationPolicy", "IdentityReplicationPolicy"], ids=["prefix", "same"]
+)
+@pytest.mark.parametrize(
+    ("segments", "place"),
+    [
+        # The target lost 50 records; before anybody looked 100 others took their places.
+        ([(0, 150, 0), (150, 50, 150, Mark.TARGET_LOST), (200, 100, 150)], 150),
+        # Its topic was deleted and created again.
+        ([(0, 200, 0, Mark.TARGET_LOST), (200, 300, 0)], 0),
+    ],
+    ids=["cut", "deleted"],
+)
+async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_by(
+    segments: list[tuple[int, int, int] | tuple[int, int, int, Mark]], place: int, names: str
+) -> None:
+    region = copied(0, 0, idle=190, moves=190)
+    region.map.put("t", 0, (0, 200, 0), covered=200)
+    async with running(region, **{"replication.policy.class": names}) as bench:
+        assert {it.downstream for it in await bench.polled(3)} == {190}
+        region.map.put("t", 0, *segments, covered=500)
+        region.at_source.put("moves", t_0=195)
+        newest = {it.group: it.downstream for it in await bench.polled(8)}
+        assert newest == {"idle": place, "moves": place}
+        await bench.idle(3)
 
 
 async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() -> None:
