@@ -187,6 +187,10 @@ class ExactMap(Protocol):
         """Whether the map of a partition is about another copy than the one that is there now."""
         ...
 
+    def is_elsewhere(self, partition: TopicPartition) -> bool:
+        """Whether the map of a flow back is about a copy of another name."""
+        ...
+
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
         """Whether an earlier translation is of a former copy."""
         ...
@@ -470,8 +474,23 @@ class LogFactory(Protocol):
 
 CopyOf = Callable[[str], str]
 """Name of a source topic's copy."""
-MapFactory = Callable[[Mapping[str, str], str, str, Clock, CopyOf | None], MapSession]
-"""Effective client properties, cluster alias, alias of the flow's source, time, names of copies (``OffsetMapReader``) -> session."""
+
+
+class MapFactory(Protocol):
+    """Effective client properties, cluster alias, alias of the flow's source, time -> session; see ``OffsetMapReader`` for the others."""
+
+    def __call__(
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        source_alias: str,
+        clock: Clock,
+        *,
+        copy_of: CopyOf,
+        is_back: bool = False,
+    ) -> MapSession:
+        """Build a reader of a flow's offset map."""
+        ...
 
 
 def check_two_clusters(config: Mapping[str, str], source: Session, target: Session) -> None:
@@ -520,11 +539,14 @@ def open_map(
     alias: str,
     source_alias: str,
     clock: Clock,
-    copy_of: CopyOf | None,
+    *,
+    copy_of: CopyOf,
+    is_back: bool = False,
 ) -> MapSession:
-    """Build a reader of a flow's offset map; ``ConfigError`` when its properties are wrong."""
+    """Build a reader of a flow's offset map, or of that of a flow back; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
-    return MapSession(cluster, OffsetMapReader(cluster, source_alias, clock=clock, copy_of=copy_of))
+    reader = OffsetMapReader(cluster, source_alias, clock=clock, copy_of=copy_of, is_back=is_back)
+    return MapSession(cluster, reader)
 
 
 def open_reader(

@@ -290,9 +290,10 @@ class MirrorCheckpointTask(SourceTask):
             self._syncs_topic(of_flow_back=True),
             waits_for_topic=False,
         )
-        return FlowBack(
-            await self._open_map("source", self._config.target_cluster_alias), syncs.log
-        )
+        alias = self._config.target_cluster_alias
+        # Only copies with the same names as theirs lie between the source's own records.
+        back = await self._open_map("source", alias, lambda topic: topic, is_back=True)
+        return FlowBack(back, syncs.log)
 
     async def _open_log(
         self, side: Side, what: str, topic: str, *, waits_for_topic: bool = True
@@ -304,10 +305,12 @@ class MirrorCheckpointTask(SourceTask):
         return opened
 
     async def _open_map(
-        self, side: Side, source_alias: str, copy_of: CopyOf | None = None
+        self, side: Side, source_alias: str, copy_of: CopyOf, *, is_back: bool = False
     ) -> ExactMap:
         props, alias = self._client(side, "consumer", f"offset-map-{side}-consumer")
-        opened = self._maps(props, alias, source_alias, self._clock, copy_of)
+        opened = self._maps(
+            props, alias, source_alias, self._clock, copy_of=copy_of, is_back=is_back
+        )
         self._sessions.append(opened.session)
         self._opened_maps.append(opened.map)
         await opened.session.connect()

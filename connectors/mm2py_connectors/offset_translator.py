@@ -112,6 +112,7 @@ class OffsetTranslator:
         self._former: frozenset[TopicPartition] = frozenset()
         self._shared: Mapping[TopicPartition, tuple[str, ...]] = {}
         self._turns: list[TopicPartition] = []
+        self._former_back: frozenset[TopicPartition] = frozenset()
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
         self._asked_beyond = asyncio.Event()
@@ -183,7 +184,7 @@ class OffsetTranslator:
         self, source: TopicPartition, offset: int, translated: int
     ) -> int:
         """Return ``translated``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
-        if self._back is None:
+        if self._back is None or self._back.map.is_elsewhere(source):
             return translated
         index = self._back.map.index_of(source) if self._has_back else None
         if index is None:
@@ -407,7 +408,18 @@ class OffsetTranslator:
             if not self._has_back:  # no flow back yet, or one that is not ours
                 await self._clock.sleep(backoff.next_s())
         back.map.follow()
-        await self._watch(back.map, self._held_back)
+        await together(self._watch(back.map, self._held_back), self._watch_copies_back(back.map))
+
+    async def _watch_copies_back(self, back: ExactMap) -> None:
+        """Note which topics of the source were created again, and when the map of the flow back knows the new ones."""
+        while True:
+            former = frozenset(filter(back.is_former, back.partitions()))
+            changed, self._former_back = former ^ self._former_back, former
+            for source in changed:
+                self._note_moved(source, 0)
+            await self._clock.sleep(_COPIES_LOOK_S)
+            with suppress(Mm2pyError):  # what was known before counts
+                await back.read_copies()
 
     def _take_back(self, _partition: int, record: Record) -> None:
         if record.key is not None and record.value is not None:

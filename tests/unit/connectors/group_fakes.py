@@ -13,13 +13,14 @@ from mm2py.mirror.offset_lookup import (
     Beginning,
     MapIndex,
     PartitionIndex,
+    Place,
     Translation,
     beginning,
     own_from,
     to_source,
     to_target,
 )
-from mm2py.mirror.offset_map import Mark, Page, Segment, decode_head, encode_page
+from mm2py.mirror.offset_map import Page, Segment, decode_head, encode_page
 from mm2py.mirror.offset_syncs import OffsetSync, encode_offset_sync
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
@@ -206,6 +207,8 @@ class FakeMap:
         """Partitions about which ``own_from`` is not answered until then."""
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
+        self.elsewhere: set[TopicPartition] = set()
+        """Partitions whose copies are in a topic of another name."""
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
         """Sources of other flows by the partition whose copy they write into."""
         self.unreadable: dict[str, str] = {}
@@ -215,13 +218,13 @@ class FakeMap:
         self,
         topic: str,
         partition: int,
-        *segments: tuple[int, int, int] | tuple[int, int, int, Mark],
+        *segments: tuple[int, int, int] | Segment,
         covered: int,
         source_id: bytes = NO_TOPIC_ID,
     ) -> None:
-        """Set the map of a partition: source offset, records, target offset, and what else than copies it is."""
+        """Set the map of a partition: source offset, records, target offset, or what else a segment is."""
         self.exists = True
-        found = tuple(Segment(*it) for it in segments)
+        found = tuple(it if isinstance(it, Segment) else Segment(*it) for it in segments)
         position = len(self.pages)
         self.pages[position] = page = Page(0, source_id, NO_TOPIC_ID, covered, -1, -1, -1, 0, found)
         self.index.put(
@@ -245,6 +248,9 @@ class FakeMap:
 
     def is_former(self, partition: TopicPartition) -> bool:
         return partition in self.former
+
+    def is_elsewhere(self, partition: TopicPartition) -> bool:
+        return partition in self.elsewhere
 
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
         index = self.index.of(partition)
@@ -286,12 +292,16 @@ class FakeMap:
         index = self.index.of(partition)
         if index is None:
             return None
+        if self.is_former(partition):
+            return Translation(Place.UNKNOWN, -1)
         return to_target(index, source_offset, lambda ref: self.pages[ref.position])
 
     async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
         index = self.index.of(partition)
         if index is None:
             return None
+        if self.is_former(partition):
+            return Translation(Place.UNKNOWN, -1)
         return to_source(index, target_offset, lambda ref: self.pages[ref.position])
 
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
@@ -340,6 +350,8 @@ class GroupRegion(Region):
         alias: str,
         source_alias: str,
         clock: Clock,
-        copy_of: CopyOf | None,
+        *,
+        copy_of: CopyOf,
+        is_back: bool = False,
     ) -> MapSession:
         return MapSession(self._session(props), self.map if alias == "B" else self.map_back)

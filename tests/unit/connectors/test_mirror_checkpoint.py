@@ -10,7 +10,7 @@ import pytest
 from mm2py.api.records import SourceRecord
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint, decode_checkpoint
-from mm2py.mirror.offset_map import Mark
+from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.consumer_offsets import offsets_partition
 from mm2py.protocol.error_codes import (
@@ -32,6 +32,7 @@ from tests.unit.connectors.mirror_fakes import flow_config
 CONFIG = flow_config("MirrorCheckpointConnector", checkpoints_topic_replication_factor="1")
 SYNCS = ("A", "mm2-offset-syncs.B.internal")
 WRITTEN = ("B", "A.checkpoints.internal")
+SAME_NAMES = {"replication.policy.class": "IdentityReplicationPolicy"}
 
 
 def connector_of(region: GroupRegion, **changes: str) -> MirrorCheckpointConnector:
@@ -542,14 +543,14 @@ async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy(
     ("segments", "place"),
     [
         # The target lost 50 records; before anybody looked 100 others took their places.
-        ([(0, 150, 0), (150, 50, 150, Mark.TARGET_LOST), (200, 100, 150)], 150),
+        ([(0, 150, 0), Segment(150, 50, 150, Mark.TARGET_LOST), (200, 100, 150)], 150),
         # Its topic was deleted and created again.
-        ([(0, 200, 0, Mark.TARGET_LOST), (200, 300, 0)], 0),
+        ([Segment(0, 200, 0, Mark.TARGET_LOST), (200, 300, 0)], 0),
     ],
     ids=["cut", "deleted"],
 )
 async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_by(
-    segments: list[tuple[int, int, int] | tuple[int, int, int, Mark]], place: int, names: str
+    segments: list[tuple[int, int, int] | Segment], place: int, names: str
 ) -> None:
     region = copied(0, 0, idle=190, moves=190)
     region.map.put("t", 0, (0, 200, 0), covered=200)
@@ -596,6 +597,34 @@ async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_ski
         assert found["behind"] == 120, "not past what the flow back covers"
         region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=130)
         assert [it.downstream for it in await bench.polled(3)] == [130]
+
+
+async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_source_places_no_group() -> None:
+    region, tp = GroupRegion(), TopicPartition("t", 0)
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    # The source's topic was created again: what the flow back had copied is gone, and has other offsets.
+    region.map.put("t", 0, (0, 10, 100), covered=10)
+    region.map_back.put("t", 0, (500, 50, 0), covered=550)
+    region.map_back.former.add(tp)
+    region.at_source.put("g", t_0=5)
+    async with running(region, **SAME_NAMES) as bench:
+        await bench.idle(3)
+        # The flow back has copied 10 records into the new one.
+        region.map_back.put("t", 0, (0, 0, 8), (600, 10, 8), covered=610)
+        region.map_back.former.clear()
+        assert [it.downstream for it in await bench.polled(8)] == [105]
+
+
+async def test_a_flow_back_that_renames_has_no_say_where_groups_are() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.map.put("t", 0, (0, 100, 0), covered=100)
+    region.map_back.put("t", 0, (500, 50, 0), covered=550)  # into B.t
+    region.map_back.former.add(TopicPartition("t", 0))
+    region.map_back.elsewhere.add(TopicPartition("t", 0))
+    region.at_source.put("g", t_0=5)
+    async with running(region, **SAME_NAMES) as bench:
+        assert [it.downstream for it in await bench.polled(3)] == [5]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import pytest
 
 from mm2py.client.connect.admin import ListedOffset
 from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import connection_settings
 from mm2py.errors import ConnectionFailedError, FatalError, ProtocolError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.offset_lookup import PageMissingError, PartitionIndex, Place, to_source, to_target
@@ -384,6 +386,29 @@ async def test_a_map_about_another_copy_than_the_present_places_nothing(copy: st
             assert offsets == {"g": {target: RemoteOffset(60, "")}}
         else:
             assert (there, back, offsets) == (UNKNOWN, UNKNOWN, {})
+
+
+@pytest.mark.parametrize(
+    ("copies", "is_former", "is_elsewhere"),
+    [("t", False, False), ("B.t", True, True), ("gone", True, False)],
+)
+async def test_a_map_of_the_flow_back_is_about_this_name_another_one_or_a_topic_that_is_gone(
+    copies: str, is_former: bool, is_elsewhere: bool
+) -> None:
+    pages, source = "mm2py-offset-map.B.internal", TopicPartition("t", 0)
+    async with FakeBroker(topics=dict.fromkeys([pages, "t", "B.t"], 1)) as broker:
+        there = broker.cluster.topics
+        target_id = there[copies].topic_id if copies in there else OLD
+        page = Page(0, bytes(16), target_id, 100, -1, -1, -1, 0, (Segment(0, 100, 0),))
+        record = NewRecord(encode_page_key(source, 0), encode_page(page))
+        broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
+        ((host, port),) = broker.bootstrap_servers
+        settings = connection_settings({"bootstrap.servers": f"{host}:{port}"})
+        async with Cluster(settings, alias="A", clock=SYSTEM_CLOCK) as cluster:
+            back = OffsetMapReader(cluster, "B", clock=SYSTEM_CLOCK, copy_of=str, is_back=True)
+            await back.read_to_end()
+            assert (back.is_former(source), back.is_elsewhere(source)) == (is_former, is_elsewhere)
+            await back.close()
 
 
 async def test_a_cluster_that_is_away_is_said_at_the_door() -> None:
