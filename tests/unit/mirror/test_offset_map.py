@@ -388,6 +388,50 @@ async def test_a_map_about_another_copy_than_the_present_places_nothing(copy: st
             assert (there, back, offsets) == (UNKNOWN, UNKNOWN, {})
 
 
+LOST: Final = Segment(0, 200, 0, Mark.TARGET_LOST)
+
+
+@pytest.mark.parametrize(
+    ("number", "segments", "upstream", "downstream", "remote", "exact"),
+    [
+        # The source's topic was created again: 1,500 records of the former one lie before the copies of the new one.
+        (0, [Segment(0, 5000, 1500)], 1000, 1000, 1000, 1000),
+        (0, [Segment(0, 5000, 1500)], 1500, 1500, 1500, 1500),
+        (0, [Segment(0, 5000, 1500)], 1000, 2400, 2400, 2500),
+        # The same, and both logs have deleted what lay before.
+        (3, [Segment(800, 5000, 2300)], 1000, 1000, 1000, 2300),
+        # The target lost the end of its copies, or all of them, and has others at their places.
+        (0, [Segment(0, 150, 0), LOST._replace(source=150, records=50, target=150), Segment(200, 100, 150)], 190, 190, None, 150),
+        (0, [LOST, Segment(200, 300, 0)], 190, 190, None, 0),
+        # It lost them just now.
+        (0, [LOST], 190, 190, None, 0),
+        # Java had copied what the map does not know of.
+        (0, [Segment(200, 100, 200)], 150, 120, 120, 120),
+    ],
+)  # fmt: skip
+async def test_a_checkpoint_of_copies_that_are_gone_or_of_a_former_topic_skips_nothing(
+    number: int,
+    segments: list[Segment],
+    upstream: int,
+    downstream: int,
+    remote: int | None,
+    exact: int,
+) -> None:
+    pages, checkpoints = "mm2py-offset-map.A.internal", "A.checkpoints.internal"
+    target, source = TopicPartition("A.t", 0), TopicPartition("t", 0)
+    async with client_of([pages, checkpoints, "A.t"]) as (client, broker):
+        copy_id, end = broker.cluster.topics["A.t"].topic_id, segments[-1].source_end
+        page = Page(number, bytes(16), copy_id, end, -1, -1, -1, 0, tuple(segments))
+        record = NewRecord(encode_page_key(source, number), encode_page(page))
+        broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
+        written = NewRecord(*encode_checkpoint(Checkpoint("g", target, upstream, downstream, "")))
+        broker.append(TopicPartition(checkpoints, 0), bytes(encode_batch([written])))
+        offsets = await client.remote_consumer_offsets("g", "A")
+        assert offsets == {"g": {} if remote is None else {target: RemoteOffset(remote, "")}}
+        offsets = await client.exact_consumer_offsets("g", "A")
+        assert offsets == {"g": {target: RemoteOffset(exact, "")}}
+
+
 @pytest.mark.parametrize(
     ("copies", "is_former", "is_elsewhere"),
     [("t", False, False), ("B.t", True, True), ("gone", True, False)],
