@@ -28,7 +28,12 @@ from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import TopicSelection, group_filter_from_config
 from mm2py.mirror.flow_state import enabled
-from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
+from mm2py.mirror.offset_lookup import (
+    PartitionIndex,
+    Place,
+    beside_own_records,
+    is_past_unread,
+)
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
@@ -229,9 +234,9 @@ async def _exact_of(
             )
     if catalog.missing and requests is CONSUMER_GROUPS:
         # A broker that lists its groups is gone: their last translated offsets are better than none.
-        listed = _by_checkpoints(checkpoints, maps.former())
+        listed = await maps.by_checkpoints(checkpoints)
         for group, offsets in listed.offsets.items():
-            if group not in by_group and selected.should_replicate_group(group):
+            if group not in by_group:
                 groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
                 groups.left[group] += listed.left.get(group, [])
                 groups.offsets[group] = offsets
@@ -328,9 +333,9 @@ class BothMaps:
         """Return the sources of other flows that write into the copy of a source partition."""
         return self._forward.sharers(tp)
 
-    def former(self) -> "_Former":
-        """Return which checkpoints are of former copies."""
-        return _Former(self._clusters, self._forward)
+    async def by_checkpoints(self, by_group: Checkpoints) -> _Groups:
+        """Return where groups are by their checkpoints."""
+        return await by_checkpoints(self._clusters, by_group, self._forward)
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
         """Return the target partition that has the records of a source partition, None if the flows do not copy it."""
@@ -464,8 +469,7 @@ async def _without_source(clusters: FailoverClusters) -> _Groups:
     forward = _forward_map(clusters)
     try:
         await _read(clusters.target, forward)
-        former = _Former(clusters, forward)
-        groups = _by_checkpoints(await _read_checkpoints(clusters), former)
+        groups = await by_checkpoints(clusters, await _read_checkpoints(clusters), forward)
     finally:
         await forward.close()
     topics = {tp.topic for offsets in groups.offsets.values() for tp in offsets}
@@ -486,38 +490,50 @@ async def _without_source(clusters: FailoverClusters) -> _Groups:
     return groups
 
 
-@final
-class _Former:
-    """Which checkpoints of the flow are of copies that are gone, by its map."""
-
-    def __init__(self, clusters: FailoverClusters, forward: OffsetMapReader) -> None:
-        self._forward = forward
-        self._sources = {clusters.copy_of(tp): tp for tp in forward.partitions()}
-
-    def sharers(self, copy: TopicPartition) -> Sequence[str]:
-        """Return the sources of other flows that write into a copy."""
-        source = self._sources.get(copy)
-        return () if source is None else self._forward.sharers(source)
-
-    def has(self, checkpoint: Checkpoint) -> bool:
-        source = self._sources.get(checkpoint.partition)
-        return source is not None and self._forward.is_of_former_copy(
-            source, checkpoint.upstream, checkpoint.downstream
-        )
-
-
-def _by_checkpoints(by_group: Checkpoints, former: _Former) -> _Groups:
+async def by_checkpoints(
+    clusters: FailoverClusters, by_group: Checkpoints, forward: OffsetMapReader
+) -> _Groups:
+    """Return where groups are by their checkpoints: those that are chosen now, in copies of topics that are, with nothing unread before it."""
     groups = _Groups(CONSUMER_GROUPS)
+    sources = _Sources(clusters, {*await clusters.copied(), *forward.partitions()})
+    selected = group_filter_from_config(clusters.of_groups)
     for group, checkpoints in by_group.items():
-        offsets = groups.offsets[group] = {}
-        for tp, checkpoint in checkpoints.items():
-            if former.has(checkpoint):
-                groups.leave(group, f"{tp} {checkpoint.downstream} is of a former copy")
+        if not selected.should_replicate_group(group):
+            continue
+        for tp, it in checkpoints.items():
+            source = sources.of(tp)
+            if source is None or not clusters.selection.replicate(source.topic):
                 continue
-            if others := former.sharers(tp):
+            if forward.is_of_former_copy(source, it.upstream, it.downstream):
+                groups.leave(group, f"{tp} {it.downstream} is of a former copy")
+            elif others := forward.sharers(source):
                 groups.leave(group, f"{tp} {NO_PLACE}: {shared_reason(str(tp), others)}")
-                continue
-            offsets[tp] = OffsetToCommit(
-                tp.topic, tp.partition, checkpoint.downstream, metadata=checkpoint.metadata
-            )
+            elif await is_past_unread(forward, source, it.upstream, it.downstream):
+                groups.leave(
+                    group,
+                    f"{tp} {it.downstream} {NO_PLACE}: {clusters.name.target} lost copies since, and has other records there",
+                )
+            else:
+                groups.offsets.setdefault(group, {})[tp] = OffsetToCommit(
+                    tp.topic, tp.partition, it.downstream, metadata=it.metadata
+                )
     return groups
+
+
+@final
+class _Sources:
+    """Of which source partition a partition of the target is the copy."""
+
+    def __init__(self, clusters: FailoverClusters, copied: Collection[TopicPartition]) -> None:
+        self._clusters = clusters
+        self._copied = {clusters.copy_of(tp): tp for tp in copied}
+
+    def of(self, copy: TopicPartition) -> TopicPartition | None:
+        """Return it; None where the flow does not write there."""
+        clusters, policy = self._clusters, self._clusters.policy
+        if copy in self._copied:
+            return self._copied[copy]
+        if policy.topic_source(copy.topic) != clusters.name.source:
+            return None
+        source = copy._replace(topic=policy.upstream_topic(copy.topic) or copy.topic)
+        return source if clusters.copy_of(source) == copy else None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from mm2py.client.connect.admin import TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import FatalError, RetriableError
+from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import (
     HANGS_MS,
     Failover,
@@ -25,8 +26,10 @@ from mm2py.mirror.failovers import (
     Step,
     Tail,
 )
+from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
+from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
@@ -42,6 +45,7 @@ from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_reco
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
+    by_checkpoints,
     committed_of,
     groups_of,
     has_left,
@@ -701,6 +705,9 @@ class SameNames:
         self.selection = self.policy = self.back = self
         self.failover, self._read_back = left, read_back
 
+    async def copied(self) -> Mapping[TopicPartition, int]:
+        return {ORDERS: 200}
+
     async def known_back(self) -> Known:
         return Known({ORDERS: self._read_back}, {})
 
@@ -745,6 +752,63 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._ids = defaultdict(dict)
     maps._has_left = has_left(left, maps._copied_back, 7)
     assert await maps.place(ORDERS, 100, None) == place
+
+
+def prefixed(partition: TopicPartition) -> TopicPartition:
+    return partition._replace(topic=f"A.{partition.topic}")
+
+
+CHOSEN: Final = {"groups": "billing, shop.*", "groups.exclude": "shop-old"}
+
+
+class LostMap(OneMap):
+    """A map of copies of which the target has lost those from 50 on, and has 150 others there."""
+
+    def is_of_former_copy(self, _partition: TopicPartition, _upstream: int, _there: int) -> bool:
+        return False
+
+    def sharers(self, _partition: TopicPartition) -> Sequence[str]:
+        return ()
+
+    async def to_target(  # type: ignore[override]
+        self, partition: TopicPartition, offset: int
+    ) -> Translation | None:
+        if partition != ORDERS:
+            return None
+        lost = Translation(Place.LOST, 50)
+        return Translation(Place.COPIED, offset) if offset < 50 else lost
+
+    async def to_source(self, _partition: TopicPartition, offset: int) -> Translation:
+        return Translation(Place.COPIED, offset if offset < 50 else offset + 150)
+
+
+@pytest.mark.parametrize(
+    ("group", "copy", "offset", "places", "left"),
+    [
+        ("billing", "A.orders", 30, {"A.orders": 30}, ""),
+        ("billing", "A.orders", 60, {}, "B lost copies since"),
+        ("billing", "A.new", 60, {"A.new": 60}, ""),  # of which there is no map
+        ("shop-old", "A.orders", 30, {}, ""),  # excluded since its checkpoint
+        ("other", "A.orders", 30, {}, ""),
+        ("billing", "A.scratch", 30, {}, ""),  # the same of a topic
+        ("billing", "orders", 30, {}, ""),  # under former names
+    ],
+)
+async def test_a_checkpoint_places_only_what_is_chosen_now_and_nothing_past_unread_records(
+    group: str, copy: str, offset: int, places: dict[str, int], left: str
+) -> None:
+    clusters = cast("Any", SameNames())
+    config = {"topics": ".*", "topics.exclude": "scratch", "source.cluster.alias": "A"}
+    clusters.of_groups, clusters.policy = CHOSEN, policy_from_config(config)
+    clusters.selection = TopicSelection.of(clusters.name, config)
+    clusters.copy_of = prefixed
+    written = Checkpoint(group, TopicPartition(copy, 0), offset, offset, "")
+    forward = cast("Any", LostMap(200, Translation(Place.AT_END, 200)))
+    groups = await by_checkpoints(clusters, {group: {written.partition: written}}, forward)
+    found = groups.offsets.get(group, {})
+    assert {tp.topic: it.offset for tp, it in found.items()} == places
+    assert left in "".join(groups.left.get(group, []))
+    assert bool(groups.left) == bool(left)
 
 
 class NothingBack:
