@@ -339,11 +339,11 @@ class BothMaps:
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
         """Return the target partition that has the records of a source partition, None if the flows do not copy it."""
-        clusters, policy = self._clusters, self._clusters.policy
+        clusters, back = self._clusters, self._clusters.back_policy
         if clusters.selection.replicate(tp.topic):
             return clusters.copy_of(tp)
-        if not clusters.keeps_names and policy.topic_source(tp.topic) == clusters.name.target:
-            original = policy.upstream_topic(tp.topic)
+        if back.detects_cycles and back.topic_source(tp.topic) == clusters.name.target:
+            original = back.upstream_topic(tp.topic)
             return None if original is None else TopicPartition(original, tp.partition)
         return None
 
@@ -355,12 +355,22 @@ class BothMaps:
         there = await self._copy_at(tp, offset)
         if there < 0:
             there = await self._by_checkpoint(tp, offset, checkpoint)
-        if there != NOTHING_COPIED and not clusters.keeps_names:
-            return there
         copy = self.other_side(tp)
         assert copy is not None
+        if clusters.comes_back(copy, tp):
+            there = await self._beside_own_records(tp, copy, offset, there)
+        if there != NOTHING_COPIED:
+            return there
+        there = await self._by_checkpoint(tp, offset, checkpoint)
+        begin = self._begins.get(copy)
+        return begin.offset if there < 0 and begin is not None and begin.error is None else there
+
+    async def _beside_own_records(
+        self, tp: TopicPartition, copy: TopicPartition, offset: int, there: int
+    ) -> int:
+        """Return ``there``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
         assert self._back is not None
-        async with clusters.source():
+        async with self._clusters.source():
             own = await self._back.to_source(copy, offset)
         index = self._back.index_of(copy)
         if index is None and copy in self._lost_back:
@@ -375,13 +385,7 @@ class BothMaps:
             # All records of the clients that left the target were copied: only copies follow.
             covered = NOTHING_COPIED
         there = beside_own_records(there, own, covered)
-        if index is None:
-            there = min(there, self._own.get(copy, there))
-        if there != NOTHING_COPIED:
-            return there
-        there = await self._by_checkpoint(tp, offset, checkpoint)
-        begin = self._begins.get(copy)
-        return begin.offset if there < 0 and begin is not None and begin.error is None else there
+        return min(there, self._own.get(copy, there)) if index is None else there
 
     async def _copy_at(self, tp: TopicPartition, offset: int) -> int:
         """Return the target offset by the flow's map, -1 if unknown."""

@@ -66,7 +66,7 @@ from mm2py_jobs.failover.survey import (
 )
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
-from mm2py_jobs.open_flow import FlowNow
+from mm2py_jobs.open_flow import FlowNow, flow_plan
 from mm2py_workers.answers import Row
 from tests.unit.rest.job_fakes import PLAN
 
@@ -702,7 +702,7 @@ class SameNames:
     worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
     def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
-        self.selection = self.policy = self.back = self
+        self.selection = self.policy = self.back_policy = self.back = self
         self.failover, self._read_back = left, read_back
 
     async def copied(self) -> Mapping[TopicPartition, int]:
@@ -722,6 +722,9 @@ class SameNames:
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
         return partition
+
+    def comes_back(self, copy: TopicPartition, partition: TopicPartition) -> bool:
+        return copy == partition
 
     @asynccontextmanager
     async def source(self) -> AsyncGenerator[None]:
@@ -752,6 +755,46 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._ids = defaultdict(dict)
     maps._has_left = has_left(left, maps._copied_back, 7)
     assert await maps.place(ORDERS, 100, None) == place
+
+
+BOTH_WAYS: Final = """clusters = A, B
+A.bootstrap.servers = a:1
+B.bootstrap.servers = b:1
+A->B.enabled = true
+A->B.topics = orders
+B->A.enabled = true
+B->A.topics = orders
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "topic", "other_side", "place"),
+    [
+        ("B->A.replication.policy.separator = _", "orders", "A.orders", 7),
+        ("B->A.replication.policy.separator = _", "B_orders", "orders", 50),
+        ("B->A.replication.policy.separator = _", "B.orders", None, -1),
+        ("A->B.replication.policy.class = IdentityReplicationPolicy", "orders", "orders", 7),
+        ("A->B.replication.policy.class = IdentityReplicationPolicy", "B.orders", "orders", 50),
+        ("replication.policy.class = IdentityReplicationPolicy", "orders", "orders", 50),
+        ("", "B.orders", "orders", 50),
+    ],
+)
+async def test_a_group_is_placed_by_the_names_that_each_direction_gives_its_copies(
+    tmp_path: Path, config: str, topic: str, other_side: str | None, place: int
+) -> None:
+    """The flow has copied its record to 7, and the flow back that of the same offset from 50."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(BOTH_WAYS + config)
+    clusters = FailoverClusters(flow_plan(file, "A->B"), flow_plan(file, "B->A"), FakeClock())
+    cast("Any", clusters).source = SameNames().source
+    maps = cast("Any", BothMaps(clusters))
+    maps._forward = OneMap(100, Translation(Place.COPIED, 7))
+    maps._back = OneMap(100, Translation(Place.COPIED, 50))
+    maps._ids = defaultdict(dict)
+    found = maps.other_side(TopicPartition(topic, 0))
+    assert found == (other_side and TopicPartition(other_side, 0))
+    if found is not None:
+        assert await maps.place(TopicPartition(topic, 0), 5, None) == place
 
 
 def prefixed(partition: TopicPartition) -> TopicPartition:
