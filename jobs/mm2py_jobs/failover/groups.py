@@ -14,7 +14,7 @@ without an offset there, ``auto.offset.reset=latest`` would skip what clients wr
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
@@ -261,7 +261,7 @@ class BothMaps:
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
-        """Log starts of the target partitions without a map."""
+        """Log starts of the target partitions."""
 
     async def read(self) -> None:
         clusters = self._clusters
@@ -287,8 +287,7 @@ class BothMaps:
             copy
             for topic, it in self._ids[clusters.name.source].items()
             for tp in (TopicPartition(topic, number) for number in it.partitions)
-            if self._forward.index_of(tp) is None
-            and (copy := self.other_side(tp)) is not None
+            if (copy := self.other_side(tp)) is not None
             and copy.topic in there
             and copy.partition in there[copy.topic].partitions
         ]
@@ -359,11 +358,11 @@ class BothMaps:
         assert copy is not None
         if clusters.comes_back(copy, tp):
             there = await self._beside_own_records(tp, copy, offset, there)
-        if there != NOTHING_COPIED:
-            return there
-        there = await self._by_checkpoint(tp, offset, checkpoint)
-        begin = self._begins.get(copy)
-        return begin.offset if there < 0 and begin is not None and begin.error is None else there
+        begins = _begin(self._begins.get(copy))
+        if there == NOTHING_COPIED:
+            there = await self._by_checkpoint(tp, offset, checkpoint)
+            return max(there, begins)
+        return max(there, begins) if there >= 0 else -1
 
     async def _beside_own_records(
         self, tp: TopicPartition, copy: TopicPartition, offset: int, there: int
@@ -485,13 +484,28 @@ async def _without_source(clusters: FailoverClusters) -> _Groups:
         for tp in (TopicPartition(topic, number) for number in it.partitions)
         if tp not in copied
     ]
-    begins = await Admin(clusters.target).list_offsets(dict.fromkeys(empty, EARLIEST))
+    placed = {tp for offsets in groups.offsets.values() for tp in offsets}
+    begins = await Admin(clusters.target).list_offsets(dict.fromkeys({*empty, *placed}, EARLIEST))
     for offsets in groups.offsets.values():
+        begin_at_least(offsets, begins)
         of_group = {tp.topic for tp in offsets}
-        for tp, begin in begins.items():
-            if begin.error is None and tp.topic in of_group and tp not in offsets:
-                offsets[tp] = OffsetToCommit(tp.topic, tp.partition, begin.offset)
+        for tp in empty:
+            begin = _begin(begins.get(tp))
+            if begin >= 0 and tp.topic in of_group and tp not in offsets:
+                offsets[tp] = OffsetToCommit(tp.topic, tp.partition, begin)
     return groups
+
+
+def begin_at_least(
+    offsets: dict[TopicPartition, OffsetToCommit], begins: Mapping[TopicPartition, ListedOffset]
+) -> None:
+    """Set offsets that the target's log has deleted to its beginning: ``auto.offset.reset=latest`` would skip what is left."""
+    for tp, it in offsets.items():
+        offsets[tp] = replace(it, offset=max(it.offset, _begin(begins.get(tp))))
+
+
+def _begin(listed: ListedOffset | None) -> int:
+    return -1 if listed is None or listed.error is not None else listed.offset
 
 
 async def by_checkpoints(

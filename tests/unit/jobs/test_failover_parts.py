@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 import pytest
 from typer.testing import CliRunner
 
-from mm2py.client.connect.admin import TopicDescription
+from mm2py.client.connect.admin import ListedOffset, TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import FatalError, RetriableError
@@ -30,6 +30,7 @@ from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.mirror.policies import policy_from_config
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
@@ -45,6 +46,7 @@ from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_reco
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
+    begin_at_least,
     by_checkpoints,
     committed_of,
     groups_of,
@@ -755,6 +757,36 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._ids = defaultdict(dict)
     maps._has_left = has_left(left, maps._copied_back, 7)
     assert await maps.place(ORDERS, 100, None) == place
+
+
+class OneWay(SameNames):
+    """The same, without copies of the flow back among the source's records."""
+
+    def comes_back(self, copy: TopicPartition, partition: TopicPartition) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("begin", "there", "place"),
+    [
+        (ListedOffset(40, -1, -1, None), 60, 60),
+        (ListedOffset(90, -1, -1, None), 60, 90),  # latest would skip all that is left there
+        (ListedOffset(-1, -1, -1, server_error(UNKNOWN_TOPIC_OR_PARTITION, "orders")), 60, 60),
+        (ListedOffset(90, -1, -1, None), -1, -1),
+    ],
+)
+async def test_a_group_that_retention_of_the_copy_has_passed_continues_at_its_beginning(
+    begin: ListedOffset, there: int, place: int
+) -> None:
+    maps = cast("Any", BothMaps(cast("FailoverClusters", OneWay())))
+    maps._forward = OneMap(100, Translation(Place.COPIED if there >= 0 else Place.UNKNOWN, there))
+    maps._ids = defaultdict(dict)
+    maps._begins = {ORDERS: begin}
+    assert await maps.place(ORDERS, 60, None) == place
+    if place >= 0:  # and without the source
+        offsets = {ORDERS: OffsetToCommit("orders", 0, there, metadata="m")}
+        begin_at_least(offsets, maps._begins)
+        assert offsets == {ORDERS: OffsetToCommit("orders", 0, place, metadata="m")}
 
 
 BOTH_WAYS: Final = """clusters = A, B
