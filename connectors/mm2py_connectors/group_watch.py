@@ -150,6 +150,7 @@ class GroupWatch:
         renewals: of the flow's map.
         what: the kind of groups, for findings and logs.
         pace: how many are asked.
+        kept: groups of before, that have checkpoints; those that the source has deleted since are gone, too.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part
@@ -164,9 +165,10 @@ class GroupWatch:
         renewals: Renewals,
         what: str = CONSUMER_GROUP,
         pace: Pace = CONSUMER_PACE,
+        kept: Collection[str] = (),
     ) -> None:
         self._source, self._commits, self._share = source, commits, share
-        self._what, self._pace, self._renewals = what, pace, renewals
+        self._what, self._pace, self._renewals, self._kept = what, pace, renewals, kept
         self._topic_choice, self._topics = is_chosen, dict[str, bool]()
         self._context, self._clock, self._on_change = context, context.clock, on_change
         self._offsets: dict[str, dict[TopicPartition, FetchedOffset]] = {}
@@ -185,6 +187,10 @@ class GroupWatch:
         self._wake = asyncio.Event()
 
     # -- what is known ------------------------------------------------------------------------
+
+    def is_there(self, group: str) -> bool:
+        """Whether the source is known to have a group."""
+        return group in self._offsets
 
     def offsets(self, group: str) -> Mapping[TopicPartition, FetchedOffset]:
         """Return the committed offsets of a group in chosen topics."""
@@ -337,7 +343,7 @@ class GroupWatch:
         mine = [it for it in catalog.groups if self._share.has(it)]
         self._stale |= {it: None for it in mine if it not in self._offsets}
         if not catalog.missing:
-            for group in (self._offsets.keys() | self._silent.keys()) - set(mine):
+            for group in {*self._offsets, *self._silent, *self._kept}.difference(mine):
                 self._forget(group)
         self._report_unsendable(filter(self._share.is_chosen, catalog.groups))
         if self._what == CONSUMER_GROUP:

@@ -218,6 +218,7 @@ class MirrorCheckpointTask(SourceTask):
             renewals=translator,
             what=what,
             pace=pace,
+            kept=checkpoints,
         )
         sync = None
         if target is not None:
@@ -226,6 +227,7 @@ class MirrorCheckpointTask(SourceTask):
                 checkpoints,
                 context=self._context,
                 may_write=lambda: self._has_renewed and self._is_polled() and translator.is_ready,
+                is_there=watch.is_there,
                 what=what,
             )
         return TranslatedGroups(

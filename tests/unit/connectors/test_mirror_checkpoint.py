@@ -741,6 +741,16 @@ async def test_a_group_that_was_deleted_at_the_source_is_left_alone(region: Grou
     assert len(region.at_target.commits) == 1
 
 
+async def test_a_group_that_was_deleted_at_the_source_while_no_task_ran_does_not_come_back(
+    region: GroupRegion,
+) -> None:
+    region.log(*WRITTEN).checkpoint("deleted", "A.t", 0, 50, 50)
+    async with synced(region) as bench:
+        await bench.idle(70)
+        assert {group for group, _ in region.at_target.commits} == {"g"}
+        assert bench.context.figures["groups SYNCED"] == 1
+
+
 async def test_offsets_of_idle_groups_never_go_back(region: GroupRegion) -> None:
     region.at_target.put("g", {"A.t_0": 100, "A.t_1": 52})
     async with synced(region):
