@@ -12,6 +12,7 @@ If nothing was copied (the partition is empty, or transforms drop all of it) a g
 without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,9 @@ Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 NOTHING_COPIED: Final = 1 << 62
 """An offset that means: the flow has no copies of the partition, so only the target's own records count."""
 
+AT_ONCE: Final = 50
+"""Commits under way: clients wait for thousands of groups."""
+
 ANSWER_S: Final = 10.0
 """How long group coordinators may take to answer."""
 
@@ -80,7 +84,7 @@ AHEAD: Final = "ahead of"
 
 
 @dataclass(slots=True)
-class _Groups:
+class Groups:
     """Groups of one kind: their offsets on the target, and why some have none."""
 
     requests: GroupRequests
@@ -90,6 +94,7 @@ class _Groups:
     left: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def leave(self, group: str, why: str) -> None:
+        """Name a group with the reason why it has no offset in a partition."""
         self.offsets.setdefault(group, {})
         self.left.setdefault(group, []).append(why)
 
@@ -106,24 +111,32 @@ async def move_groups(
         RetriableError: the target does not answer.
     """
     kinds = await _exact(clusters) if source_there else [await _without_source(clusters)]
-    return [move for groups in kinds for move in await _move_all(clusters, groups, writes=writes)]
+    return [move for groups in kinds for move in await move_all(clusters, groups, writes=writes)]
 
 
-async def _move_all(
-    clusters: FailoverClusters, groups: _Groups, *, writes: bool
-) -> list[GroupMove]:
+async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) -> list[GroupMove]:
+    """Write the offsets of groups of one kind, as ``move_groups``."""
     target = GroupAdmin(clusters.target, groups.requests)
     offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
         why = "the target has no share groups: it needs Kafka 4.2, or 4.1 with share.version=1"
         return [GroupMove(group=group, moved=0, left=(why,)) for group in sorted(offsets)]
     committed = await committed_of(target, list(offsets), clusters.clock)
-    return [
-        await _move(
-            target if writes else None, group, offsets[group], committed[group], left.get(group, [])
+    moves: list[GroupMove] = []
+    names, writer = sorted(offsets), target if writes else None
+    for start in range(0, len(names), AT_ONCE):
+        answers = await asyncio.gather(
+            *(
+                _move(writer, it, offsets[it], committed[it], left.get(it, []))
+                for it in names[start : start + AT_ONCE]
+            ),
+            return_exceptions=True,
         )
-        for group in sorted(offsets)
-    ]
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            moves.append(answer)
+    return moves
 
 
 async def _move(
@@ -190,7 +203,7 @@ async def groups_of(admin: GroupQuestions, clock: Clock) -> GroupCatalog:
     return catalog
 
 
-async def _exact(clusters: FailoverClusters) -> list[_Groups]:
+async def _exact(clusters: FailoverClusters) -> list[Groups]:
     maps = BothMaps(clusters)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(maps.close)
@@ -204,8 +217,8 @@ async def _exact(clusters: FailoverClusters) -> list[_Groups]:
 
 async def _exact_of(
     clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
-) -> _Groups:
-    selected, groups = group_filter_from_config(clusters.of_groups), _Groups(requests)
+) -> Groups:
+    selected, groups = group_filter_from_config(clusters.of_groups), Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
         catalog = await groups_of(admin, clusters.clock)
@@ -332,7 +345,7 @@ class BothMaps:
         """Return the sources of other flows that write into the copy of a source partition."""
         return self._forward.sharers(tp)
 
-    async def by_checkpoints(self, by_group: Checkpoints) -> _Groups:
+    async def by_checkpoints(self, by_group: Checkpoints) -> Groups:
         """Return where groups are by their checkpoints."""
         return await by_checkpoints(self._clusters, by_group, self._forward)
 
@@ -467,7 +480,7 @@ async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
     return await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
 
 
-async def _without_source(clusters: FailoverClusters) -> _Groups:
+async def _without_source(clusters: FailoverClusters) -> Groups:
     """Return the groups by their checkpoints; where the flow has no copies of a partition, a group of its topic begins at the target's log start."""
     forward = _forward_map(clusters)
     try:
@@ -510,9 +523,9 @@ def _begin(listed: ListedOffset | None) -> int:
 
 async def by_checkpoints(
     clusters: FailoverClusters, by_group: Checkpoints, forward: OffsetMapReader
-) -> _Groups:
+) -> Groups:
     """Return where groups are by their checkpoints: those that are chosen now, in copies of topics that are, with nothing unread before it."""
-    groups = _Groups(CONSUMER_GROUPS)
+    groups = Groups(CONSUMER_GROUPS)
     sources = _Sources(clusters, {*await clusters.copied(), *forward.partitions()})
     selected = group_filter_from_config(clusters.of_groups)
     for group, checkpoints in by_group.items():

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.admin import ListedOffset, TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
+from mm2py.client.connect.share_positions import CONSUMER_GROUPS
 from mm2py.config.class_names import SOURCE_NAME
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import FatalError, RetriableError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import (
     HANGS_MS,
@@ -30,7 +31,7 @@ from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
 from mm2py.mirror.policies import policy_from_config
-from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
+from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID, UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
@@ -46,11 +47,13 @@ from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_reco
 from mm2py_jobs.failover.groups import (
     NOTHING_COPIED,
     BothMaps,
+    Groups,
     begin_at_least,
     by_checkpoints,
     committed_of,
     groups_of,
     has_left,
+    move_all,
     moves_of,
 )
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
@@ -534,6 +537,37 @@ class Coordinators:
         if "foreign" in groups:
             found["foreign"] = FatalError("not allowed")
         return found
+
+
+class DistantGroups(Coordinators):
+    """Answers to commits only once 20 are under way; one group has members."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(0)
+        self._under_way, self._enough = 0, asyncio.Event()
+
+    async def are_supported(self) -> bool:
+        return True
+
+    async def commit(
+        self, group: str, offsets: Sequence[OffsetToCommit]
+    ) -> dict[TopicPartition, ServerError | None]:
+        self._under_way += 1
+        if self._under_way >= 20:
+            self._enough.set()
+        await self._enough.wait()
+        used = server_error(UNKNOWN_MEMBER_ID, group) if group == "g7" else None
+        return {TopicPartition(it.topic, it.partition): used for it in offsets}
+
+
+async def test_groups_are_moved_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", DistantGroups)
+    offset = OffsetToCommit("orders", 0, 5)
+    groups = Groups(CONSUMER_GROUPS, {f"g{it}": {ORDERS: offset} for it in range(120)})
+    async with asyncio.timeout(10):
+        moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
+    assert [it.group for it in moves] == sorted(groups.offsets)
+    assert [it.group for it in moves if it.left or it.moved != 1] == ["g7"]
 
 
 async def _ended(clock: FakeClock, work: Awaitable[T]) -> T:
