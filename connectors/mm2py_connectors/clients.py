@@ -457,7 +457,7 @@ GroupFactory = Callable[[Mapping[str, str], str, Clock], GroupSession]
 
 
 class LogFactory(Protocol):
-    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for ``waits_for_topic``."""
+    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for the others."""
 
     def __call__(
         self,
@@ -467,6 +467,7 @@ class LogFactory(Protocol):
         clock: Clock,
         *,
         waits_for_topic: bool = True,
+        folds: bool = False,
     ) -> LogSession:
         """Build a reader of one small topic."""
         ...
@@ -527,10 +528,11 @@ def open_log(
     clock: Clock,
     *,
     waits_for_topic: bool = True,
+    folds: bool = False,
 ) -> LogSession:
     """Build a reader of one small topic; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
-    reader = LogReader(cluster, topic, clock=clock, waits_for_topic=waits_for_topic)
+    reader = LogReader(cluster, topic, clock=clock, waits_for_topic=waits_for_topic, folds=folds)
     return LogSession(cluster, reader)
 
 

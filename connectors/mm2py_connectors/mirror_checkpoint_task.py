@@ -119,7 +119,7 @@ class MirrorCheckpointTask(SourceTask):
             source = await self._open_groups("source")
             if "task.group.partitions" not in self._props:
                 self._share = self._own_share(await source.groups.offsets_partitions())
-            commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS)
+            commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS, folds=True)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
             exact = await self._open_map("target", config.source_cluster_alias, self._copy_of)
@@ -298,10 +298,18 @@ class MirrorCheckpointTask(SourceTask):
         return FlowBack(back, syncs.log)
 
     async def _open_log(
-        self, side: Side, what: str, topic: str, *, waits_for_topic: bool = True
+        self,
+        side: Side,
+        what: str,
+        topic: str,
+        *,
+        waits_for_topic: bool = True,
+        folds: bool = False,
     ) -> LogSession:
         props, alias = self._client(side, "consumer", f"{what}-consumer")
-        opened = self._logs(props, alias, topic, self._clock, waits_for_topic=waits_for_topic)
+        opened = self._logs(
+            props, alias, topic, self._clock, waits_for_topic=waits_for_topic, folds=folds
+        )
         self._sessions.append(opened.session)
         await opened.session.connect()
         return opened

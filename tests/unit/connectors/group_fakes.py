@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
@@ -135,7 +135,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.waits_for_topic = True
+        self.waits_for_topic, self.folds = True, False
         self.broken: list[Mm2pyError] = []
         self._handlers: list[RecordHandler] = []
         self._troubles: list[Trouble] = []
@@ -145,6 +145,15 @@ class FakeLog:
         self.records.append(record)
         for handle in self._handlers:
             handle(0, record)
+
+    def again(self) -> Iterator[None]:
+        """Hand all records on once more, as a reader does whose log was cut behind it; one after the other."""
+        newest = {it.key: it for it in self.records}
+        for record in self.records:
+            if not self.folds or newest[record.key] is record:
+                for handle in self._handlers:
+                    handle(0, record)
+                yield
 
     def sync(self, topic: str, partition: int, upstream: int, downstream: int) -> None:
         self.append(
@@ -339,9 +348,10 @@ class GroupRegion(Region):
         clock: Clock,
         *,
         waits_for_topic: bool = True,
+        folds: bool = False,
     ) -> LogSession:
         found = self.log(alias, topic)
-        found.waits_for_topic = waits_for_topic
+        found.waits_for_topic, found.folds = waits_for_topic, folds
         return LogSession(self._session(props), found)
 
     def open_map(

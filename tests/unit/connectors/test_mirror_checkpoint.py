@@ -751,6 +751,19 @@ async def test_a_group_that_was_deleted_at_the_source_while_no_task_ran_does_not
         assert bench.context.figures["groups SYNCED"] == 1
 
 
+async def test_a_log_of_commits_that_is_read_again_moves_no_group_to_where_it_was_before(
+    region: GroupRegion,
+) -> None:
+    region.at_source.put("g", t_0=101, t_1=40)
+    region.at_source.put("g", t_1=5)  # reset
+    region.log(*SYNCS).sync("t", 1, 40, 40)
+    async with synced(region) as bench:
+        for _ in region.commits.again():  # the source elected a leader that was behind
+            await bench.polled(0.5)
+        written = [offsets for _, offsets in region.at_target.commits]
+        assert not [it for it in written if it.get(TopicPartition("A.t", 1), 0) > 5], written
+
+
 async def test_offsets_of_idle_groups_never_go_back(region: GroupRegion) -> None:
     region.at_target.put("g", {"A.t_0": 100, "A.t_1": 52})
     async with synced(region):
