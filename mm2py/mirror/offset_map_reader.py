@@ -196,7 +196,7 @@ class OffsetMapReader:
         async with self._turn:
             if self._reader is None:
                 self._reader = LogReader(
-                    self._cluster, self.topic, clock=self._clock, waits_for_topic=False
+                    self._cluster, self.topic, clock=self._clock, waits_for_topic=False, folds=True
                 )
             await self._reader.read_to_end(self._take)
         await self.read_copies()

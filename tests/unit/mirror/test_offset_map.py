@@ -432,6 +432,32 @@ async def test_a_checkpoint_of_copies_that_are_gone_or_of_a_former_topic_skips_n
         assert offsets == {"g": {target: RemoteOffset(exact, "")}}
 
 
+async def test_a_map_that_is_read_again_is_never_what_it_was_before() -> None:
+    topic, source = TopicPartition("mm2py-offset-map.A.internal", 0), TopicPartition("t", 0)
+    async with FakeBroker(topics={topic.topic: 1}) as broker:
+        for key, source_id, segment in (
+            (source, OLD, Segment(0, 100, 0)),
+            (source, NEW, Segment(0, 50, 100)),
+            (ORDERS, OLD, Segment(0, 1, 0)),
+        ):
+            page = Page(0, source_id, bytes(16), segment.source_end, -1, -1, -1, 0, (segment,))
+            record = NewRecord(encode_page_key(key, 0), encode_page(page))
+            broker.append(topic, bytes(encode_batch([record])))
+        ((host, port),) = broker.bootstrap_servers
+        settings = connection_settings({"bootstrap.servers": f"{host}:{port}"})
+        async with Cluster(settings, alias="B", clock=SYSTEM_CLOCK) as cluster:
+            reader, anew = OffsetMapReader(cluster, "A", clock=SYSTEM_CLOCK), list[TopicPartition]()
+            reader.report_anew(anew.append)
+            await reader.read_to_end()
+            log = broker.partition(topic)
+            log.batches.pop()  # an unclean election
+            log.end -= 1
+            await reader.read_to_end()
+            assert anew == [source], "once, when it was created again"
+            assert await reader.to_target(source, 20) == (COPIED, 120)
+            await reader.close()
+
+
 @pytest.mark.parametrize(
     ("copies", "is_former", "is_elsewhere"),
     [("t", False, False), ("B.t", True, True), ("gone", True, False)],
