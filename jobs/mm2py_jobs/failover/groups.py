@@ -40,7 +40,7 @@ from mm2py.mirror.shared_copies import shared_reason
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
-from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
+from mm2py.types import EARLIEST, ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import stop_record
 from mm2py_jobs.failover.quarantine import first_own_records
@@ -240,7 +240,8 @@ async def _exact_of(
             checkpoint = checkpoints.get(group, {}).get(copy)
             place = await maps.place(tp, offset.offset, checkpoint)
             if place < 0:
-                groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}")
+                why = maps.why_not(tp, copy)
+                groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}: {why}")
                 continue
             groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
                 copy.topic, copy.partition, place, metadata=offset.metadata
@@ -376,6 +377,42 @@ class BothMaps:
             there = await self._by_checkpoint(tp, offset, checkpoint)
             return max(there, begins)
         return max(there, begins) if there >= 0 else -1
+
+    def why_not(self, tp: TopicPartition, copy: TopicPartition) -> str:
+        """Return why ``place`` knows none."""
+        flow, index = self._clusters.name, self._forward.index_of(tp)
+        back = FlowName(flow.target, flow.source)
+        there = self._ids[flow.target].get(copy.topic)
+        comes_back = self._clusters.comes_back(copy, tp)
+        copied_back = self._back.index_of(copy) if self._back is not None and comes_back else None
+        reasons = (
+            (
+                there is None or copy.partition not in there.partitions,
+                f"{flow.target} has no partition {copy}",
+            ),
+            (
+                self._forward.is_former(tp),
+                f"{copy.topic} is another topic than the one that {flow} copied into, and has nothing of it yet",
+            ),
+            (
+                index is not None and self._is_former(index, tp, copy),
+                f"{tp.topic} was created again on {flow.source}, and nothing of it is copied yet",
+            ),
+            (
+                comes_back and copy in self._lost_back,
+                f"the offset map of {back} is lost, which tells what of {copy} the group has read; its next record makes it known",
+            ),
+            (
+                copied_back is not None and self._is_former(copied_back, copy, tp, back=True),
+                f"{copy.topic} was created again on {flow.target} or {flow.source}, and {back} has copied nothing of it yet",
+            ),
+            (
+                tp in self._lost,
+                f"the offset map of {flow} is lost, and no checkpoint of the group is at or below it",
+            ),
+        )
+        below = "it lies below the beginning of the offset map, and no checkpoint of the group is at or below it"
+        return next((reason for is_so, reason in reasons if is_so), below)
 
     async def _beside_own_records(
         self, tp: TopicPartition, copy: TopicPartition, offset: int, there: int

@@ -706,6 +706,9 @@ def moved_back(step: Step, end: int = 200, stopped_at: int = 7) -> Failover:
     )
 
 
+ONE_ID, NEW_ID = bytes(15) + b"1", bytes(15) + b"2"
+
+
 class OneMap:
     """Of a partition that is covered up to ``covered``: its answer to every question is ``answer``."""
 
@@ -791,6 +794,51 @@ async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
     maps._ids = defaultdict(dict)
     maps._has_left = has_left(left, maps._copied_back, 7)
     assert await maps.place(ORDERS, 100, None) == place
+
+
+NO_TOPICS: Final[Mapping[str, TopicDescription]] = {}
+
+
+def orders_of(topic_id: bytes, *partitions: int) -> Mapping[str, TopicDescription]:
+    return {"orders": TopicDescription("orders", topic_id, partitions, internal=False)}
+
+
+class AboutAnotherCopy(OneMap):
+    def is_former(self, _partition: TopicPartition) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("forward", "topics", "lost", "reason"),
+    [
+        (OneMap, (orders_of(ONE_ID, 0), NO_TOPICS), "", "B has no partition orders-0"),
+        (OneMap, (orders_of(ONE_ID, 0, 1), orders_of(ONE_ID, 1)), "", "B has no partition"),
+        (AboutAnotherCopy, (NO_TOPICS, orders_of(ONE_ID, 0)), "", "orders is another topic than"),
+        (OneMap, (orders_of(NEW_ID, 0), orders_of(ONE_ID, 0)), "", "was created again on A"),
+        (
+            OneMap,
+            (orders_of(ONE_ID, 0), orders_of(ONE_ID, 0)),
+            "back",
+            "offset map of B->A is lost",
+        ),
+        (OneMap, (orders_of(ONE_ID, 0), orders_of(ONE_ID, 0)), "forward", "map of A->B is lost"),
+        (OneMap, (orders_of(ONE_ID, 0), orders_of(ONE_ID, 0)), "", "below the beginning of the"),
+    ],
+)
+async def test_a_group_without_a_place_is_named_with_the_reason(
+    forward: type[OneMap],
+    topics: tuple[Mapping[str, TopicDescription], Mapping[str, TopicDescription]],
+    lost: str,
+    reason: str,
+) -> None:
+    maps = cast("Any", BothMaps(cast("FailoverClusters", SameNames())))
+    maps._forward = forward(100, Translation(Place.UNKNOWN, -1))
+    maps._forward.index_of(ORDERS).source_id = ONE_ID
+    maps._back = NothingBack()
+    maps._ids = dict(zip("AB", topics, strict=True))
+    maps._lost, maps._lost_back = ([ORDERS] if lost == it else [] for it in ("forward", "back"))
+    assert await maps.place(ORDERS, 5, None) == -1
+    assert reason in maps.why_not(ORDERS, ORDERS)
 
 
 class OneWay(SameNames):

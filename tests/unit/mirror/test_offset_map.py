@@ -388,7 +388,7 @@ async def test_a_map_about_another_copy_than_the_present_places_nothing(copy: st
             assert (there, back, offsets) == (UNKNOWN, UNKNOWN, {})
 
 
-LOST: Final = Segment(0, 200, 0, Mark.TARGET_LOST)
+GONE: Final = Segment(0, 200, 0, Mark.TARGET_LOST)
 
 
 @pytest.mark.parametrize(
@@ -401,10 +401,10 @@ LOST: Final = Segment(0, 200, 0, Mark.TARGET_LOST)
         # The same, and both logs have deleted what lay before.
         (3, [Segment(800, 5000, 2300)], 1000, 1000, 1000, 2300),
         # The target lost the end of its copies, or all of them, and has others at their places.
-        (0, [Segment(0, 150, 0), LOST._replace(source=150, records=50, target=150), Segment(200, 100, 150)], 190, 190, None, 150),
-        (0, [LOST, Segment(200, 300, 0)], 190, 190, None, 0),
+        (0, [Segment(0, 150, 0), GONE._replace(source=150, records=50, target=150), Segment(200, 100, 150)], 190, 190, None, 150),
+        (0, [GONE, Segment(200, 300, 0)], 190, 190, None, 0),
         # It lost them just now.
-        (0, [LOST], 190, 190, None, 0),
+        (0, [GONE], 190, 190, None, 0),
         # Java had copied what the map does not know of.
         (0, [Segment(200, 100, 200)], 150, 120, 120, 120),
     ],
