@@ -52,6 +52,9 @@ Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 NOTHING_COPIED: Final = 1 << 62
 """An offset that means: the flow has no copies of the partition, so only the target's own records count."""
 
+SHOWN: Final = 5
+"""Remarks on a group, most of which are about one partition each."""
+
 AT_ONCE: Final = 50
 """Commits under way: clients wait for thousands of groups."""
 
@@ -135,8 +138,14 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-            moves.append(answer)
+            moves.append(replace(answer, left=_shown(answer.left)))
     return moves
+
+
+def _shown(left: Sequence[str]) -> tuple[str, ...]:
+    """Return what is left alone, shortened: all groups are in one record."""
+    more = len(left) - SHOWN
+    return (*left[:SHOWN], f"and {more} more: mm2py group describe") if more > 1 else tuple(left)
 
 
 async def _move(
@@ -161,7 +170,7 @@ async def _move(
     except Mm2pyError as error:
         return GroupMove(group=group, moved=0, left=(*notes, str(error)))
     refused = {error.code: str(error) for error in answers.values() if error is not None}
-    notes += dict.fromkeys(_REFUSALS.get(code, text) for code, text in refused.items())
+    notes[:0] = dict.fromkeys(_REFUSALS.get(code, text) for code, text in refused.items())
     moved = sum(error is None for error in answers.values())
     return GroupMove(group=group, moved=moved, left=tuple(notes))
 

@@ -26,6 +26,7 @@ from mm2py.mirror.failovers import (
     OpenTransaction,
     Step,
     Tail,
+    encode_failover,
 )
 from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
@@ -568,6 +569,30 @@ async def test_groups_are_moved_side_by_side(monkeypatch: pytest.MonkeyPatch) ->
         moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
     assert [it.group for it in moves] == sorted(groups.offsets)
     assert [it.group for it in moves if it.left or it.moved != 1] == ["g7"]
+
+
+class AheadGroups(DistantGroups):
+    """They are ahead on the target, in 20 partitions each."""
+
+    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
+        at = FetchedOffset("orders", 0, 1_000_000, -1, "", 0)
+        return {it: {TopicPartition("orders", number): at for number in range(20)} for it in groups}
+
+
+async def test_the_record_of_a_failover_has_room_for_thousands_of_groups_that_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", AheadGroups)
+    groups = Groups(CONSUMER_GROUPS)
+    for it in range(5_000):
+        groups.offsets[f"team-{it % 97}-consumer-{it}"] = {
+            TopicPartition("orders", number): OffsetToCommit("orders", number, it * number % 99_991)
+            for number in range(20)
+        }
+    moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
+    assert {it.left[-1] for it in moves} == {"and 15 more: mm2py group describe"}
+    failover = replace(moved_back(Step.VERIFY), groups=tuple(moves))
+    assert len(encode_failover(failover)[1]) < 500_000
 
 
 async def _ended(clock: FakeClock, work: Awaitable[T]) -> T:
