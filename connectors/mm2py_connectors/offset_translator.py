@@ -33,6 +33,7 @@ from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import Record
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import ExactMap, TopicLog
 
@@ -196,11 +197,20 @@ class OffsetTranslator:
                 "offset map of the flow back cannot be read partition=%s cause=%s", source, error
             )
             return -1
-        if own is None:
+        if own is None or self._is_former_back(source, self._back.map):
             return -1
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             self._note_beyond(self._held_back, source, index.covered, 0)
         return beside_own_records(translated, own, index.covered)
+
+    def _is_former_back(self, source: TopicPartition, back: ExactMap) -> bool:
+        """Whether the map of the flow back is of a topic that was created again since, on either cluster."""
+        index, copies = back.index_of(source), self._map.index_of(source)
+        return back.is_former(source) or (
+            index is not None
+            and copies is not None
+            and is_another_topic(index.source_id, copies.target_id)
+        )
 
     async def _before_the_flow_back(self, source: TopicPartition, translated: int) -> int:
         """As ``_beside_own_records`` where the flow back has copied nothing: what it has not read yet may be the target's own."""
@@ -413,7 +423,7 @@ class OffsetTranslator:
     async def _watch_copies_back(self, back: ExactMap) -> None:
         """Note which topics of the source were created again, and when the map of the flow back knows the new ones."""
         while True:
-            former = frozenset(filter(back.is_former, back.partitions()))
+            former = frozenset(it for it in back.partitions() if self._is_former_back(it, back))
             changed, self._former_back = former ^ self._former_back, former
             for source in changed:
                 self._note_moved(source, 0)

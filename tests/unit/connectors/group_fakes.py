@@ -230,12 +230,13 @@ class FakeMap:
         *segments: tuple[int, int, int] | Segment,
         covered: int,
         source_id: bytes = NO_TOPIC_ID,
+        target_id: bytes = NO_TOPIC_ID,
     ) -> None:
         """Set the map of a partition: source offset, records, target offset, or what else a segment is."""
         self.exists = True
         found = tuple(it if isinstance(it, Segment) else Segment(*it) for it in segments)
         position = len(self.pages)
-        self.pages[position] = page = Page(0, source_id, NO_TOPIC_ID, covered, -1, -1, -1, 0, found)
+        self.pages[position] = page = Page(0, source_id, target_id, covered, -1, -1, -1, 0, found)
         self.index.put(
             TopicPartition(topic, partition), page.number, decode_head(encode_page(page)), position
         )

@@ -615,6 +615,19 @@ async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_source_places_
         assert [it.downstream for it in await bench.polled(8)] == [105]
 
 
+async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_target_places_no_group() -> None:
+    region, old, new = GroupRegion(), bytes(15) + b"1", bytes(15) + b"2"
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    # The target's topic was created again and has 100 copies; the flow back had read to 3,050 in the former one.
+    region.map.put("t", 0, (0, 100, 0), covered=100, target_id=new)
+    region.map_back.put("t", 0, (3000, 50, 60), covered=3050, source_id=old)
+    region.at_source.put("g", t_0=65)
+    async with running(region, **SAME_NAMES) as bench:
+        await bench.idle(3)
+        region.map_back.put("t", 0, (0, 0, 110), covered=100, source_id=new)
+        assert [it.downstream for it in await bench.polled(8)] == [65]
+
+
 async def test_a_flow_back_that_renames_has_no_say_where_groups_are() -> None:
     region = GroupRegion()
     region.log(*SYNCS).sync("t", 0, 0, 0)
