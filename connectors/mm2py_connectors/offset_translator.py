@@ -47,8 +47,8 @@ _MAP_LOOK_S: Final = 0.25
 """How often the map is checked for partitions with offsets that were not copied when they were translated."""
 _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
-_IN_TURN: Final = 200
-"""Partitions per look whose groups are placed again: the target may have lost what idle ones were placed by."""
+PLACED_AGAIN_S: Final = 300.0
+"""How often all groups are placed again: the target may have lost what idle ones were placed by."""
 _OTHERS_LOOK_S: Final = 1.0
 """The same where other flows write into this target: they may begin with the same copies."""
 ASKED_S: Final = 0.2
@@ -112,7 +112,7 @@ class OffsetTranslator:
         self._is_read = self._knows_map = self._has_map = False
         self._former: frozenset[TopicPartition] = frozenset()
         self._shared: Mapping[TopicPartition, tuple[str, ...]] = {}
-        self._turns: list[TopicPartition] = []
+        self._placed_again_s = self._clock.monotonic()
         self._former_back: frozenset[TopicPartition] = frozenset()
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
@@ -371,9 +371,10 @@ class OffsetTranslator:
                 continue
             former = frozenset(filter(self._map.is_former, self._map.partitions()))
             changed, self._former = former ^ self._former, former
-            self._turns = self._turns or list(self._map.partitions())
-            turn, self._turns = self._turns[:_IN_TURN], self._turns[_IN_TURN:]
-            for source in (*changed, *turn):
+            now = self._clock.monotonic()
+            if now - self._placed_again_s >= PLACED_AGAIN_S:
+                self._placed_again_s, changed = now, frozenset(self._map.partitions())
+            for source in changed:
                 self._note_moved(source, 0)
 
     def _note_shared(self) -> None:

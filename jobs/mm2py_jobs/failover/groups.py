@@ -233,28 +233,31 @@ async def _exact_of(
         catalog = await groups_of(admin, clusters.clock)
         names = [it for it in catalog.groups if selected.should_replicate_group(it)]
         by_group = await committed_of(admin, names, clusters.clock)
+    by_partition: list[tuple[TopicPartition, str, FetchedOffset]] = []
     for group, committed in by_group.items():
         if isinstance(committed, Mm2pyError):
             groups.leave(group, f"its offsets cannot be read: {committed}")
+        else:
+            by_partition += ((tp, group, offset) for tp, offset in committed.items())
+    # By partition: a page of a map is read and decoded once, however many groups there are.
+    for tp, group, offset in sorted(by_partition, key=lambda it: it[:2]):
+        copy = maps.other_side(tp)
+        if copy is None:
             continue
-        for tp, offset in committed.items():
-            copy = maps.other_side(tp)
-            if copy is None:
-                continue
-            if others := maps.sharers(tp):
-                groups.leave(
-                    group, f"{tp} {offset.offset} {NO_PLACE}: {shared_reason(str(copy), others)}"
-                )
-                continue
-            checkpoint = checkpoints.get(group, {}).get(copy)
-            place = await maps.place(tp, offset.offset, checkpoint)
-            if place < 0:
-                why = maps.why_not(tp, copy)
-                groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}: {why}")
-                continue
-            groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
-                copy.topic, copy.partition, place, metadata=offset.metadata
+        if others := maps.sharers(tp):
+            groups.leave(
+                group, f"{tp} {offset.offset} {NO_PLACE}: {shared_reason(str(copy), others)}"
             )
+            continue
+        checkpoint = checkpoints.get(group, {}).get(copy)
+        place = await maps.place(tp, offset.offset, checkpoint)
+        if place < 0:
+            why = maps.why_not(tp, copy)
+            groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}: {why}")
+            continue
+        groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
+            copy.topic, copy.partition, place, metadata=offset.metadata
+        )
     if catalog.missing and requests is CONSUMER_GROUPS:
         # A broker that lists its groups is gone: their last translated offsets are better than none.
         listed = await maps.by_checkpoints(checkpoints)

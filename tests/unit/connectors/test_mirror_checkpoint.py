@@ -550,8 +550,12 @@ async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy(
     ids=["cut", "deleted"],
 )
 async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_by(
-    segments: list[tuple[int, int, int] | Segment], place: int, names: str
+    monkeypatch: pytest.MonkeyPatch,
+    segments: list[tuple[int, int, int] | Segment],
+    place: int,
+    names: str,
 ) -> None:
+    monkeypatch.setattr(offset_translator, "PLACED_AGAIN_S", 5.0)
     region = copied(0, 0, idle=190, moves=190)
     region.map.put("t", 0, (0, 200, 0), covered=200)
     async with running(region, **{"replication.policy.class": names}) as bench:
