@@ -10,7 +10,6 @@ import pytest
 from mm2py.api.records import SourceRecord
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint, decode_checkpoint
-from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.consumer_offsets import offsets_partition
 from mm2py.protocol.error_codes import (
@@ -22,7 +21,6 @@ from mm2py.protocol.error_codes import (
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext
 from mm2py.types import TopicPartition
-from mm2py_connectors import offset_translator
 from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
@@ -32,7 +30,6 @@ from tests.unit.connectors.mirror_fakes import flow_config
 CONFIG = flow_config("MirrorCheckpointConnector", checkpoints_topic_replication_factor="1")
 SYNCS = ("A", "mm2-offset-syncs.B.internal")
 WRITTEN = ("B", "A.checkpoints.internal")
-SAME_NAMES = {"replication.policy.class": "IdentityReplicationPolicy"}
 
 
 def connector_of(region: GroupRegion, **changes: str) -> MirrorCheckpointConnector:
@@ -536,37 +533,6 @@ async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy(
     assert written == [0, 2]
 
 
-@pytest.mark.parametrize(
-    "names", ["DefaultReplicationPolicy", "IdentityReplicationPolicy"], ids=["prefix", "same"]
-)
-@pytest.mark.parametrize(
-    ("segments", "place"),
-    [
-        # The target lost 50 records; before anybody looked 100 others took their places.
-        ([(0, 150, 0), Segment(150, 50, 150, Mark.TARGET_LOST), (200, 100, 150)], 150),
-        # Its topic was deleted and created again.
-        ([Segment(0, 200, 0, Mark.TARGET_LOST), (200, 300, 0)], 0),
-    ],
-    ids=["cut", "deleted"],
-)
-async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_by(
-    monkeypatch: pytest.MonkeyPatch,
-    segments: list[tuple[int, int, int] | Segment],
-    place: int,
-    names: str,
-) -> None:
-    monkeypatch.setattr(offset_translator, "PLACED_AGAIN_S", 5.0)
-    region = copied(0, 0, idle=190, moves=190)
-    region.map.put("t", 0, (0, 200, 0), covered=200)
-    async with running(region, **{"replication.policy.class": names}) as bench:
-        assert {it.downstream for it in await bench.polled(3)} == {190}
-        region.map.put("t", 0, *segments, covered=500)
-        region.at_source.put("moves", t_0=195)
-        newest = {it.group: it.downstream for it in await bench.polled(8)}
-        assert newest == {"idle": place, "moves": place}
-        await bench.idle(3)
-
-
 async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() -> None:
     region = copied(147, 147)
     region.map.put("t", 0, (0, 148, 0), covered=148)
@@ -577,124 +543,6 @@ async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() 
         assert "not now" in bench.context.findings["offset map"][0]
         await bench.idle(15)
         assert "offset map" not in bench.context.findings
-
-
-async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_skipped() -> None:
-    region = copied(0, 0)
-    # The target has 30 records of its own from 50 on; 10 of them are on the source.
-    region.map.put("t", 0, (0, 50, 0), (60, 40, 80), covered=100)
-    region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), covered=60)
-    region.at_source.put("before", t_0=33)
-    region.at_source.put("among", t_0=55)
-    region.at_source.put("behind", t_0=80)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        found = {it.group: it.downstream for it in (await bench.polled(3))}
-        assert found == {"before": 33, "among": 55, "behind": 60}
-        region.at_source.put("behind", t_0=115)
-        region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=120)
-        found = {it.group: it.downstream for it in (await bench.polled(3))}
-        assert found["behind"] == 75, "5 of them are not read yet"
-        region.map.put("t", 0, (0, 50, 0), (60, 40, 80), (120, 10, 120), covered=130)
-        region.at_source.put("behind", t_0=130)
-        found = {it.group: it.downstream for it in (await bench.polled(3))}
-        assert found["behind"] == 120, "not past what the flow back covers"
-        region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=130)
-        assert [it.downstream for it in await bench.polled(3)] == [130]
-
-
-async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_source_places_no_group() -> None:
-    region, tp = GroupRegion(), TopicPartition("t", 0)
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    # The source's topic was created again: what the flow back had copied is gone, and has other offsets.
-    region.map.put("t", 0, (0, 10, 100), covered=10)
-    region.map_back.put("t", 0, (500, 50, 0), covered=550)
-    region.map_back.former.add(tp)
-    region.at_source.put("g", t_0=5)
-    async with running(region, **SAME_NAMES) as bench:
-        await bench.idle(3)
-        # The flow back has copied 10 records into the new one.
-        region.map_back.put("t", 0, (0, 0, 8), (600, 10, 8), covered=610)
-        region.map_back.former.clear()
-        assert [it.downstream for it in await bench.polled(8)] == [105]
-
-
-async def test_a_map_of_the_flow_back_about_a_former_topic_of_the_target_places_no_group() -> None:
-    region, old, new = GroupRegion(), bytes(15) + b"1", bytes(15) + b"2"
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    # The target's topic was created again and has 100 copies; the flow back had read to 3,050 in the former one.
-    region.map.put("t", 0, (0, 100, 0), covered=100, target_id=new)
-    region.map_back.put("t", 0, (3000, 50, 60), covered=3050, source_id=old)
-    region.at_source.put("g", t_0=65)
-    async with running(region, **SAME_NAMES) as bench:
-        await bench.idle(3)
-        region.map_back.put("t", 0, (0, 0, 110), covered=100, source_id=new)
-        assert [it.downstream for it in await bench.polled(8)] == [65]
-
-
-async def test_a_flow_back_that_renames_has_no_say_where_groups_are() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    region.map.put("t", 0, (0, 100, 0), covered=100)
-    region.map_back.put("t", 0, (500, 50, 0), covered=550)  # into B.t
-    region.map_back.former.add(TopicPartition("t", 0))
-    region.map_back.elsewhere.add(TopicPartition("t", 0))
-    region.at_source.put("g", t_0=5)
-    async with running(region, **SAME_NAMES) as bench:
-        assert [it.downstream for it in await bench.polled(3)] == [5]
-
-
-@pytest.mark.parametrize(
-    ("copies", "covered", "places"),
-    [
-        # t was paused for the flow back before its first record; clients wrote 10 to the target meanwhile.
-        ([(0, 20, 0), (20, 10, 30)], None, {"early": 10, "late": 20}),
-        ([(0, 20, 10)], None, {"early": 0, "late": 0}),
-        # It was paused after it had read, and copied nothing of, what the flow had written.
-        ([(0, 20, 0), (20, 10, 30)], 20, {"early": 10, "late": 20}),
-        ([(0, 20, 0), (21, 9, 21)], 25, {"early": 10, "late": 30}),
-        # All of the target is the flow's own: nothing waits for the flow back.
-        ([(0, 30, 0)], None, {"early": 10, "late": 30}),
-    ],
-)
-async def test_with_the_same_names_both_ways_groups_wait_for_a_flow_back_that_has_copied_nothing(
-    copies: list[tuple[int, int, int]], covered: int | None, places: dict[str, int]
-) -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    region.map.put("t", 0, *copies, covered=30)
-    region.map.unread = [ConnectionFailedError("not now")] * 2
-    region.map_back.put("other", 0, (0, 5, 0), covered=5)
-    if covered is not None:
-        region.map_back.put("t", 0, covered=covered)
-    region.at_source.put("early", t_0=10)
-    region.at_source.put("late", t_0=30)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert {it.group: it.downstream for it in await bench.polled(3)} == places
-        end = copies[-1][1] + copies[-1][2]
-        region.map_back.put("t", 0, covered=end)
-        found = places | {it.group: it.downstream for it in await bench.polled(3)}
-        assert found["late"] == end, "it has read all, and nothing of that was to be copied"
-
-
-async def test_a_frozen_leader_of_a_copy_holds_up_the_checkpoints_of_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(offset_translator, "ASKED_S", 0)
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    for topic in "t", "u":
-        region.map.put(topic, 0, (0, 30, 0), covered=30)
-    region.map_back.put("other", 0, (0, 5, 0), covered=5)
-    answer = region.map.frozen[TopicPartition("t", 0)] = asyncio.Event()
-    region.at_source.put("frozen", t_0=30)
-    region.at_source.put("other", u_0=30)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert [it.group for it in await bench.polled(3)] == ["other"]
-        answer.set()
-        assert {it.group: it.downstream for it in await bench.polled(3)} == {"frozen": 30}
 
 
 # -- group offsets --------------------------------------------------------------------------------
@@ -714,6 +562,11 @@ def at(topic: str, **offsets: int) -> dict[TopicPartition, int]:
 
 @pytest.fixture
 def region() -> GroupRegion:
+    return with_a_group()
+
+
+def with_a_group() -> GroupRegion:
+    """Return clusters with a group in two partitions that are copied."""
     made = GroupRegion()
     made.log(*SYNCS).sync("t", 0, 101, 101)
     made.log(*SYNCS).sync("t", 1, 51, 51)
@@ -756,29 +609,6 @@ async def test_a_group_that_was_deleted_at_the_source_is_left_alone(region: Grou
         region.at_target.drop("g")
         await bench.idle(30)
     assert len(region.at_target.commits) == 1
-
-
-async def test_a_group_that_was_deleted_at_the_source_while_no_task_ran_does_not_come_back(
-    region: GroupRegion,
-) -> None:
-    region.log(*WRITTEN).checkpoint("deleted", "A.t", 0, 50, 50)
-    async with synced(region) as bench:
-        await bench.idle(70)
-        assert {group for group, _ in region.at_target.commits} == {"g"}
-        assert bench.context.figures["groups SYNCED"] == 1
-
-
-async def test_a_log_of_commits_that_is_read_again_moves_no_group_to_where_it_was_before(
-    region: GroupRegion,
-) -> None:
-    region.at_source.put("g", t_0=101, t_1=40)
-    region.at_source.put("g", t_1=5)  # reset
-    region.log(*SYNCS).sync("t", 1, 40, 40)
-    async with synced(region) as bench:
-        for _ in region.commits.again():  # the source elected a leader that was behind
-            await bench.polled(0.5)
-        written = [offsets for _, offsets in region.at_target.commits]
-        assert not [it for it in written if it.get(TopicPartition("A.t", 1), 0) > 5], written
 
 
 async def test_offsets_of_idle_groups_never_go_back(region: GroupRegion) -> None:
@@ -961,23 +791,3 @@ async def test_where_another_flow_writes_into_the_same_copy_no_group_has_a_place
         await bench.idle(25)
     written = [offsets for _, offsets in region.at_target.commits]
     assert written == [at("A.t", _1=50), at("A.t", _0=100)]
-
-
-async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_offsets_unknown() -> (
-    None
-):
-    region = GroupRegion()
-    # Each side had 20 records of its own first: who has read those of the source has read none of the target's.
-    region.map.put("t", 0, (0, 20, 20), covered=40)
-    region.log("B", "mm2-offset-syncs.A.internal").sync("t", 0, 0, 20)
-    region.at_source.put("early", t_0=20)
-    region.at_source.put("late", t_0=40)
-    region.map.put("u", 0, (0, 20, 0), covered=20)
-    region.at_source.put("copied-nothing-back", u_0=20)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert [it.group for it in await bench.polled(3)] == ["copied-nothing-back"]
-        region.map_back.put("t", 0, (40, 1, 40), covered=41)
-        assert await bench.polled(12) == [
-            Checkpoint("late", TopicPartition("t", 0), 40, 40, metadata="")
-        ]
