@@ -8,7 +8,7 @@ Invariants (tests of the same names):
 
 1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID, for share groups
    NON_EMPTY_GROUP), whatever was known before.
-2. Nothing is written for a group whose offsets on the target are not known.
+2. Nothing is written for a group whose offsets on the target are not known, or that was not translated since the start.
 3. An offset on the target never goes back, except once after the start for a group without members that is still where
    an earlier version moved it past unread records, as a checkpoint shows.
 4. Metadata of the commit at the source are kept.
@@ -82,7 +82,7 @@ class GroupSync:
         checkpoints: of the task, by group; read anew in each round.
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
-        is_there: whether the source is known to have a group: of one that it has deleted, checkpoints of before are left.
+        is_placed: whether the source has a group, and its checkpoints were compared with the maps since the start.
         what: the kind of groups, for findings and logs.
     """
 
@@ -93,13 +93,13 @@ class GroupSync:
         *,
         context: TaskContext,
         may_write: Callable[[], bool],
-        is_there: Callable[[str], bool],
+        is_placed: Callable[[str], bool],
         what: str = "group",
     ) -> None:
         self._what = what
         self._target, self._checkpoints = target, checkpoints
         self._context, self._clock, self._may_write = context, context.clock, may_write
-        self._is_there = is_there
+        self._is_placed = is_placed
         self._wanted: dict[str, None] = {}
         self._again: dict[str, float] = {}  # refused groups, and when to try them again
         self._in_use: set[str] = set()
@@ -161,7 +161,7 @@ class GroupSync:
             del self._wanted[group]
         if now >= self._turn_due:
             self._turn_due = now + IN_TURN_S
-            self._turns = self._turns or list(filter(self._is_there, self._checkpoints))
+            self._turns = self._turns or list(filter(self._is_placed, self._checkpoints))
             turn, self._turns = self._turns[:IN_TURN], self._turns[IN_TURN:]
             due |= {it: None for it in turn if it not in self._again}
         return [it for it in due if it in self._checkpoints]

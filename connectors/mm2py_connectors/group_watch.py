@@ -188,10 +188,6 @@ class GroupWatch:
 
     # -- what is known ------------------------------------------------------------------------
 
-    def is_there(self, group: str) -> bool:
-        """Whether the source is known to have a group."""
-        return group in self._offsets
-
     def offsets(self, group: str) -> Mapping[TopicPartition, FetchedOffset]:
         """Return the committed offsets of a group in chosen topics."""
         return self._offsets.get(group, {})

@@ -220,18 +220,24 @@ class MirrorCheckpointTask(SourceTask):
             pace=pace,
             kept=checkpoints,
         )
-        sync = None
+        sync, placed = None, set[str]()
         if target is not None:
             sync = GroupSync(
                 target,
                 checkpoints,
                 context=self._context,
                 may_write=lambda: self._has_renewed and self._is_polled() and translator.is_ready,
-                is_there=watch.is_there,
+                is_placed=placed.__contains__,
                 what=what,
             )
         return TranslatedGroups(
-            watch, translator, checkpoints, copy_of=self._copy_of, sync=sync, clock=self._clock
+            watch,
+            translator,
+            checkpoints,
+            copy_of=self._copy_of,
+            sync=sync,
+            placed=placed,
+            clock=self._clock,
         )
 
     def _follow_groups(self, groups: TranslatedGroups, what: str) -> None:

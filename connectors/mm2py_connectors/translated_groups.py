@@ -32,6 +32,7 @@ class TranslatedGroups:
         checkpoints: by group; those of before are put there by the caller, ``GroupSync`` reads them.
         copy_of: name of a source topic on the target.
         sync: writes their offsets to the target; None where that is off.
+        placed: groups that were translated since the start: what checkpoints of before say of others may not hold any more.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class TranslatedGroups:
         *,
         copy_of: Callable[[str], str],
         sync: GroupSync | None,
+        placed: set[str],
         clock: Clock,
     ) -> None:
         self.watch, self.sync, self._translator = watch, sync, translator
         self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
+        self._placed = placed
         self._checked: set[str] = set()
         """Groups whose offsets on the target were compared with the maps since the start."""
 
@@ -61,6 +64,7 @@ class TranslatedGroups:
         for group in watch.take_gone():
             self._checkpoints.pop(group, None)
             self._checked.discard(group)
+            self._placed.discard(group)
             if self.sync is not None:
                 self.sync.forget(group)
         groups = dict.fromkeys(watch.take_changed(GROUPS_PER_ROUND))
@@ -72,6 +76,7 @@ class TranslatedGroups:
                 watch.put_back(groups)
                 break
             changes += await self._changes_of(group)
+            self._placed.add(group)
             del groups[group]
             if self.sync is not None:
                 self.sync.want((group,))
@@ -122,8 +127,13 @@ class TranslatedGroups:
                     group, target, offset.offset, downstream, offset.metadata
                 )
                 changes.append(new)
+        # Where it has no offset in a chosen topic any more, it is its own there.
+        copies = {it._replace(topic=self._copy_of(it.topic)) for it in self.watch.offsets(group)}
+        known = {target: it for target, it in known.items() if target in copies}
         if known:
             self._checkpoints[group] = known
+        else:
+            self._checkpoints.pop(group, None)
         if self.sync is not None and too_far:
             self.sync.moved_too_far(group, too_far)
         return changes

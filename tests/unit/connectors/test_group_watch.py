@@ -397,7 +397,7 @@ async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> Non
     tp = TopicPartition("A.t", 0)
     known = {"g": {tp: Checkpoint("g", tp, 5, 5, "")}}
     sync = GroupSync(
-        FakeGroups(), known, context=context, may_write=may_write, is_there=known.__contains__
+        FakeGroups(), known, context=context, may_write=may_write, is_placed=known.__contains__
     )
     sync.want(["g"])
     running = asyncio.create_task(sync.run(None))

@@ -4,7 +4,7 @@ import pytest
 
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.types import TopicPartition
-from mm2py_connectors import offset_translator
+from mm2py_connectors import offset_translator, translated_groups
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.test_mirror_checkpoint import (
     SYNCS,
@@ -88,3 +88,28 @@ async def test_a_log_of_commits_that_is_read_again_moves_no_group_to_where_it_wa
             await bench.polled(0.5)
         written = [offsets for _, offsets in region.at_target.commits]
         assert not [it for it in written if it.get(TopicPartition("A.t", 1), 0) > 5], written
+
+
+@pytest.mark.parametrize("offset", [60, None], ids=["not chosen", "deleted at the source"])
+async def test_a_partition_that_is_not_chosen_any_more_or_has_no_offset_is_left_alone(
+    offset: int | None,
+) -> None:
+    region = with_a_group()
+    region.log(*WRITTEN).checkpoint("g", "A.u", 0, 50, 50)
+    if offset is not None:
+        region.at_source.put("g", u_0=offset)
+    region.at_target.put("g", {"A.u_0": 10})  # its owner reads it once more there
+    exclude = {} if offset is None else {"topics.exclude": "u"}
+    async with running(region, **{"sync.group.offsets.enabled": "true"}, **exclude) as bench:
+        await bench.polled(30)
+    assert {tp.topic for _, offsets in region.at_target.commits for tp in offsets} == {"A.t"}
+
+
+async def test_no_offset_is_written_before_the_group_was_compared_with_the_maps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(translated_groups, "LONGEST_ROUND_S", -1.0)  # thousands of others go first
+    region = with_a_group()
+    region.log(*WRITTEN).checkpoint("g", "A.t", 0, 101, 5_000)
+    async with synced(region, 30):
+        assert region.at_target.commits == []
