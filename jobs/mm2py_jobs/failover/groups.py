@@ -219,54 +219,92 @@ async def _exact(clusters: FailoverClusters) -> list[Groups]:
         await maps.read()
         checkpoints = await _read_checkpoints(clusters)
         return [
-            await _exact_of(clusters, CONSUMER_GROUPS, maps, checkpoints),
-            await _exact_of(clusters, SHARE_GROUPS, maps, {}),
+            await exact_of(clusters, CONSUMER_GROUPS, maps, checkpoints),
+            await exact_of(clusters, SHARE_GROUPS, maps, {}),
         ]
 
 
-async def _exact_of(
+async def exact_of(
     clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
 ) -> Groups:
+    """Return where groups of one kind are by their offsets at the source; by their checkpoints, where those cannot be read."""
     selected, groups = group_filter_from_config(clusters.of_groups), Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
         catalog = await groups_of(admin, clusters.clock)
         names = [it for it in catalog.groups if selected.should_replicate_group(it)]
         by_group = await committed_of(admin, names, clusters.clock)
+    await place_all(groups, by_group, maps, checkpoints)
+    unread = {it for it, committed in by_group.items() if isinstance(committed, Mm2pyError)}
+    if requests is CONSUMER_GROUPS and (catalog.missing or unread):
+        # A broker that has these groups is gone: their last translated offsets are better than none.
+        listed = await maps.by_checkpoints(checkpoints)
+        for group, offsets in listed.offsets.items():
+            if group in unread:
+                groups.leave(group, "it gets the offsets of its checkpoints")
+            elif catalog.missing and group not in by_group:
+                groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
+            else:
+                continue
+            groups.left[group] += listed.left.get(group, [])
+            groups.offsets[group] = offsets
+    return groups
+
+
+async def place_all(
+    groups: Groups, by_group: Mapping[str, Committed], maps: "Places", checkpoints: Checkpoints
+) -> None:
+    """Place groups by their offsets at the source, or name why that is not possible.
+
+    Two topics of the source may be one on the target, where the flow keeps names and the flow back does not: then the lower place counts.
+    """
     by_partition: list[tuple[TopicPartition, str, FetchedOffset]] = []
     for group, committed in by_group.items():
         if isinstance(committed, Mm2pyError):
             groups.leave(group, f"its offsets cannot be read: {committed}")
         else:
             by_partition += ((tp, group, offset) for tp, offset in committed.items())
+    without = set[tuple[str, TopicPartition]]()
     # By partition: a page of a map is read and decoded once, however many groups there are.
     for tp, group, offset in sorted(by_partition, key=lambda it: it[:2]):
         copy = maps.other_side(tp)
         if copy is None:
             continue
-        if others := maps.sharers(tp):
-            groups.leave(
-                group, f"{tp} {offset.offset} {NO_PLACE}: {shared_reason(str(copy), others)}"
-            )
-            continue
-        checkpoint = checkpoints.get(group, {}).get(copy)
-        place = await maps.place(tp, offset.offset, checkpoint)
+        others, place = maps.sharers(tp), -1
+        if not others:
+            place = await maps.place(tp, offset.offset, checkpoints.get(group, {}).get(copy))
         if place < 0:
-            why = maps.why_not(tp, copy)
+            why = shared_reason(str(copy), others) if others else maps.why_not(tp, copy)
             groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}: {why}")
+            without.add((group, copy))
             continue
-        groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
-            copy.topic, copy.partition, place, metadata=offset.metadata
-        )
-    if catalog.missing and requests is CONSUMER_GROUPS:
-        # A broker that lists its groups is gone: their last translated offsets are better than none.
-        listed = await maps.by_checkpoints(checkpoints)
-        for group, offsets in listed.offsets.items():
-            if group not in by_group:
-                groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
-                groups.left[group] += listed.left.get(group, [])
-                groups.offsets[group] = offsets
-    return groups
+        placed = groups.offsets.setdefault(group, {})
+        if copy not in placed or place < placed[copy].offset:
+            placed[copy] = OffsetToCommit(
+                copy.topic, copy.partition, place, metadata=offset.metadata
+            )
+    for group, copy in without:
+        groups.offsets[group].pop(copy, None)
+
+
+class Places(Protocol):
+    """Where offsets of the source are on the target (``BothMaps``)."""
+
+    def other_side(self, tp: TopicPartition, /) -> TopicPartition | None:
+        """Return the target partition that has the records of a source partition."""
+        ...
+
+    def sharers(self, tp: TopicPartition, /) -> Sequence[str]:
+        """Return the sources of other flows that write into its copy."""
+        ...
+
+    async def place(self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None, /) -> int:
+        """Return the target offset of the first record from an offset on, -1 if unknown."""
+        ...
+
+    def why_not(self, tp: TopicPartition, copy: TopicPartition, /) -> str:
+        """Return why it is unknown."""
+        ...
 
 
 @final

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 import pytest
 
 from mm2py.client.connect.admin import ListedOffset, TopicDescription
-from mm2py.client.connect.group_admin import Committed, GroupCatalog
+from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS
 from mm2py.errors import FatalError, RetriableError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
@@ -35,10 +35,12 @@ from mm2py_jobs.failover.groups import (
     begin_at_least,
     by_checkpoints,
     committed_of,
+    exact_of,
     groups_of,
     has_left,
     move_all,
     moves_of,
+    place_all,
 )
 from mm2py_jobs.open_flow import FlowNow, flow_plan
 from tests.unit.jobs.test_failover_parts import ORDERS, SameNames, moved_back
@@ -273,6 +275,75 @@ async def test_a_group_without_a_place_is_named_with_the_reason(
     maps._lost, maps._lost_back = ([ORDERS] if lost == it else [] for it in ("forward", "back"))
     assert await maps.place(ORDERS, 5, None) == -1
     assert reason in maps.why_not(ORDERS, ORDERS)
+
+
+class TwoInOne:
+    """The target's orders have the records of orders and of B.orders; ``unknown`` has no place there."""
+
+    def __init__(self, unknown: str) -> None:
+        self._unknown = unknown
+
+    def other_side(self, tp: TopicPartition, /) -> TopicPartition | None:
+        return None if tp.topic == "other" else ORDERS
+
+    def sharers(self, tp: TopicPartition, /) -> Sequence[str]:
+        return ["C"] if self._unknown == f"{tp.topic} of C" else ()
+
+    async def place(self, tp: TopicPartition, offset: int, _checkpoint: object, /) -> int:
+        return -1 if tp.topic == self._unknown else offset
+
+    def why_not(self, tp: TopicPartition, copy: TopicPartition, /) -> str:
+        return f"of {tp} in {copy}"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "at", "left"),
+    [
+        ("", {"B.orders": 30, "orders": 20}, []),
+        ("", {"B.orders": 20, "orders": 30, "other": 5}, []),
+        ("orders", {"B.orders": 20, "orders": 30}, ["orders-0 30 has no place there: of orders-0"]),
+        ("B.orders", {"B.orders": 20, "orders": 30}, ["B.orders-0 20 has no place there: of B."]),
+        ("orders of C", {"B.orders": 20, "orders": 30}, ["orders-0 30 has no place there: flows"]),
+    ],
+)
+async def test_of_two_topics_that_are_one_on_the_target_the_lower_place_counts(
+    unknown: str, at: dict[str, int], left: list[str]
+) -> None:
+    groups = Groups(CONSUMER_GROUPS)
+    offsets = {TopicPartition(it, 0): FetchedOffset(it, 0, to, -1, "", 0) for it, to in at.items()}
+    await place_all(groups, {"g": offsets}, TwoInOne(unknown), {})
+    assert [it.offset for it in groups.offsets["g"].values()] == ([] if unknown else [20])
+    assert [
+        it[: len(begin)] for it, begin in zip(groups.left.get("g", []), left, strict=True)
+    ] == left
+
+
+class Unreadable(Coordinators):
+    """The coordinator of one of two groups does not answer."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(1_000)
+
+    async def list_groups(self) -> GroupCatalog:
+        return GroupCatalog({it: GroupListing(it, 1, "Empty") for it in ("here", "moves")})
+
+
+class WithCheckpoints(TwoInOne):
+    async def by_checkpoints(self, _checkpoints: object) -> Groups:
+        offsets = {ORDERS: OffsetToCommit("orders", 0, 7)}
+        return Groups(CONSUMER_GROUPS, {"here": offsets, "moves": offsets})
+
+
+async def test_a_group_that_cannot_be_read_gets_the_offsets_of_its_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", Unreadable)
+    clusters = cast("Any", SameNames())
+    clusters.of_groups = {"groups": ".*"}
+    maps = cast("BothMaps", WithCheckpoints(""))
+    found = await _ended(clusters.clock, exact_of(clusters, CONSUMER_GROUPS, maps, {}))
+    assert {it: list(offsets) for it, offsets in found.offsets.items()} == {"moves": [ORDERS]}
+    assert ["cannot be read" in it for it in found.left["moves"]] == [True, False]
 
 
 class OneWay(SameNames):
