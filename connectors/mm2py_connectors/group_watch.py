@@ -223,6 +223,7 @@ class GroupWatch:
     def put_back(self, groups: Iterable[str]) -> None:
         """Return these with the next changes again."""
         self._changed |= {group: None for group in groups if group in self._offsets}
+        self._on_change()
 
     def take_gone(self) -> set[str]:
         """Return groups that exist no longer, once."""

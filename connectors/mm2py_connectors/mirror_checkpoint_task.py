@@ -220,25 +220,20 @@ class MirrorCheckpointTask(SourceTask):
             pace=pace,
             kept=checkpoints,
         )
-        sync, placed = None, set[str]()
+        groups = TranslatedGroups(
+            watch, translator, checkpoints, copy_of=self._copy_of, clock=self._clock
+        )
         if target is not None:
-            sync = GroupSync(
+            groups.sync = GroupSync(
                 target,
                 checkpoints,
                 context=self._context,
                 may_write=lambda: self._has_renewed and self._is_polled() and translator.is_ready,
-                is_placed=placed.__contains__,
+                is_placed=groups.has_placed,
+                check_copies=groups.check_copies,
                 what=what,
             )
-        return TranslatedGroups(
-            watch,
-            translator,
-            checkpoints,
-            copy_of=self._copy_of,
-            sync=sync,
-            placed=placed,
-            clock=self._clock,
-        )
+        return groups
 
     def _follow_groups(self, groups: TranslatedGroups, what: str) -> None:
         config = self._config

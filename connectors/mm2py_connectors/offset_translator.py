@@ -112,6 +112,7 @@ class OffsetTranslator:
         self._is_read = self._knows_map = self._has_map = False
         self._former: frozenset[TopicPartition] = frozenset()
         self._shared: Mapping[TopicPartition, tuple[str, ...]] = {}
+        self._looking = asyncio.Lock()
         self._placed_again_s = self._clock.monotonic()
         self._former_back: frozenset[TopicPartition] = frozenset()
         self._waiting: _Beyond = {}
@@ -136,6 +137,12 @@ class OffsetTranslator:
     def is_former(self, source: TopicPartition) -> bool:
         """Whether all that is known of a partition is of another copy than the one that is there now."""
         return self._has_map and self._map.is_former(source)
+
+    async def read_copies(self) -> None:
+        """Ask which copies there are now; ``Mm2pyError`` where the target does not answer."""
+        async with self._looking:
+            if self._has_map:
+                await self._map.read_copies()
 
     def is_shared(self, source: TopicPartition) -> bool:
         """Whether another flow writes into the copy of a partition: behind a group's place would be records that it has not read."""
@@ -365,7 +372,7 @@ class OffsetTranslator:
             self._note_shared()
             await self._clock.sleep(_OTHERS_LOOK_S if self._map.has_others else _COPIES_LOOK_S)
             try:
-                await self._map.read_copies()
+                await self.read_copies()
             except Mm2pyError as error:
                 log.debug("copies are not known now cause=%s", error)
                 continue

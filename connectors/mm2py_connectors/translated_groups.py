@@ -31,8 +31,6 @@ class TranslatedGroups:
         translator: of the flow.
         checkpoints: by group; those of before are put there by the caller, ``GroupSync`` reads them.
         copy_of: name of a source topic on the target.
-        sync: writes their offsets to the target; None where that is off.
-        placed: groups that were translated since the start: what checkpoints of before say of others may not hold any more.
     """
 
     def __init__(
@@ -42,13 +40,14 @@ class TranslatedGroups:
         checkpoints: dict[str, dict[TopicPartition, Checkpoint]],
         *,
         copy_of: Callable[[str], str],
-        sync: GroupSync | None,
-        placed: set[str],
         clock: Clock,
     ) -> None:
-        self.watch, self.sync, self._translator = watch, sync, translator
+        self.watch, self._translator = watch, translator
+        self.sync: GroupSync | None = None
+        """Writes their offsets to the target; None where that is off."""
         self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
-        self._placed = placed
+        self._placed: set[str] = set()
+        """Groups that were translated since the start: what checkpoints of before say of others may not hold any more."""
         self._checked: set[str] = set()
         """Groups whose offsets on the target were compared with the maps since the start."""
 
@@ -81,6 +80,25 @@ class TranslatedGroups:
             if self.sync is not None:
                 self.sync.want((group,))
         return changes
+
+    def has_placed(self, group: str) -> bool:
+        """Whether a group is at the source, and was translated since the start."""
+        return group in self._placed
+
+    async def check_copies(self, groups: Sequence[str]) -> None:
+        """Forget checkpoints of these groups that are of other copies than those that are there now.
+
+        Raises:
+            Mm2pyError: the target does not say which copies there are.
+        """
+        await self._translator.read_copies()
+        for group in groups:
+            for source, offset in tuple(self.watch.offsets(group).items()):
+                target = TopicPartition(self._copy_of(source.topic), source.partition)
+                last = self._checkpoints.get(group, {}).get(target)
+                if last is not None and await self._is_stale(source, offset.offset, None, last):
+                    self._checkpoints.get(group, {}).pop(target, None)
+                    self.watch.put_back((group,))
 
     def _leave_shared(self, moved: Mapping[TopicPartition, int]) -> None:
         """Forget where groups were in copies that another flow writes into now: the sync would write it again."""

@@ -216,12 +216,16 @@ class FakeMap:
         """Partitions about which ``own_from`` is not answered until then."""
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
+        self.former_unseen: set[TopicPartition] = set()
+        """The same, as ``read_copies`` will find."""
         self.elsewhere: set[TopicPartition] = set()
         """Partitions whose copies are in a topic of another name."""
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
         """Sources of other flows by the partition whose copy they write into."""
         self.unreadable: dict[str, str] = {}
         self.defects: list[Exception] = []
+        self.away: Mm2pyError | None = None
+        """Why ``read_copies`` fails."""
 
     def put(
         self,
@@ -252,9 +256,12 @@ class FakeMap:
             raise server_error(UNKNOWN_TOPIC_OR_PARTITION, "topic")
 
     async def read_copies(self) -> None:
-        """Nothing to read: ``former`` is changed."""
+        """Nothing to read but what is not seen yet."""
         if self.defects:
             raise self.defects.pop()
+        if self.away is not None:
+            raise self.away
+        self.former |= self.former_unseen
 
     def is_former(self, partition: TopicPartition) -> bool:
         return partition in self.former

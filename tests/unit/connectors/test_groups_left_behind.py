@@ -2,6 +2,7 @@
 
 import pytest
 
+from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.types import TopicPartition
 from mm2py_connectors import offset_translator, translated_groups
@@ -113,3 +114,27 @@ async def test_no_offset_is_written_before_the_group_was_compared_with_the_maps(
     region.log(*WRITTEN).checkpoint("g", "A.t", 0, 101, 5_000)
     async with synced(region, 30):
         assert region.at_target.commits == []
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_nothing_is_written_into_a_copy_that_was_created_again_since_anybody_looked(
+    monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    monkeypatch.setattr(offset_translator, "_COPIES_LOOK_S", 1_000.0)
+    region = copied(0, 0, g=148)
+    region.map.put("t", 0, (0, 148, 0), covered=148)
+    async with synced(region) as bench:
+        assert len(region.at_target.commits) == 1
+        region.map.former_unseen.add(TopicPartition("t", 0))
+        region.map.away = ConnectionFailedError("not now") if away else None
+        region.at_target.drop("g")  # with its topic
+        await bench.idle(30)
+        assert len(region.at_target.commits) == 1
+        region.map.away = None
+        region.map.former_unseen.clear()
+        region.map.former.clear()
+        region.map.put("t", 0, (148, 0, 0), covered=148)  # the source task has noticed it
+        region.at_source.put("g", t_0=149)
+        await bench.polled(30)
+    written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
+    assert written == [148, 0]
