@@ -155,14 +155,13 @@ class MirrorClient:
         with suppress(FatalServerError):  # without the right to read maps all count
             async with self._map(alias) as offset_map:
                 if offset_map is not None:
-                    checkpoints = {
-                        group: {
-                            tp: it
-                            for tp, it in of_group.items()
-                            if not await _skips(offset_map, self._source(alias, tp), it)
-                        }
-                        for group, of_group in checkpoints.items()
-                    }
+                    # By partition: a page of the map is read once, however many groups there are.
+                    for tp, group in sorted(
+                        (tp, it) for it in checkpoints for tp in checkpoints[it]
+                    ):
+                        it = checkpoints[group][tp]
+                        if await _skips(offset_map, self._source(alias, tp), it):
+                            del checkpoints[group][tp]
         return {
             group: {tp: RemoteOffset(it.downstream, it.metadata) for tp, it in of_group.items()}
             for group, of_group in checkpoints.items()

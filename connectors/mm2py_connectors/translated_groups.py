@@ -4,6 +4,7 @@ Flow: ``GroupWatch`` (offsets of the source) and ``OffsetTranslator`` (what is k
 checkpoints that changed, which the task writes where groups of this kind have checkpoints -> ``GroupSync``.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
@@ -93,6 +94,7 @@ class TranslatedGroups:
         """
         await self._translator.read_copies()
         for group in groups:
+            await asyncio.sleep(0)  # there may be a thousand
             for source, offset in tuple(self.watch.offsets(group).items()):
                 target = TopicPartition(self._copy_of(source.topic), source.partition)
                 last = self._checkpoints.get(group, {}).get(target)

@@ -615,26 +615,23 @@ async def by_checkpoints(
     groups = Groups(CONSUMER_GROUPS)
     sources = _Sources(clusters, {*await clusters.copied(), *forward.partitions()})
     selected = group_filter_from_config(clusters.of_groups)
-    for group, checkpoints in by_group.items():
-        if not selected.should_replicate_group(group):
+    chosen = [it for it in by_group if selected.should_replicate_group(it)]
+    # By partition: a page of the map is read and decoded once, however many groups there are.
+    for tp, group in sorted((tp, name) for name in chosen for tp in by_group[name]):
+        it, source = by_group[group][tp], sources.of(tp)
+        if source is None or not clusters.selection.replicate(source.topic):
             continue
-        for tp, it in checkpoints.items():
-            source = sources.of(tp)
-            if source is None or not clusters.selection.replicate(source.topic):
-                continue
-            if forward.is_of_former_copy(source, it.upstream, it.downstream):
-                groups.leave(group, f"{tp} {it.downstream} is of a former copy")
-            elif others := forward.sharers(source):
-                groups.leave(group, f"{tp} {NO_PLACE}: {shared_reason(str(tp), others)}")
-            elif await is_past_unread(forward, source, it.upstream, it.downstream):
-                groups.leave(
-                    group,
-                    f"{tp} {it.downstream} {NO_PLACE}: {clusters.name.target} lost copies since, and has other records there",
-                )
-            else:
-                groups.offsets.setdefault(group, {})[tp] = OffsetToCommit(
-                    tp.topic, tp.partition, it.downstream, metadata=it.metadata
-                )
+        if forward.is_of_former_copy(source, it.upstream, it.downstream):
+            groups.leave(group, f"{tp} {it.downstream} is of a former copy")
+        elif others := forward.sharers(source):
+            groups.leave(group, f"{tp} {NO_PLACE}: {shared_reason(str(tp), others)}")
+        elif await is_past_unread(forward, source, it.upstream, it.downstream):
+            why = f"{clusters.name.target} lost copies since, and has other records there"
+            groups.leave(group, f"{tp} {it.downstream} {NO_PLACE}: {why}")
+        else:
+            groups.offsets.setdefault(group, {})[tp] = OffsetToCommit(
+                tp.topic, tp.partition, it.downstream, metadata=it.metadata
+            )
     return groups
 
 
