@@ -294,8 +294,7 @@ class MirrorCheckpointTask(SourceTask):
             waits_for_topic=False,
         )
         alias = self._config.target_cluster_alias
-        # Only copies with the same names as theirs lie between the source's own records.
-        back = await self._open_map("source", alias, lambda topic: topic, is_back=True)
+        back = await self._open_map("source", alias, self._copied_back_as, is_back=True)
         return FlowBack(back, syncs.log)
 
     async def _open_log(
@@ -391,6 +390,12 @@ class MirrorCheckpointTask(SourceTask):
         if self._policy.topic_source(topic) == self._config.target_cluster_alias:
             return self._policy.original_topic(topic)
         return self._policy.remote_topic(self._config.source_cluster_alias, topic)
+
+    def _copied_back_as(self, topic: str) -> str:
+        """Return the name of a topic's copy on the source: only those with the same name lie between its own records; heartbeats never do."""
+        is_heartbeats = self._policy.is_heartbeats_topic(topic)
+        alias = self._config.target_cluster_alias
+        return self._policy.remote_topic(alias, topic) if is_heartbeats else topic
 
     def _record(self, checkpoint: Checkpoint) -> SourceRecord:
         key, value = encode_checkpoint(checkpoint)

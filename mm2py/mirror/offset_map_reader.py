@@ -172,6 +172,8 @@ class OffsetMapReader:
         self._is_back = is_back
         self._elsewhere: frozenset[bytes] = frozenset()
         """Ids of topics of other names that a map is about."""
+        self._not_here: set[bytes] = set()
+        """Ids of the topics that a map is about in place of the copies of these names, as they were looked for."""
         self._copies: Mapping[str, bytes | None] = {}
         """Ids of the copies that are there now by source topic; None: the copy is gone, zeros: its id is not known."""
         self.topic = offset_map_topic(source_alias)
@@ -255,10 +257,12 @@ class OffsetMapReader:
             for it in self.partitions()
             if self.is_former(it) and (index := self.index_of(it)) is not None
         }
-        if ids:
-            listed = await Admin(self._cluster).list_topics()
-            ids &= {it.topic_id for it in listed.values()}
-        self._elsewhere = frozenset(ids)
+        if ids == self._not_here:
+            return
+        there = set[bytes]()
+        if ids:  # all topics of a cluster are many
+            there = {it.topic_id for it in (await Admin(self._cluster).list_topics()).values()}
+        self._elsewhere, self._not_here = frozenset(ids & there), ids
 
     def is_elsewhere(self, partition: TopicPartition) -> bool:
         """Whether the copies of a source partition are in a topic of another name, by the map of a flow back."""

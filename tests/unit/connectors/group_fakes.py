@@ -337,6 +337,8 @@ class GroupRegion(Region):
         self.at_source, self.at_target = FakeGroups(), FakeGroups()
         self.shares_at_source, self.shares_at_target = FakeGroups(), FakeGroups()
         self.logs: dict[tuple[str, str], FakeLog] = {}
+        self.copies_of: dict[str, CopyOf] = {}
+        """The names of copies on a cluster, as its map was opened with them."""
         self.map, self.map_back = FakeMap(), FakeMap()
         self.commits = self.at_source.log = self.log("A", CONSUMER_OFFSETS)
 
@@ -372,4 +374,5 @@ class GroupRegion(Region):
         copy_of: CopyOf,
         is_back: bool = False,
     ) -> MapSession:
+        self.copies_of[alias] = copy_of
         return MapSession(self._session(props), self.map if alias == "B" else self.map_back)

@@ -154,3 +154,18 @@ async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_
         assert await bench.polled(12) == [
             Checkpoint("late", TopicPartition("t", 0), 40, 40, metadata="")
         ]
+
+
+@pytest.mark.parametrize(
+    ("config", "copies"),
+    [
+        (SAME_NAMES, {"orders": "orders", "heartbeats": "B.heartbeats"}),
+        ({"replication.policy.separator": ""}, {"orders": "orders", "heartbeats": "Bheartbeats"}),
+    ],
+)
+async def test_of_a_flow_back_only_copies_of_the_same_name_count_and_heartbeats_are_where_they_are(
+    config: dict[str, str], copies: dict[str, str]
+) -> None:
+    region = copied(0, 0)
+    async with running(region, **config):
+        assert {it: region.copies_of["A"](it) for it in copies} == copies
