@@ -12,7 +12,7 @@ Where an mm2py flow wrote its exact map, ``exact_offsets`` and ``translate_offse
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar, final
 
@@ -27,7 +27,7 @@ from mm2py.config.clients import connection_settings
 from mm2py.errors import FatalError, FatalServerError
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.filters import is_internal_name
-from mm2py.mirror.offset_lookup import Translation
+from mm2py.mirror.offset_lookup import Translation, is_past_unread
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
@@ -140,8 +140,8 @@ class MirrorClient:
     ) -> dict[str, dict[TopicPartition, RemoteOffset]]:
         """Return where groups of the cluster ``alias`` would continue here, by group (KIP-1239).
 
-        Checkpoints in copies that other flows write into too are left out, as far as the maps may be read: they would skip
-        what a group has not read of the other source.
+        Left out, as far as the maps may be read, are checkpoints that would skip what a group has not read: in copies that other
+        flows write into too, and those of copies that the cluster has lost, where others took their places.
 
         Args:
             groups: a group id, or a pattern that matches whole ids.
@@ -152,13 +152,18 @@ class MirrorClient:
             RetriableError: the cluster does not answer.
         """
         checkpoints = await self._checkpoints(groups, alias)
-        shared = await self._shared_with(alias)
+        with suppress(FatalServerError):  # without the right to read maps all count
+            async with self._map(alias) as offset_map:
+                if offset_map is not None:
+                    # By partition: a page of the map is read once, however many groups there are.
+                    for tp, group in sorted(
+                        (tp, it) for it in checkpoints for tp in checkpoints[it]
+                    ):
+                        it = checkpoints[group][tp]
+                        if await _skips(offset_map, self._source(alias, tp), it):
+                            del checkpoints[group][tp]
         return {
-            group: {
-                tp: RemoteOffset(it.downstream, it.metadata)
-                for tp, it in of_group.items()
-                if not shared(TopicPartition(self._original(alias, tp.topic), tp.partition))
-            }
+            group: {tp: RemoteOffset(it.downstream, it.metadata) for tp, it in of_group.items()}
             for group, of_group in checkpoints.items()
         }
 
@@ -179,15 +184,15 @@ class MirrorClient:
         async with self._map(alias) as offset_map:
             for group, of_group in checkpoints.items():
                 for tp, it in of_group.items():
-                    source = TopicPartition(self._original(alias, tp.topic), tp.partition)
-                    place = None
-                    if offset_map is not None and (
-                        offset_map.is_former(source) or offset_map.sharers(source)
-                    ):
-                        continue
-                    if offset_map is not None and source != tp:
-                        place = await offset_map.to_target(source, it.upstream)
-                    offset = it.downstream if place is None or place.offset < 0 else place.offset
+                    source, offset = self._source(alias, tp), -1
+                    if offset_map is not None:
+                        if offset_map.is_former(source) or offset_map.sharers(source):
+                            continue
+                        if source != tp:
+                            offset = await _exact(offset_map, source, it)
+                        if offset < 0 and await _skips(offset_map, source, it):
+                            continue
+                    offset = it.downstream if offset < 0 else offset
                     exact.setdefault(group, {})[tp] = RemoteOffset(offset, it.metadata)
         return exact
 
@@ -206,19 +211,8 @@ class MirrorClient:
             if offset_map is None:
                 return None
             if to_source:
-                source = TopicPartition(self._original(alias, partition.topic), partition.partition)
-                return await offset_map.to_source(source, offset)
+                return await offset_map.to_source(self._source(alias, partition), offset)
             return await offset_map.to_target(partition, offset)
-
-    async def _shared_with(self, alias: str) -> Callable[[TopicPartition], bool]:
-        """Return what tells for a source partition whether other flows write into its copy; without the right to read maps nothing does."""
-        try:
-            async with self._map(alias) as offset_map:
-                if offset_map is None:
-                    return lambda _source: False
-                return lambda source: bool(offset_map.sharers(source))
-        except FatalServerError:
-            return lambda _source: False
 
     @asynccontextmanager
     async def _map(self, alias: str) -> AsyncGenerator[OffsetMapReader | None]:
@@ -239,11 +233,11 @@ class MirrorClient:
         finally:
             await reader.close()
 
-    def _original(self, alias: str, topic: str) -> str:
-        """Return the name at ``alias`` of a topic here."""
-        if self.policy.topic_source(topic) == alias:
-            return self.policy.upstream_topic(topic) or topic
-        return topic
+    def _source(self, alias: str, copy: TopicPartition) -> TopicPartition:
+        """Return the partition at ``alias`` of a partition here."""
+        if self.policy.topic_source(copy.topic) == alias:
+            return copy._replace(topic=self.policy.upstream_topic(copy.topic) or copy.topic)
+        return copy
 
     async def _checkpoints(
         self, groups: str | re.Pattern[str], alias: str
@@ -341,6 +335,32 @@ def _asked(props: Mapping[str, str], question: Callable[[MirrorClient], Awaitabl
             return await question(client)
 
     return asyncio.run(ask())
+
+
+async def _skips(offset_map: OffsetMapReader, source: TopicPartition, it: Checkpoint) -> bool:
+    """Whether a group would skip records behind its checkpoint: of another source, or where lost copies were."""
+    return (
+        bool(offset_map.sharers(source))
+        or offset_map.is_of_former_copy(source, it.upstream, it.downstream)
+        or await is_past_unread(offset_map, source, it.upstream, it.downstream)
+    )
+
+
+async def _exact(offset_map: OffsetMapReader, source: TopicPartition, it: Checkpoint) -> int:
+    """Return where the record of a checkpoint is, -1 where the checkpoint itself counts.
+
+    One before all that the map knows may be of a topic that was deleted and created again since, and its offset that of another record.
+    """
+    index, begins = offset_map.index_of(source), await offset_map.beginning(source)
+    if index is None or begins is None:
+        return -1
+    first = index.pages[0]
+    if it.downstream <= first.target_first and first.number:
+        return first.target_first  # both clusters have deleted what was before
+    if it.downstream <= first.target_first and not begins.source:
+        return -1
+    place = await offset_map.to_target(source, it.upstream)
+    return -1 if place is None else place.offset
 
 
 def _of_client(props: Mapping[str, str], kind: ClientKind) -> dict[str, str]:

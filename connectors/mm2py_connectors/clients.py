@@ -187,6 +187,10 @@ class ExactMap(Protocol):
         """Whether the map of a partition is about another copy than the one that is there now."""
         ...
 
+    def is_elsewhere(self, partition: TopicPartition) -> bool:
+        """Whether the map of a flow back is about a copy of another name."""
+        ...
+
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
         """Whether an earlier translation is of a former copy."""
         ...
@@ -453,7 +457,7 @@ GroupFactory = Callable[[Mapping[str, str], str, Clock], GroupSession]
 
 
 class LogFactory(Protocol):
-    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for ``waits_for_topic``."""
+    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for the others."""
 
     def __call__(
         self,
@@ -463,6 +467,7 @@ class LogFactory(Protocol):
         clock: Clock,
         *,
         waits_for_topic: bool = True,
+        folds: bool = False,
     ) -> LogSession:
         """Build a reader of one small topic."""
         ...
@@ -470,8 +475,23 @@ class LogFactory(Protocol):
 
 CopyOf = Callable[[str], str]
 """Name of a source topic's copy."""
-MapFactory = Callable[[Mapping[str, str], str, str, Clock, CopyOf | None], MapSession]
-"""Effective client properties, cluster alias, alias of the flow's source, time, names of copies (``OffsetMapReader``) -> session."""
+
+
+class MapFactory(Protocol):
+    """Effective client properties, cluster alias, alias of the flow's source, time -> session; see ``OffsetMapReader`` for the others."""
+
+    def __call__(
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        source_alias: str,
+        clock: Clock,
+        *,
+        copy_of: CopyOf,
+        is_back: bool = False,
+    ) -> MapSession:
+        """Build a reader of a flow's offset map."""
+        ...
 
 
 def check_two_clusters(config: Mapping[str, str], source: Session, target: Session) -> None:
@@ -508,10 +528,11 @@ def open_log(
     clock: Clock,
     *,
     waits_for_topic: bool = True,
+    folds: bool = False,
 ) -> LogSession:
     """Build a reader of one small topic; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
-    reader = LogReader(cluster, topic, clock=clock, waits_for_topic=waits_for_topic)
+    reader = LogReader(cluster, topic, clock=clock, waits_for_topic=waits_for_topic, folds=folds)
     return LogSession(cluster, reader)
 
 
@@ -520,11 +541,14 @@ def open_map(
     alias: str,
     source_alias: str,
     clock: Clock,
-    copy_of: CopyOf | None,
+    *,
+    copy_of: CopyOf,
+    is_back: bool = False,
 ) -> MapSession:
-    """Build a reader of a flow's offset map; ``ConfigError`` when its properties are wrong."""
+    """Build a reader of a flow's offset map, or of that of a flow back; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
-    return MapSession(cluster, OffsetMapReader(cluster, source_alias, clock=clock, copy_of=copy_of))
+    reader = OffsetMapReader(cluster, source_alias, clock=clock, copy_of=copy_of, is_back=is_back)
+    return MapSession(cluster, reader)
 
 
 def open_reader(

@@ -8,7 +8,7 @@ Invariants (tests of the same names):
 
 1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID, for share groups
    NON_EMPTY_GROUP), whatever was known before.
-2. Nothing is written for a group whose offsets on the target are not known.
+2. Nothing is written for a group whose offsets on the target are not known, or that was not translated since the start.
 3. An offset on the target never goes back, except once after the start for a group without members that is still where
    an earlier version moved it past unread records, as a checkpoint shows.
 4. Metadata of the commit at the source are kept.
@@ -18,11 +18,12 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, final
 
 from mm2py.api.context import TaskContext
+from mm2py.client.connect.group_admin import Committed
 from mm2py.clock import together, wait_or_stop
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint
@@ -82,6 +83,9 @@ class GroupSync:
         checkpoints: of the task, by group; read anew in each round.
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
+        check_copies: compares checkpoints of groups with the copies that are there now: where a group has no offset, its copy may have been created
+            again since anybody looked, and its offset deleted with the former one.
+        is_placed: whether the source has a group, and its checkpoints were compared with the maps since the start.
         what: the kind of groups, for findings and logs.
     """
 
@@ -92,11 +96,14 @@ class GroupSync:
         *,
         context: TaskContext,
         may_write: Callable[[], bool],
+        is_placed: Callable[[str], bool],
+        check_copies: Callable[[Sequence[str]], Awaitable[None]],
         what: str = "group",
     ) -> None:
         self._what = what
         self._target, self._checkpoints = target, checkpoints
         self._context, self._clock, self._may_write = context, context.clock, may_write
+        self._is_placed, self._check_copies = is_placed, check_copies
         self._wanted: dict[str, None] = {}
         self._again: dict[str, float] = {}  # refused groups, and when to try them again
         self._in_use: set[str] = set()
@@ -158,7 +165,7 @@ class GroupSync:
             del self._wanted[group]
         if now >= self._turn_due:
             self._turn_due = now + IN_TURN_S
-            self._turns = self._turns or list(self._checkpoints)
+            self._turns = self._turns or list(filter(self._is_placed, self._checkpoints))
             turn, self._turns = self._turns[:IN_TURN], self._turns[IN_TURN:]
             due |= {it: None for it in turn if it not in self._again}
         return [it for it in due if it in self._checkpoints]
@@ -166,7 +173,13 @@ class GroupSync:
     async def _round(self, groups: Sequence[str]) -> None:
         if not groups:
             return
-        answers = await self._target.committed(groups)
+        answers = dict(await self._target.committed(groups))
+        begin = [it for it in groups if self._has_more_than(it, answers.get(it, {}))]
+        if begin:
+            try:
+                await self._check_copies(begin)
+            except Mm2pyError as error:
+                answers |= dict.fromkeys(begin, error)
         due: list[tuple[str, list[OffsetToCommit]]] = []
         for group in groups:
             answer, checkpoints = answers.get(group, {}), self._checkpoints.get(group, {})
@@ -186,6 +199,12 @@ class GroupSync:
         for start in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._commit(*it) for it in due[start : start + AT_ONCE]))
         self._report()
+
+    def _has_more_than(self, group: str, committed: Committed) -> bool:
+        """Whether there is a checkpoint of a group where it has no offset on the target."""
+        if isinstance(committed, Mm2pyError):
+            return False
+        return not self._checkpoints.get(group, {}).keys() <= committed.keys()
 
     async def _commit(self, group: str, offsets: Sequence[OffsetToCommit]) -> None:
         try:

@@ -150,6 +150,7 @@ class GroupWatch:
         renewals: of the flow's map.
         what: the kind of groups, for findings and logs.
         pace: how many are asked.
+        kept: groups of before, that have checkpoints; those that the source has deleted since are gone, too.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part
@@ -164,9 +165,10 @@ class GroupWatch:
         renewals: Renewals,
         what: str = CONSUMER_GROUP,
         pace: Pace = CONSUMER_PACE,
+        kept: Collection[str] = (),
     ) -> None:
         self._source, self._commits, self._share = source, commits, share
-        self._what, self._pace, self._renewals = what, pace, renewals
+        self._what, self._pace, self._renewals, self._kept = what, pace, renewals, kept
         self._topic_choice, self._topics = is_chosen, dict[str, bool]()
         self._context, self._clock, self._on_change = context, context.clock, on_change
         self._offsets: dict[str, dict[TopicPartition, FetchedOffset]] = {}
@@ -221,6 +223,7 @@ class GroupWatch:
     def put_back(self, groups: Iterable[str]) -> None:
         """Return these with the next changes again."""
         self._changed |= {group: None for group in groups if group in self._offsets}
+        self._on_change()
 
     def take_gone(self) -> set[str]:
         """Return groups that exist no longer, once."""
@@ -337,7 +340,7 @@ class GroupWatch:
         mine = [it for it in catalog.groups if self._share.has(it)]
         self._stale |= {it: None for it in mine if it not in self._offsets}
         if not catalog.missing:
-            for group in (self._offsets.keys() | self._silent.keys()) - set(mine):
+            for group in {*self._offsets, *self._silent, *self._kept}.difference(mine):
                 self._forget(group)
         self._report_unsendable(filter(self._share.is_chosen, catalog.groups))
         if self._what == CONSUMER_GROUP:

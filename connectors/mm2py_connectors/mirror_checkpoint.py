@@ -12,6 +12,7 @@ from mm2py.api.connector import Connector
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.task import SourceTask
 from mm2py.client.connect.group_admin import Committed
+from mm2py.client.connect.share_positions import STREAMS_TYPE
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_CHECKPOINT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
@@ -155,7 +156,11 @@ class MirrorCheckpointConnector(Connector):
         if self._source is None or not configs:
             return None
         listed = (await self._source.list_groups()).groups
-        chosen = [it for it in listed if self._group_filter.should_replicate_group(it)]
+        chosen = [
+            name
+            for name, group in listed.items()
+            if group.group_type != STREAMS_TYPE and self._group_filter.should_replicate_group(name)
+        ]
         offsets = await self._source.committed(chosen)
         groups = [
             *hash_map_order(dict.fromkeys(it for it in chosen if self._counts(offsets.get(it))))

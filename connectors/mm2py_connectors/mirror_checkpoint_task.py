@@ -119,7 +119,7 @@ class MirrorCheckpointTask(SourceTask):
             source = await self._open_groups("source")
             if "task.group.partitions" not in self._props:
                 self._share = self._own_share(await source.groups.offsets_partitions())
-            commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS)
+            commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS, folds=True)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
             exact = await self._open_map("target", config.source_cluster_alias, self._copy_of)
@@ -218,19 +218,22 @@ class MirrorCheckpointTask(SourceTask):
             renewals=translator,
             what=what,
             pace=pace,
+            kept=checkpoints,
         )
-        sync = None
+        groups = TranslatedGroups(
+            watch, translator, checkpoints, copy_of=self._copy_of, clock=self._clock
+        )
         if target is not None:
-            sync = GroupSync(
+            groups.sync = GroupSync(
                 target,
                 checkpoints,
                 context=self._context,
                 may_write=lambda: self._has_renewed and self._is_polled() and translator.is_ready,
+                is_placed=groups.has_placed,
+                check_copies=groups.check_copies,
                 what=what,
             )
-        return TranslatedGroups(
-            watch, translator, checkpoints, copy_of=self._copy_of, sync=sync, clock=self._clock
-        )
+        return groups
 
     def _follow_groups(self, groups: TranslatedGroups, what: str) -> None:
         config = self._config
@@ -290,24 +293,34 @@ class MirrorCheckpointTask(SourceTask):
             self._syncs_topic(of_flow_back=True),
             waits_for_topic=False,
         )
-        return FlowBack(
-            await self._open_map("source", self._config.target_cluster_alias), syncs.log
-        )
+        alias = self._config.target_cluster_alias
+        back = await self._open_map("source", alias, self._copied_back_as, is_back=True)
+        return FlowBack(back, syncs.log)
 
     async def _open_log(
-        self, side: Side, what: str, topic: str, *, waits_for_topic: bool = True
+        self,
+        side: Side,
+        what: str,
+        topic: str,
+        *,
+        waits_for_topic: bool = True,
+        folds: bool = False,
     ) -> LogSession:
         props, alias = self._client(side, "consumer", f"{what}-consumer")
-        opened = self._logs(props, alias, topic, self._clock, waits_for_topic=waits_for_topic)
+        opened = self._logs(
+            props, alias, topic, self._clock, waits_for_topic=waits_for_topic, folds=folds
+        )
         self._sessions.append(opened.session)
         await opened.session.connect()
         return opened
 
     async def _open_map(
-        self, side: Side, source_alias: str, copy_of: CopyOf | None = None
+        self, side: Side, source_alias: str, copy_of: CopyOf, *, is_back: bool = False
     ) -> ExactMap:
         props, alias = self._client(side, "consumer", f"offset-map-{side}-consumer")
-        opened = self._maps(props, alias, source_alias, self._clock, copy_of)
+        opened = self._maps(
+            props, alias, source_alias, self._clock, copy_of=copy_of, is_back=is_back
+        )
         self._sessions.append(opened.session)
         self._opened_maps.append(opened.map)
         await opened.session.connect()
@@ -377,6 +390,12 @@ class MirrorCheckpointTask(SourceTask):
         if self._policy.topic_source(topic) == self._config.target_cluster_alias:
             return self._policy.original_topic(topic)
         return self._policy.remote_topic(self._config.source_cluster_alias, topic)
+
+    def _copied_back_as(self, topic: str) -> str:
+        """Return the name of a topic's copy on the source: only those with the same name lie between its own records; heartbeats never do."""
+        is_heartbeats = self._policy.is_heartbeats_topic(topic)
+        alias = self._config.target_cluster_alias
+        return self._policy.remote_topic(alias, topic) if is_heartbeats else topic
 
     def _record(self, checkpoint: Checkpoint) -> SourceRecord:
         key, value = encode_checkpoint(checkpoint)

@@ -22,12 +22,18 @@ from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
 from mm2py.clock import together
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records
+from mm2py.mirror.offset_lookup import (
+    Beginning,
+    Place,
+    beside_own_records,
+    is_past_unread,
+)
 from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import Record
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import ExactMap, TopicLog
 
@@ -41,6 +47,8 @@ _MAP_LOOK_S: Final = 0.25
 """How often the map is checked for partitions with offsets that were not copied when they were translated."""
 _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
+PLACED_AGAIN_S: Final = 300.0
+"""How often all groups are placed again: the target may have lost what idle ones were placed by."""
 _OTHERS_LOOK_S: Final = 1.0
 """The same where other flows write into this target: they may begin with the same copies."""
 ASKED_S: Final = 0.2
@@ -104,6 +112,9 @@ class OffsetTranslator:
         self._is_read = self._knows_map = self._has_map = False
         self._former: frozenset[TopicPartition] = frozenset()
         self._shared: Mapping[TopicPartition, tuple[str, ...]] = {}
+        self._looking = asyncio.Lock()
+        self._placed_again_s = self._clock.monotonic()
+        self._former_back: frozenset[TopicPartition] = frozenset()
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
         self._asked_beyond = asyncio.Event()
@@ -126,6 +137,12 @@ class OffsetTranslator:
     def is_former(self, source: TopicPartition) -> bool:
         """Whether all that is known of a partition is of another copy than the one that is there now."""
         return self._has_map and self._map.is_former(source)
+
+    async def read_copies(self) -> None:
+        """Ask which copies there are now; ``Mm2pyError`` where the target does not answer."""
+        async with self._looking:
+            if self._has_map:
+                await self._map.read_copies()
 
     def is_shared(self, source: TopicPartition) -> bool:
         """Whether another flow writes into the copy of a partition: behind a group's place would be records that it has not read."""
@@ -152,6 +169,16 @@ class OffsetTranslator:
         is_before = copy is not None and copy.place is Place.COPIED and copy.offset < downstream
         return is_before and there is not None and there.place in _NO_COPY
 
+    async def is_past_unread(self, source: TopicPartition, offset: int, downstream: int) -> bool:
+        """Whether an earlier translation is past records that a group at ``offset`` has not read."""
+        if not self._has_map:
+            return False
+        try:
+            return await is_past_unread(self._map, source, offset, downstream)
+        except Mm2pyError as error:
+            log.debug("offset map cannot be read partition=%s cause=%s", source, error)
+            return False
+
     def _by_syncs(self, source: TopicPartition, offset: int) -> int:
         """Return the answer of the offset syncs, -1 for none; one beyond all copies of what the map covers is of a former copy."""
         translated = self._store.translate(source, offset)
@@ -165,7 +192,7 @@ class OffsetTranslator:
         self, source: TopicPartition, offset: int, translated: int
     ) -> int:
         """Return ``translated``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
-        if self._back is None:
+        if self._back is None or self._back.map.is_elsewhere(source):
             return translated
         index = self._back.map.index_of(source) if self._has_back else None
         if index is None:
@@ -177,11 +204,20 @@ class OffsetTranslator:
                 "offset map of the flow back cannot be read partition=%s cause=%s", source, error
             )
             return -1
-        if own is None:
+        if own is None or self._is_former_back(source, self._back.map):
             return -1
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             self._note_beyond(self._held_back, source, index.covered, 0)
         return beside_own_records(translated, own, index.covered)
+
+    def _is_former_back(self, source: TopicPartition, back: ExactMap) -> bool:
+        """Whether the map of the flow back is of a topic that was created again since, on either cluster."""
+        index, copies = back.index_of(source), self._map.index_of(source)
+        return back.is_former(source) or (
+            index is not None
+            and copies is not None
+            and is_another_topic(index.source_id, copies.target_id)
+        )
 
     async def _before_the_flow_back(self, source: TopicPartition, translated: int) -> int:
         """As ``_beside_own_records`` where the flow back has copied nothing: what it has not read yet may be the target's own."""
@@ -336,12 +372,15 @@ class OffsetTranslator:
             self._note_shared()
             await self._clock.sleep(_OTHERS_LOOK_S if self._map.has_others else _COPIES_LOOK_S)
             try:
-                await self._map.read_copies()
+                await self.read_copies()
             except Mm2pyError as error:
                 log.debug("copies are not known now cause=%s", error)
                 continue
             former = frozenset(filter(self._map.is_former, self._map.partitions()))
             changed, self._former = former ^ self._former, former
+            now = self._clock.monotonic()
+            if now - self._placed_again_s >= PLACED_AGAIN_S:
+                self._placed_again_s, changed = now, frozenset(self._map.partitions())
             for source in changed:
                 self._note_moved(source, 0)
 
@@ -387,7 +426,18 @@ class OffsetTranslator:
             if not self._has_back:  # no flow back yet, or one that is not ours
                 await self._clock.sleep(backoff.next_s())
         back.map.follow()
-        await self._watch(back.map, self._held_back)
+        await together(self._watch(back.map, self._held_back), self._watch_copies_back(back.map))
+
+    async def _watch_copies_back(self, back: ExactMap) -> None:
+        """Note which topics of the source were created again, and when the map of the flow back knows the new ones."""
+        while True:
+            former = frozenset(it for it in back.partitions() if self._is_former_back(it, back))
+            changed, self._former_back = former ^ self._former_back, former
+            for source in changed:
+                self._note_moved(source, 0)
+            await self._clock.sleep(_COPIES_LOOK_S)
+            with suppress(Mm2pyError):  # what was known before counts
+                await back.read_copies()
 
     def _take_back(self, _partition: int, record: Record) -> None:
         if record.key is not None and record.value is not None:

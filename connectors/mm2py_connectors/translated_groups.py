@@ -4,6 +4,7 @@ Flow: ``GroupWatch`` (offsets of the source) and ``OffsetTranslator`` (what is k
 checkpoints that changed, which the task writes where groups of this kind have checkpoints -> ``GroupSync``.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
@@ -31,7 +32,6 @@ class TranslatedGroups:
         translator: of the flow.
         checkpoints: by group; those of before are put there by the caller, ``GroupSync`` reads them.
         copy_of: name of a source topic on the target.
-        sync: writes their offsets to the target; None where that is off.
     """
 
     def __init__(
@@ -41,11 +41,14 @@ class TranslatedGroups:
         checkpoints: dict[str, dict[TopicPartition, Checkpoint]],
         *,
         copy_of: Callable[[str], str],
-        sync: GroupSync | None,
         clock: Clock,
     ) -> None:
-        self.watch, self.sync, self._translator = watch, sync, translator
+        self.watch, self._translator = watch, translator
+        self.sync: GroupSync | None = None
+        """Writes their offsets to the target; None where that is off."""
         self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
+        self._placed: set[str] = set()
+        """Groups that were translated since the start: what checkpoints of before say of others may not hold any more."""
         self._checked: set[str] = set()
         """Groups whose offsets on the target were compared with the maps since the start."""
 
@@ -61,6 +64,7 @@ class TranslatedGroups:
         for group in watch.take_gone():
             self._checkpoints.pop(group, None)
             self._checked.discard(group)
+            self._placed.discard(group)
             if self.sync is not None:
                 self.sync.forget(group)
         groups = dict.fromkeys(watch.take_changed(GROUPS_PER_ROUND))
@@ -72,10 +76,31 @@ class TranslatedGroups:
                 watch.put_back(groups)
                 break
             changes += await self._changes_of(group)
+            self._placed.add(group)
             del groups[group]
             if self.sync is not None:
                 self.sync.want((group,))
         return changes
+
+    def has_placed(self, group: str) -> bool:
+        """Whether a group is at the source, and was translated since the start."""
+        return group in self._placed
+
+    async def check_copies(self, groups: Sequence[str]) -> None:
+        """Forget checkpoints of these groups that are of other copies than those that are there now.
+
+        Raises:
+            Mm2pyError: the target does not say which copies there are.
+        """
+        await self._translator.read_copies()
+        for group in groups:
+            await asyncio.sleep(0)  # there may be a thousand
+            for source, offset in tuple(self.watch.offsets(group).items()):
+                target = TopicPartition(self._copy_of(source.topic), source.partition)
+                last = self._checkpoints.get(group, {}).get(target)
+                if last is not None and await self._is_stale(source, offset.offset, None, last):
+                    self._checkpoints.get(group, {}).pop(target, None)
+                    self.watch.put_back((group,))
 
     def _leave_shared(self, moved: Mapping[TopicPartition, int]) -> None:
         """Forget where groups were in copies that another flow writes into now: the sync would write it again."""
@@ -95,9 +120,7 @@ class TranslatedGroups:
                 continue
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             last, begins = known.get(target), begins_of.get(target)
-            if last is not None and self._translator.is_of_former_copy(
-                source, last.upstream, last.downstream
-            ):
+            if last is not None and await self._is_stale(source, offset.offset, downstream, last):
                 del known[target]
                 last = None
             if (
@@ -124,11 +147,26 @@ class TranslatedGroups:
                     group, target, offset.offset, downstream, offset.metadata
                 )
                 changes.append(new)
+        # Where it has no offset in a chosen topic any more, it is its own there.
+        copies = {it._replace(topic=self._copy_of(it.topic)) for it in self.watch.offsets(group)}
+        known = {target: it for target, it in known.items() if target in copies}
         if known:
             self._checkpoints[group] = known
+        else:
+            self._checkpoints.pop(group, None)
         if self.sync is not None and too_far:
             self.sync.moved_too_far(group, too_far)
         return changes
+
+    async def _is_stale(
+        self, source: TopicPartition, offset: int, downstream: int | None, last: Checkpoint
+    ) -> bool:
+        """Whether a checkpoint is of copies that are gone: what has their places now, its group may not have read."""
+        translator = self._translator
+        if translator.is_of_former_copy(source, last.upstream, last.downstream):
+            return True
+        is_behind = downstream is None or downstream < last.downstream
+        return is_behind and await translator.is_past_unread(source, offset, last.downstream)
 
     async def _left_behind(
         self, group: str, known: dict[TopicPartition, Checkpoint]

@@ -62,6 +62,7 @@ _FORMER: Final = (
     "the map is about another copy than the one that is there now: the copy was deleted or created again, or the replication policy"
     " names it anew; it is known again with the first record that is copied"
 )
+_NOT_YET: Final = "not copied or not checkpointed yet"
 _NO_MAP: Final = "nothing of this partition was copied with an exact map"
 
 
@@ -311,6 +312,8 @@ class FlowOffsets:
                 again = max(0, exact - begins) + behind.get(source, 0)
                 skipped = max(0, begins - exact)
             reason = ""
+            if place == Place.UNKNOWN and not is_shared:
+                reason = _FORMER if self._map.is_former(source) else _PLACES[Place.UNKNOWN]
             index = self._map.index_of(source)
             if place == Place.NOT_YET_COPIED and not is_shared and index is not None:
                 ahead = offset.offset - index.covered
@@ -528,6 +531,7 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
 
 
 def _without_place(parts: Sequence[GroupPartitionView]) -> str:
-    """Return which partitions have no offset for the target yet; empty where all have one."""
-    names = [f"{part.topic}-{part.partition}" for part in parts if part.continues_at is None]
-    return f"{some_of(names, 1)}: not copied or not checkpointed yet" if names else ""
+    """Return which partitions have no offset for the target yet, and why the first has none; empty where all have one."""
+    without = [part for part in parts if part.continues_at is None]
+    names = [f"{part.topic}-{part.partition}" for part in without]
+    return f"{some_of(names, 1)}: {without[0].reason or _NOT_YET}" if names else ""

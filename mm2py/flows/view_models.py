@@ -275,7 +275,7 @@ class GroupPartitionView(View):
 class GroupView(View):
     """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
 
-    ``type`` is ``classic``, ``consumer`` or ``share``, empty where the broker is older than 3.8. A share group has no
+    ``type`` is ``classic``, ``consumer``, ``streams`` or ``share``, empty where the broker is older than 3.8. A share group has no
     checkpoints; its offsets are start offsets, and records after them that it has acknowledged are read again too: brokers
     from 4.2 on report their number, and they are counted. Sums of its partitions are null while one is not known; ``not_synced`` is the reason why its offsets are not written to the
     target, empty where they are.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_map import (
@@ -359,7 +359,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
     at = max(0, bisect_right(refs, target_offset, key=_target_first) - 1)
     unknown = False
     for number in range(at, len(refs)):
-        for segment, limit in _valid(pages(refs[number]), limits[number]):
+        for segment, limit in _at_target(pages(refs[number]), limits[number], target_offset):
             unknown = unknown or segment.mark is Mark.UNKNOWN
             if segment.mark is not Mark.COPIED or (
                 not segment.records and segment.target > target_offset
@@ -401,6 +401,37 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 
 
 # ---- both
+
+
+class Translator(Protocol):
+    """An exact map that answers in both directions (``OffsetMapReader``)."""
+
+    async def to_target(
+        self, partition: TopicPartition, source_offset: int, /
+    ) -> Translation | None:
+        """Translate an offset of the source."""
+        ...
+
+    async def to_source(
+        self, partition: TopicPartition, target_offset: int, /
+    ) -> Translation | None:
+        """Translate an offset of the copy."""
+        ...
+
+
+async def is_past_unread(
+    exact: Translator, partition: TopicPartition, upstream: int, downstream: int
+) -> bool:
+    """Whether an earlier translation is past records that a group at ``upstream`` has not read: the target lost copies, and others took their places.
+
+    Raises:
+        Mm2pyError: as the map.
+    """
+    copy = await exact.to_target(partition, upstream)
+    if copy is None or copy.place is Place.NOT_YET_COPIED or not 0 <= copy.offset < downstream:
+        return False
+    there = await exact.to_source(partition, downstream)
+    return there is not None and there.offset > upstream
 
 
 def own_from(index: PartitionIndex, begin: int, end: int, pages: Pages) -> int:
@@ -452,6 +483,19 @@ def _valid(page: Page, limit: int, after: int = -1) -> "Iterable[tuple[Segment, 
     return valid_segments(page.segments, limit)
 
 
+def _at_target(page: Page, limit: int, target: int) -> "Iterable[tuple[Segment, int]]":
+    """Return segments as ``valid_segments``; those before the last copy that ends at ``target`` or before it may be left out."""
+    if not page.ascends:
+        return valid_segments(page.segments, limit)
+    first = bisect_right(page.segments, target, key=_target_end)
+    while first and page.segments[first - 1].mark is not Mark.COPIED:
+        first -= 1
+    return (
+        (segment, min(segment.source_end, limit))
+        for segment in islice(page.segments, max(0, first - 1), None)
+    )
+
+
 def valid_segments(
     segments: tuple[Segment, ...], limit: int = _NO_LIMIT
 ) -> "list[tuple[Segment, int]]":
@@ -468,6 +512,10 @@ def valid_segments(
 
 def _end_of(part: PageRef | Segment) -> int:
     return part.source_end
+
+
+def _target_end(segment: Segment) -> int:
+    return segment.target_end
 
 
 def _target_first(ref: PageRef) -> int:

@@ -156,6 +156,7 @@ class OffsetMapReader:
         cluster: the target; its owner connects and closes it.
         source_alias: of the flow.
         copy_of: name of a source topic's copy; None where the caller checks itself which copies are former ones.
+        is_back: it is the map of a flow back, which may name copies otherwise; who else writes into them does not matter.
     """
 
     def __init__(
@@ -165,8 +166,14 @@ class OffsetMapReader:
         *,
         clock: Clock,
         copy_of: Callable[[str], str] | None = None,
+        is_back: bool = False,
     ) -> None:
         self._cluster, self._clock, self._copy_of = cluster, clock, copy_of
+        self._is_back = is_back
+        self._elsewhere: frozenset[bytes] = frozenset()
+        """Ids of topics of other names that a map is about."""
+        self._not_here: set[bytes] = set()
+        """Ids of the topics that a map is about in place of the copies of these names, as they were looked for."""
         self._copies: Mapping[str, bytes | None] = {}
         """Ids of the copies that are there now by source topic; None: the copy is gone, zeros: its id is not known."""
         self.topic = offset_map_topic(source_alias)
@@ -191,7 +198,7 @@ class OffsetMapReader:
         async with self._turn:
             if self._reader is None:
                 self._reader = LogReader(
-                    self._cluster, self.topic, clock=self._clock, waits_for_topic=False
+                    self._cluster, self.topic, clock=self._clock, waits_for_topic=False, folds=True
                 )
             await self._reader.read_to_end(self._take)
         await self.read_copies()
@@ -214,7 +221,9 @@ class OffsetMapReader:
             else:
                 copies[topic] = NO_TOPIC_ID if copy.error is not None else copy.topic_id
         self._copies = copies
-        if any(self._copy_of(topic) == topic for topic in (SAMPLE, *names)):
+        if self._is_back:
+            await self._read_elsewhere()
+        elif any(self._copy_of(topic) == topic for topic in (SAMPLE, *names)):
             await self._others.read()
 
     def sharers(self, partition: TopicPartition) -> Sequence[str]:
@@ -241,6 +250,24 @@ class OffsetMapReader:
             return False
         copy_id = self._copies[partition.topic]
         return copy_id is None or is_another_topic(index.target_id, copy_id)
+
+    async def _read_elsewhere(self) -> None:
+        ids = {
+            index.target_id
+            for it in self.partitions()
+            if self.is_former(it) and (index := self.index_of(it)) is not None
+        }
+        if ids == self._not_here:
+            return
+        there = set[bytes]()
+        if ids:  # all topics of a cluster are many
+            there = {it.topic_id for it in (await Admin(self._cluster).list_topics()).values()}
+        self._elsewhere, self._not_here = frozenset(ids & there), ids
+
+    def is_elsewhere(self, partition: TopicPartition) -> bool:
+        """Whether the copies of a source partition are in a topic of another name, by the map of a flow back."""
+        index = self.index_of(partition)
+        return index is not None and index.target_id in self._elsewhere
 
     def follow(self) -> None:
         """Take in everything new as soon as it is there, until ``close``; ``read_to_end`` goes first."""

@@ -75,6 +75,8 @@ class FailoverClusters:
 
     def __init__(self, plan: FlowPlan, back: FlowPlan, clock: Clock) -> None:
         self.plan, self.back, self.clock = plan, back, clock
+        self.back_policy = policy_from_config(back.resolve(back.connectors[SOURCE_NAME]))
+        """The names that the flow back gives its copies."""
         self.name: FlowName = plan.name
         self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE_NAME])
         self.checkpoints: Mapping[str, str] | None = flow_of_file(plan).checkpoints
@@ -232,6 +234,10 @@ class FailoverClusters:
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
         """Return the copy of a source partition."""
         return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
+
+    def comes_back(self, copy: TopicPartition, tp: TopicPartition) -> bool:
+        """Whether the flow back writes what it copies of a target partition into this source partition."""
+        return self.back_policy.remote_topic(self.name.target, copy.topic) == tp.topic
 
     async def partitions(self) -> list[TopicPartition]:
         """Return the source partitions of the flow."""

@@ -12,9 +12,10 @@ If nothing was copied (the partition is empty, or transforms drop all of it) a g
 without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
@@ -28,13 +29,18 @@ from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import TopicSelection, group_filter_from_config
 from mm2py.mirror.flow_state import enabled
-from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
+from mm2py.mirror.offset_lookup import (
+    PartitionIndex,
+    Place,
+    beside_own_records,
+    is_past_unread,
+)
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
-from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
+from mm2py.types import EARLIEST, ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import stop_record
 from mm2py_jobs.failover.quarantine import first_own_records
@@ -45,6 +51,12 @@ Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
 NOTHING_COPIED: Final = 1 << 62
 """An offset that means: the flow has no copies of the partition, so only the target's own records count."""
+
+SHOWN: Final = 5
+"""Remarks on a group, most of which are about one partition each."""
+
+AT_ONCE: Final = 50
+"""Commits under way: clients wait for thousands of groups."""
 
 ANSWER_S: Final = 10.0
 """How long group coordinators may take to answer."""
@@ -75,7 +87,7 @@ AHEAD: Final = "ahead of"
 
 
 @dataclass(slots=True)
-class _Groups:
+class Groups:
     """Groups of one kind: their offsets on the target, and why some have none."""
 
     requests: GroupRequests
@@ -85,6 +97,7 @@ class _Groups:
     left: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def leave(self, group: str, why: str) -> None:
+        """Name a group with the reason why it has no offset in a partition."""
         self.offsets.setdefault(group, {})
         self.left.setdefault(group, []).append(why)
 
@@ -101,24 +114,38 @@ async def move_groups(
         RetriableError: the target does not answer.
     """
     kinds = await _exact(clusters) if source_there else [await _without_source(clusters)]
-    return [move for groups in kinds for move in await _move_all(clusters, groups, writes=writes)]
+    return [move for groups in kinds for move in await move_all(clusters, groups, writes=writes)]
 
 
-async def _move_all(
-    clusters: FailoverClusters, groups: _Groups, *, writes: bool
-) -> list[GroupMove]:
+async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) -> list[GroupMove]:
+    """Write the offsets of groups of one kind, as ``move_groups``."""
     target = GroupAdmin(clusters.target, groups.requests)
     offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
         why = "the target has no share groups: it needs Kafka 4.2, or 4.1 with share.version=1"
         return [GroupMove(group=group, moved=0, left=(why,)) for group in sorted(offsets)]
     committed = await committed_of(target, list(offsets), clusters.clock)
-    return [
-        await _move(
-            target if writes else None, group, offsets[group], committed[group], left.get(group, [])
+    moves: list[GroupMove] = []
+    names, writer = sorted(offsets), target if writes else None
+    for start in range(0, len(names), AT_ONCE):
+        answers = await asyncio.gather(
+            *(
+                _move(writer, it, offsets[it], committed[it], left.get(it, []))
+                for it in names[start : start + AT_ONCE]
+            ),
+            return_exceptions=True,
         )
-        for group in sorted(offsets)
-    ]
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            moves.append(replace(answer, left=_shown(answer.left)))
+    return moves
+
+
+def _shown(left: Sequence[str]) -> tuple[str, ...]:
+    """Return what is left alone, shortened: all groups are in one record."""
+    more = len(left) - SHOWN
+    return (*left[:SHOWN], f"and {more} more: mm2py group describe") if more > 1 else tuple(left)
 
 
 async def _move(
@@ -143,7 +170,7 @@ async def _move(
     except Mm2pyError as error:
         return GroupMove(group=group, moved=0, left=(*notes, str(error)))
     refused = {error.code: str(error) for error in answers.values() if error is not None}
-    notes += dict.fromkeys(_REFUSALS.get(code, text) for code, text in refused.items())
+    notes[:0] = dict.fromkeys(_REFUSALS.get(code, text) for code, text in refused.items())
     moved = sum(error is None for error in answers.values())
     return GroupMove(group=group, moved=moved, left=tuple(notes))
 
@@ -185,57 +212,99 @@ async def groups_of(admin: GroupQuestions, clock: Clock) -> GroupCatalog:
     return catalog
 
 
-async def _exact(clusters: FailoverClusters) -> list[_Groups]:
+async def _exact(clusters: FailoverClusters) -> list[Groups]:
     maps = BothMaps(clusters)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(maps.close)
         await maps.read()
         checkpoints = await _read_checkpoints(clusters)
         return [
-            await _exact_of(clusters, CONSUMER_GROUPS, maps, checkpoints),
-            await _exact_of(clusters, SHARE_GROUPS, maps, {}),
+            await exact_of(clusters, CONSUMER_GROUPS, maps, checkpoints),
+            await exact_of(clusters, SHARE_GROUPS, maps, {}),
         ]
 
 
-async def _exact_of(
+async def exact_of(
     clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
-) -> _Groups:
-    selected, groups = group_filter_from_config(clusters.of_groups), _Groups(requests)
+) -> Groups:
+    """Return where groups of one kind are by their offsets at the source; by their checkpoints, where those cannot be read."""
+    selected, groups = group_filter_from_config(clusters.of_groups), Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
         catalog = await groups_of(admin, clusters.clock)
         names = [it for it in catalog.groups if selected.should_replicate_group(it)]
         by_group = await committed_of(admin, names, clusters.clock)
+    await place_all(groups, by_group, maps, checkpoints)
+    unread = {it for it, committed in by_group.items() if isinstance(committed, Mm2pyError)}
+    if requests is CONSUMER_GROUPS and (catalog.missing or unread):
+        # A broker that has these groups is gone: their last translated offsets are better than none.
+        listed = await maps.by_checkpoints(checkpoints)
+        for group, offsets in listed.offsets.items():
+            if group in unread:
+                groups.leave(group, "it gets the offsets of its checkpoints")
+            elif catalog.missing and group not in by_group:
+                groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
+            else:
+                continue
+            groups.left[group] += listed.left.get(group, [])
+            groups.offsets[group] = offsets
+    return groups
+
+
+async def place_all(
+    groups: Groups, by_group: Mapping[str, Committed], maps: "Places", checkpoints: Checkpoints
+) -> None:
+    """Place groups by their offsets at the source, or name why that is not possible.
+
+    Two topics of the source may be one on the target, where the flow keeps names and the flow back does not: then the lower place counts.
+    """
+    by_partition: list[tuple[TopicPartition, str, FetchedOffset]] = []
     for group, committed in by_group.items():
         if isinstance(committed, Mm2pyError):
             groups.leave(group, f"its offsets cannot be read: {committed}")
+        else:
+            by_partition += ((tp, group, offset) for tp, offset in committed.items())
+    without = set[tuple[str, TopicPartition]]()
+    # By partition: a page of a map is read and decoded once, however many groups there are.
+    for tp, group, offset in sorted(by_partition, key=lambda it: it[:2]):
+        copy = maps.other_side(tp)
+        if copy is None:
             continue
-        for tp, offset in committed.items():
-            copy = maps.other_side(tp)
-            if copy is None:
-                continue
-            if others := maps.sharers(tp):
-                groups.leave(
-                    group, f"{tp} {offset.offset} {NO_PLACE}: {shared_reason(str(copy), others)}"
-                )
-                continue
-            checkpoint = checkpoints.get(group, {}).get(copy)
-            place = await maps.place(tp, offset.offset, checkpoint)
-            if place < 0:
-                groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}")
-                continue
-            groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
+        others, place = maps.sharers(tp), -1
+        if not others:
+            place = await maps.place(tp, offset.offset, checkpoints.get(group, {}).get(copy))
+        if place < 0:
+            why = shared_reason(str(copy), others) if others else maps.why_not(tp, copy)
+            groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}: {why}")
+            without.add((group, copy))
+            continue
+        placed = groups.offsets.setdefault(group, {})
+        if copy not in placed or place < placed[copy].offset:
+            placed[copy] = OffsetToCommit(
                 copy.topic, copy.partition, place, metadata=offset.metadata
             )
-    if catalog.missing and requests is CONSUMER_GROUPS:
-        # A broker that lists its groups is gone: their last translated offsets are better than none.
-        listed = _by_checkpoints(checkpoints, maps.former())
-        for group, offsets in listed.offsets.items():
-            if group not in by_group and selected.should_replicate_group(group):
-                groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
-                groups.left[group] += listed.left.get(group, [])
-                groups.offsets[group] = offsets
-    return groups
+    for group, copy in without:
+        groups.offsets[group].pop(copy, None)
+
+
+class Places(Protocol):
+    """Where offsets of the source are on the target (``BothMaps``)."""
+
+    def other_side(self, tp: TopicPartition, /) -> TopicPartition | None:
+        """Return the target partition that has the records of a source partition."""
+        ...
+
+    def sharers(self, tp: TopicPartition, /) -> Sequence[str]:
+        """Return the sources of other flows that write into its copy."""
+        ...
+
+    async def place(self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None, /) -> int:
+        """Return the target offset of the first record from an offset on, -1 if unknown."""
+        ...
+
+    def why_not(self, tp: TopicPartition, copy: TopicPartition, /) -> str:
+        """Return why it is unknown."""
+        ...
 
 
 @final
@@ -256,7 +325,7 @@ class BothMaps:
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
-        """Log starts of the target partitions without a map."""
+        """Log starts of the target partitions."""
 
     async def read(self) -> None:
         clusters = self._clusters
@@ -282,8 +351,7 @@ class BothMaps:
             copy
             for topic, it in self._ids[clusters.name.source].items()
             for tp in (TopicPartition(topic, number) for number in it.partitions)
-            if self._forward.index_of(tp) is None
-            and (copy := self.other_side(tp)) is not None
+            if (copy := self.other_side(tp)) is not None
             and copy.topic in there
             and copy.partition in there[copy.topic].partitions
         ]
@@ -328,17 +396,17 @@ class BothMaps:
         """Return the sources of other flows that write into the copy of a source partition."""
         return self._forward.sharers(tp)
 
-    def former(self) -> "_Former":
-        """Return which checkpoints are of former copies."""
-        return _Former(self._clusters, self._forward)
+    async def by_checkpoints(self, by_group: Checkpoints) -> Groups:
+        """Return where groups are by their checkpoints."""
+        return await by_checkpoints(self._clusters, by_group, self._forward)
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
         """Return the target partition that has the records of a source partition, None if the flows do not copy it."""
-        clusters, policy = self._clusters, self._clusters.policy
+        clusters, back = self._clusters, self._clusters.back_policy
         if clusters.selection.replicate(tp.topic):
             return clusters.copy_of(tp)
-        if not clusters.keeps_names and policy.topic_source(tp.topic) == clusters.name.target:
-            original = policy.upstream_topic(tp.topic)
+        if back.detects_cycles and back.topic_source(tp.topic) == clusters.name.target:
+            original = back.upstream_topic(tp.topic)
             return None if original is None else TopicPartition(original, tp.partition)
         return None
 
@@ -350,12 +418,58 @@ class BothMaps:
         there = await self._copy_at(tp, offset)
         if there < 0:
             there = await self._by_checkpoint(tp, offset, checkpoint)
-        if there != NOTHING_COPIED and not clusters.keeps_names:
-            return there
         copy = self.other_side(tp)
         assert copy is not None
+        if clusters.comes_back(copy, tp):
+            there = await self._beside_own_records(tp, copy, offset, there)
+        begins = _begin(self._begins.get(copy))
+        if there == NOTHING_COPIED:
+            there = await self._by_checkpoint(tp, offset, checkpoint)
+            return max(there, begins)
+        return max(there, begins) if there >= 0 else -1
+
+    def why_not(self, tp: TopicPartition, copy: TopicPartition) -> str:
+        """Return why ``place`` knows none."""
+        flow, index = self._clusters.name, self._forward.index_of(tp)
+        back = FlowName(flow.target, flow.source)
+        there = self._ids[flow.target].get(copy.topic)
+        comes_back = self._clusters.comes_back(copy, tp)
+        copied_back = self._back.index_of(copy) if self._back is not None and comes_back else None
+        reasons = (
+            (
+                there is None or copy.partition not in there.partitions,
+                f"{flow.target} has no partition {copy}",
+            ),
+            (
+                self._forward.is_former(tp),
+                f"{copy.topic} is another topic than the one that {flow} copied into, and has nothing of it yet",
+            ),
+            (
+                index is not None and self._is_former(index, tp, copy),
+                f"{tp.topic} was created again on {flow.source}, and nothing of it is copied yet",
+            ),
+            (
+                comes_back and copy in self._lost_back,
+                f"the offset map of {back} is lost, which tells what of {copy} the group has read; its next record makes it known",
+            ),
+            (
+                copied_back is not None and self._is_former(copied_back, copy, tp, back=True),
+                f"{copy.topic} was created again on {flow.target} or {flow.source}, and {back} has copied nothing of it yet",
+            ),
+            (
+                tp in self._lost,
+                f"the offset map of {flow} is lost, and no checkpoint of the group is at or below it",
+            ),
+        )
+        below = "it lies below the beginning of the offset map, and no checkpoint of the group is at or below it"
+        return next((reason for is_so, reason in reasons if is_so), below)
+
+    async def _beside_own_records(
+        self, tp: TopicPartition, copy: TopicPartition, offset: int, there: int
+    ) -> int:
+        """Return ``there``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
         assert self._back is not None
-        async with clusters.source():
+        async with self._clusters.source():
             own = await self._back.to_source(copy, offset)
         index = self._back.index_of(copy)
         if index is None and copy in self._lost_back:
@@ -370,13 +484,7 @@ class BothMaps:
             # All records of the clients that left the target were copied: only copies follow.
             covered = NOTHING_COPIED
         there = beside_own_records(there, own, covered)
-        if index is None:
-            there = min(there, self._own.get(copy, there))
-        if there != NOTHING_COPIED:
-            return there
-        there = await self._by_checkpoint(tp, offset, checkpoint)
-        begin = self._begins.get(copy)
-        return begin.offset if there < 0 and begin is not None and begin.error is None else there
+        return min(there, self._own.get(copy, there)) if index is None else there
 
     async def _copy_at(self, tp: TopicPartition, offset: int) -> int:
         """Return the target offset by the flow's map, -1 if unknown."""
@@ -459,13 +567,12 @@ async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
     return await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
 
 
-async def _without_source(clusters: FailoverClusters) -> _Groups:
+async def _without_source(clusters: FailoverClusters) -> Groups:
     """Return the groups by their checkpoints; where the flow has no copies of a partition, a group of its topic begins at the target's log start."""
     forward = _forward_map(clusters)
     try:
         await _read(clusters.target, forward)
-        former = _Former(clusters, forward)
-        groups = _by_checkpoints(await _read_checkpoints(clusters), former)
+        groups = await by_checkpoints(clusters, await _read_checkpoints(clusters), forward)
     finally:
         await forward.close()
     topics = {tp.topic for offsets in groups.offsets.values() for tp in offsets}
@@ -477,47 +584,71 @@ async def _without_source(clusters: FailoverClusters) -> _Groups:
         for tp in (TopicPartition(topic, number) for number in it.partitions)
         if tp not in copied
     ]
-    begins = await Admin(clusters.target).list_offsets(dict.fromkeys(empty, EARLIEST))
+    placed = {tp for offsets in groups.offsets.values() for tp in offsets}
+    begins = await Admin(clusters.target).list_offsets(dict.fromkeys({*empty, *placed}, EARLIEST))
     for offsets in groups.offsets.values():
+        begin_at_least(offsets, begins)
         of_group = {tp.topic for tp in offsets}
-        for tp, begin in begins.items():
-            if begin.error is None and tp.topic in of_group and tp not in offsets:
-                offsets[tp] = OffsetToCommit(tp.topic, tp.partition, begin.offset)
+        for tp in empty:
+            begin = _begin(begins.get(tp))
+            if begin >= 0 and tp.topic in of_group and tp not in offsets:
+                offsets[tp] = OffsetToCommit(tp.topic, tp.partition, begin)
+    return groups
+
+
+def begin_at_least(
+    offsets: dict[TopicPartition, OffsetToCommit], begins: Mapping[TopicPartition, ListedOffset]
+) -> None:
+    """Set offsets that the target's log has deleted to its beginning: ``auto.offset.reset=latest`` would skip what is left."""
+    for tp, it in offsets.items():
+        offsets[tp] = replace(it, offset=max(it.offset, _begin(begins.get(tp))))
+
+
+def _begin(listed: ListedOffset | None) -> int:
+    return -1 if listed is None or listed.error is not None else listed.offset
+
+
+async def by_checkpoints(
+    clusters: FailoverClusters, by_group: Checkpoints, forward: OffsetMapReader
+) -> Groups:
+    """Return where groups are by their checkpoints: those that are chosen now, in copies of topics that are, with nothing unread before it."""
+    groups = Groups(CONSUMER_GROUPS)
+    sources = _Sources(clusters, {*await clusters.copied(), *forward.partitions()})
+    selected = group_filter_from_config(clusters.of_groups)
+    chosen = [it for it in by_group if selected.should_replicate_group(it)]
+    # By partition: a page of the map is read and decoded once, however many groups there are.
+    for tp, group in sorted((tp, name) for name in chosen for tp in by_group[name]):
+        it, source = by_group[group][tp], sources.of(tp)
+        if source is None or not clusters.selection.replicate(source.topic):
+            continue
+        if forward.is_of_former_copy(source, it.upstream, it.downstream):
+            groups.leave(group, f"{tp} {it.downstream} is of a former copy")
+        elif others := forward.sharers(source):
+            groups.leave(group, f"{tp} {NO_PLACE}: {shared_reason(str(tp), others)}")
+        elif await is_past_unread(forward, source, it.upstream, it.downstream):
+            why = f"{clusters.name.target} lost copies since, and has other records there"
+            groups.leave(group, f"{tp} {it.downstream} {NO_PLACE}: {why}")
+        else:
+            groups.offsets.setdefault(group, {})[tp] = OffsetToCommit(
+                tp.topic, tp.partition, it.downstream, metadata=it.metadata
+            )
     return groups
 
 
 @final
-class _Former:
-    """Which checkpoints of the flow are of copies that are gone, by its map."""
+class _Sources:
+    """Of which source partition a partition of the target is the copy."""
 
-    def __init__(self, clusters: FailoverClusters, forward: OffsetMapReader) -> None:
-        self._forward = forward
-        self._sources = {clusters.copy_of(tp): tp for tp in forward.partitions()}
+    def __init__(self, clusters: FailoverClusters, copied: Collection[TopicPartition]) -> None:
+        self._clusters = clusters
+        self._copied = {clusters.copy_of(tp): tp for tp in copied}
 
-    def sharers(self, copy: TopicPartition) -> Sequence[str]:
-        """Return the sources of other flows that write into a copy."""
-        source = self._sources.get(copy)
-        return () if source is None else self._forward.sharers(source)
-
-    def has(self, checkpoint: Checkpoint) -> bool:
-        source = self._sources.get(checkpoint.partition)
-        return source is not None and self._forward.is_of_former_copy(
-            source, checkpoint.upstream, checkpoint.downstream
-        )
-
-
-def _by_checkpoints(by_group: Checkpoints, former: _Former) -> _Groups:
-    groups = _Groups(CONSUMER_GROUPS)
-    for group, checkpoints in by_group.items():
-        offsets = groups.offsets[group] = {}
-        for tp, checkpoint in checkpoints.items():
-            if former.has(checkpoint):
-                groups.leave(group, f"{tp} {checkpoint.downstream} is of a former copy")
-                continue
-            if others := former.sharers(tp):
-                groups.leave(group, f"{tp} {NO_PLACE}: {shared_reason(str(tp), others)}")
-                continue
-            offsets[tp] = OffsetToCommit(
-                tp.topic, tp.partition, checkpoint.downstream, metadata=checkpoint.metadata
-            )
-    return groups
+    def of(self, copy: TopicPartition) -> TopicPartition | None:
+        """Return it; None where the flow does not write there."""
+        clusters, policy = self._clusters, self._clusters.policy
+        if copy in self._copied:
+            return self._copied[copy]
+        if policy.topic_source(copy.topic) != clusters.name.source:
+            return None
+        source = copy._replace(topic=policy.upstream_topic(copy.topic) or copy.topic)
+        return source if clusters.copy_of(source) == copy else None

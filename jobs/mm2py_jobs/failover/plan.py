@@ -86,7 +86,7 @@ class TopicRow:
 class GroupRow:
     """One group: its state on both clusters, what it would read again or skip if it moved now, and why it is not synced.
 
-    ``type`` is ``classic``, ``consumer`` or ``share``, empty if the broker is older than 3.8.
+    ``type`` is ``classic``, ``consumer``, ``streams`` or ``share``, empty if the broker is older than 3.8.
     """
 
     group: str

@@ -53,7 +53,7 @@ class GroupListing:
     node_id: int
     state: str
     group_type: str = ""
-    """``classic``, ``consumer`` or ``share``."""
+    """``classic``, ``consumer``, ``streams`` or ``share``."""
 
     @property
     def has_members(self) -> bool:

@@ -173,10 +173,12 @@ class ShareSource:
 
 SHARE_TYPE: Final = "share"
 SHARE_FEATURE: Final = "share.version"
+STREAMS_TYPE: Final = "streams"
 
-_CONSUMER_TYPES: Final = frozenset({"", "classic", "consumer"})
-"""Group types whose members commit offsets; brokers before 3.8 name none."""
-_CONSUMER_PROTOCOLS: Final = frozenset({"", "consumer"})
+_CONSUMER_TYPES: Final = frozenset({"", "classic", "consumer", STREAMS_TYPE})
+"""Group types whose members commit offsets; brokers before 3.8 name none. One of Kafka Streams (KIP-1071) begins on the target where offsets
+without members are, as one of consumers does."""
+_CONSUMER_PROTOCOLS: Final = frozenset({"", "consumer", STREAMS_TYPE})
 """``""``: offsets without members. Connect's workers are ``connect``."""
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
@@ -13,6 +13,7 @@ from mm2py.mirror.offset_lookup import (
     Beginning,
     MapIndex,
     PartitionIndex,
+    Place,
     Translation,
     beginning,
     own_from,
@@ -134,7 +135,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.waits_for_topic = True
+        self.waits_for_topic, self.folds = True, False
         self.broken: list[Mm2pyError] = []
         self._handlers: list[RecordHandler] = []
         self._troubles: list[Trouble] = []
@@ -144,6 +145,15 @@ class FakeLog:
         self.records.append(record)
         for handle in self._handlers:
             handle(0, record)
+
+    def again(self) -> Iterator[None]:
+        """Hand all records on once more, as a reader does whose log was cut behind it; one after the other."""
+        newest = {it.key: it for it in self.records}
+        for record in self.records:
+            if not self.folds or newest[record.key] is record:
+                for handle in self._handlers:
+                    handle(0, record)
+                yield
 
     def sync(self, topic: str, partition: int, upstream: int, downstream: int) -> None:
         self.append(
@@ -206,24 +216,31 @@ class FakeMap:
         """Partitions about which ``own_from`` is not answered until then."""
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
+        self.former_unseen: set[TopicPartition] = set()
+        """The same, as ``read_copies`` will find."""
+        self.elsewhere: set[TopicPartition] = set()
+        """Partitions whose copies are in a topic of another name."""
         self.shared: dict[TopicPartition, tuple[str, ...]] = {}
         """Sources of other flows by the partition whose copy they write into."""
         self.unreadable: dict[str, str] = {}
         self.defects: list[Exception] = []
+        self.away: Mm2pyError | None = None
+        """Why ``read_copies`` fails."""
 
     def put(
         self,
         topic: str,
         partition: int,
-        *segments: tuple[int, int, int],
+        *segments: tuple[int, int, int] | Segment,
         covered: int,
         source_id: bytes = NO_TOPIC_ID,
+        target_id: bytes = NO_TOPIC_ID,
     ) -> None:
-        """Set the map of a partition: source offset, records, target offset."""
+        """Set the map of a partition: source offset, records, target offset, or what else a segment is."""
         self.exists = True
-        found = tuple(Segment(*it) for it in segments)
+        found = tuple(it if isinstance(it, Segment) else Segment(*it) for it in segments)
         position = len(self.pages)
-        self.pages[position] = page = Page(0, source_id, NO_TOPIC_ID, covered, -1, -1, -1, 0, found)
+        self.pages[position] = page = Page(0, source_id, target_id, covered, -1, -1, -1, 0, found)
         self.index.put(
             TopicPartition(topic, partition), page.number, decode_head(encode_page(page)), position
         )
@@ -239,12 +256,18 @@ class FakeMap:
             raise server_error(UNKNOWN_TOPIC_OR_PARTITION, "topic")
 
     async def read_copies(self) -> None:
-        """Nothing to read: ``former`` is changed."""
+        """Nothing to read but what is not seen yet."""
         if self.defects:
             raise self.defects.pop()
+        if self.away is not None:
+            raise self.away
+        self.former |= self.former_unseen
 
     def is_former(self, partition: TopicPartition) -> bool:
         return partition in self.former
+
+    def is_elsewhere(self, partition: TopicPartition) -> bool:
+        return partition in self.elsewhere
 
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
         index = self.index.of(partition)
@@ -286,12 +309,16 @@ class FakeMap:
         index = self.index.of(partition)
         if index is None:
             return None
+        if self.is_former(partition):
+            return Translation(Place.UNKNOWN, -1)
         return to_target(index, source_offset, lambda ref: self.pages[ref.position])
 
     async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
         index = self.index.of(partition)
         if index is None:
             return None
+        if self.is_former(partition):
+            return Translation(Place.UNKNOWN, -1)
         return to_source(index, target_offset, lambda ref: self.pages[ref.position])
 
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
@@ -310,6 +337,8 @@ class GroupRegion(Region):
         self.at_source, self.at_target = FakeGroups(), FakeGroups()
         self.shares_at_source, self.shares_at_target = FakeGroups(), FakeGroups()
         self.logs: dict[tuple[str, str], FakeLog] = {}
+        self.copies_of: dict[str, CopyOf] = {}
+        """The names of copies on a cluster, as its map was opened with them."""
         self.map, self.map_back = FakeMap(), FakeMap()
         self.commits = self.at_source.log = self.log("A", CONSUMER_OFFSETS)
 
@@ -329,9 +358,10 @@ class GroupRegion(Region):
         clock: Clock,
         *,
         waits_for_topic: bool = True,
+        folds: bool = False,
     ) -> LogSession:
         found = self.log(alias, topic)
-        found.waits_for_topic = waits_for_topic
+        found.waits_for_topic, found.folds = waits_for_topic, folds
         return LogSession(self._session(props), found)
 
     def open_map(
@@ -340,6 +370,9 @@ class GroupRegion(Region):
         alias: str,
         source_alias: str,
         clock: Clock,
-        copy_of: CopyOf | None,
+        *,
+        copy_of: CopyOf,
+        is_back: bool = False,
     ) -> MapSession:
+        self.copies_of[alias] = copy_of
         return MapSession(self._session(props), self.map if alias == "B" else self.map_back)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -394,9 +394,19 @@ async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> Non
         looks += 1
         return False
 
+    async def check_copies(_groups: Sequence[str]) -> None:
+        """Nothing is asked while nothing may be written."""
+
     tp = TopicPartition("A.t", 0)
     known = {"g": {tp: Checkpoint("g", tp, 5, 5, "")}}
-    sync = GroupSync(FakeGroups(), known, context=context, may_write=may_write)
+    sync = GroupSync(
+        FakeGroups(),
+        known,
+        context=context,
+        may_write=may_write,
+        is_placed=known.__contains__,
+        check_copies=check_copies,
+    )
     sync.want(["g"])
     running = asyncio.create_task(sync.run(None))
     for _ in range(200):

@@ -1,10 +1,20 @@
-"""Groups in copies that Java made once more, and that the flow does not continue: they are set back to the flow's own."""
+"""Places of groups that do not count any more: in copies that Java made once more, or that the target lost, of groups that are gone or were reset."""
 
 import pytest
 
+from mm2py.errors import ConnectionFailedError
+from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.types import TopicPartition
+from mm2py_connectors import offset_translator, translated_groups
 from tests.unit.connectors.group_fakes import GroupRegion
-from tests.unit.connectors.test_mirror_checkpoint import WRITTEN, synced
+from tests.unit.connectors.test_mirror_checkpoint import (
+    SYNCS,
+    WRITTEN,
+    copied,
+    running,
+    synced,
+    with_a_group,
+)
 
 
 @pytest.mark.parametrize("behind", [(), ((1_000, 10, 1_500),)])
@@ -25,3 +35,106 @@ async def test_a_group_in_copies_that_the_flow_does_not_continue_is_set_back(
     async with synced(region) as bench:
         await bench.polled(30)
         assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == after
+
+
+@pytest.mark.parametrize(
+    "names", ["DefaultReplicationPolicy", "IdentityReplicationPolicy"], ids=["prefix", "same"]
+)
+@pytest.mark.parametrize(
+    ("segments", "place"),
+    [
+        # The target lost 50 records; before anybody looked 100 others took their places.
+        ([(0, 150, 0), Segment(150, 50, 150, Mark.TARGET_LOST), (200, 100, 150)], 150),
+        # Its topic was deleted and created again.
+        ([Segment(0, 200, 0, Mark.TARGET_LOST), (200, 300, 0)], 0),
+    ],
+    ids=["cut", "deleted"],
+)
+async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_by(
+    monkeypatch: pytest.MonkeyPatch,
+    segments: list[tuple[int, int, int] | Segment],
+    place: int,
+    names: str,
+) -> None:
+    monkeypatch.setattr(offset_translator, "PLACED_AGAIN_S", 5.0)
+    region = copied(0, 0, idle=190, moves=190)
+    region.map.put("t", 0, (0, 200, 0), covered=200)
+    async with running(region, **{"replication.policy.class": names}) as bench:
+        assert {it.downstream for it in await bench.polled(3)} == {190}
+        region.map.put("t", 0, *segments, covered=500)
+        region.at_source.put("moves", t_0=195)
+        newest = {it.group: it.downstream for it in await bench.polled(8)}
+        assert newest == {"idle": place, "moves": place}
+        await bench.idle(3)
+
+
+async def test_a_group_that_was_deleted_at_the_source_while_no_task_ran_does_not_come_back() -> (
+    None
+):
+    region = with_a_group()
+    region.log(*WRITTEN).checkpoint("deleted", "A.t", 0, 50, 50)
+    async with synced(region) as bench:
+        await bench.idle(70)
+        assert {group for group, _ in region.at_target.commits} == {"g"}
+        assert bench.context.figures["groups SYNCED"] == 1
+
+
+async def test_a_log_of_commits_that_is_read_again_moves_no_group_to_where_it_was_before() -> None:
+    region = with_a_group()
+    region.at_source.put("g", t_0=101, t_1=40)
+    region.at_source.put("g", t_1=5)  # reset
+    region.log(*SYNCS).sync("t", 1, 40, 40)
+    async with synced(region) as bench:
+        for _ in region.commits.again():  # the source elected a leader that was behind
+            await bench.polled(0.5)
+        written = [offsets for _, offsets in region.at_target.commits]
+        assert not [it for it in written if it.get(TopicPartition("A.t", 1), 0) > 5], written
+
+
+@pytest.mark.parametrize("offset", [60, None], ids=["not chosen", "deleted at the source"])
+async def test_a_partition_that_is_not_chosen_any_more_or_has_no_offset_is_left_alone(
+    offset: int | None,
+) -> None:
+    region = with_a_group()
+    region.log(*WRITTEN).checkpoint("g", "A.u", 0, 50, 50)
+    if offset is not None:
+        region.at_source.put("g", u_0=offset)
+    region.at_target.put("g", {"A.u_0": 10})  # its owner reads it once more there
+    exclude = {} if offset is None else {"topics.exclude": "u"}
+    async with running(region, **{"sync.group.offsets.enabled": "true"}, **exclude) as bench:
+        await bench.polled(30)
+    assert {tp.topic for _, offsets in region.at_target.commits for tp in offsets} == {"A.t"}
+
+
+async def test_no_offset_is_written_before_the_group_was_compared_with_the_maps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(translated_groups, "LONGEST_ROUND_S", -1.0)  # thousands of others go first
+    region = with_a_group()
+    region.log(*WRITTEN).checkpoint("g", "A.t", 0, 101, 5_000)
+    async with synced(region, 30):
+        assert region.at_target.commits == []
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_nothing_is_written_into_a_copy_that_was_created_again_since_anybody_looked(
+    monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    monkeypatch.setattr(offset_translator, "_COPIES_LOOK_S", 1_000.0)
+    region = copied(0, 0, g=148)
+    region.map.put("t", 0, (0, 148, 0), covered=148)
+    async with synced(region) as bench:
+        assert len(region.at_target.commits) == 1
+        region.map.former_unseen.add(TopicPartition("t", 0))
+        region.map.away = ConnectionFailedError("not now") if away else None
+        region.at_target.drop("g")  # with its topic
+        await bench.idle(30)
+        assert len(region.at_target.commits) == 1
+        region.map.away = None
+        region.map.former_unseen.clear()
+        region.map.former.clear()
+        region.map.put("t", 0, (148, 0, 0), covered=148)  # the source task has noticed it
+        region.at_source.put("g", t_0=149)
+        await bench.polled(30)
+    written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
+    assert written == [148, 0]

@@ -21,7 +21,6 @@ from mm2py.protocol.error_codes import (
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext
 from mm2py.types import TopicPartition
-from mm2py_connectors import offset_translator
 from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
@@ -546,83 +545,6 @@ async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() 
         assert "offset map" not in bench.context.findings
 
 
-async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_skipped() -> None:
-    region = copied(0, 0)
-    # The target has 30 records of its own from 50 on; 10 of them are on the source.
-    region.map.put("t", 0, (0, 50, 0), (60, 40, 80), covered=100)
-    region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), covered=60)
-    region.at_source.put("before", t_0=33)
-    region.at_source.put("among", t_0=55)
-    region.at_source.put("behind", t_0=80)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        found = {it.group: it.downstream for it in (await bench.polled(3))}
-        assert found == {"before": 33, "among": 55, "behind": 60}
-        region.at_source.put("behind", t_0=115)
-        region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=120)
-        found = {it.group: it.downstream for it in (await bench.polled(3))}
-        assert found["behind"] == 75, "5 of them are not read yet"
-        region.map.put("t", 0, (0, 50, 0), (60, 40, 80), (120, 10, 120), covered=130)
-        region.at_source.put("behind", t_0=130)
-        found = {it.group: it.downstream for it in (await bench.polled(3))}
-        assert found["behind"] == 120, "not past what the flow back covers"
-        region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=130)
-        assert [it.downstream for it in await bench.polled(3)] == [130]
-
-
-@pytest.mark.parametrize(
-    ("copies", "covered", "places"),
-    [
-        # t was paused for the flow back before its first record; clients wrote 10 to the target meanwhile.
-        ([(0, 20, 0), (20, 10, 30)], None, {"early": 10, "late": 20}),
-        ([(0, 20, 10)], None, {"early": 0, "late": 0}),
-        # It was paused after it had read, and copied nothing of, what the flow had written.
-        ([(0, 20, 0), (20, 10, 30)], 20, {"early": 10, "late": 20}),
-        ([(0, 20, 0), (21, 9, 21)], 25, {"early": 10, "late": 30}),
-        # All of the target is the flow's own: nothing waits for the flow back.
-        ([(0, 30, 0)], None, {"early": 10, "late": 30}),
-    ],
-)
-async def test_with_the_same_names_both_ways_groups_wait_for_a_flow_back_that_has_copied_nothing(
-    copies: list[tuple[int, int, int]], covered: int | None, places: dict[str, int]
-) -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    region.map.put("t", 0, *copies, covered=30)
-    region.map.unread = [ConnectionFailedError("not now")] * 2
-    region.map_back.put("other", 0, (0, 5, 0), covered=5)
-    if covered is not None:
-        region.map_back.put("t", 0, covered=covered)
-    region.at_source.put("early", t_0=10)
-    region.at_source.put("late", t_0=30)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert {it.group: it.downstream for it in await bench.polled(3)} == places
-        end = copies[-1][1] + copies[-1][2]
-        region.map_back.put("t", 0, covered=end)
-        found = places | {it.group: it.downstream for it in await bench.polled(3)}
-        assert found["late"] == end, "it has read all, and nothing of that was to be copied"
-
-
-async def test_a_frozen_leader_of_a_copy_holds_up_the_checkpoints_of_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(offset_translator, "ASKED_S", 0)
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    for topic in "t", "u":
-        region.map.put(topic, 0, (0, 30, 0), covered=30)
-    region.map_back.put("other", 0, (0, 5, 0), covered=5)
-    answer = region.map.frozen[TopicPartition("t", 0)] = asyncio.Event()
-    region.at_source.put("frozen", t_0=30)
-    region.at_source.put("other", u_0=30)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert [it.group for it in await bench.polled(3)] == ["other"]
-        answer.set()
-        assert {it.group: it.downstream for it in await bench.polled(3)} == {"frozen": 30}
-
-
 # -- group offsets --------------------------------------------------------------------------------
 
 
@@ -640,6 +562,11 @@ def at(topic: str, **offsets: int) -> dict[TopicPartition, int]:
 
 @pytest.fixture
 def region() -> GroupRegion:
+    return with_a_group()
+
+
+def with_a_group() -> GroupRegion:
+    """Return clusters with a group in two partitions that are copied."""
     made = GroupRegion()
     made.log(*SYNCS).sync("t", 0, 101, 101)
     made.log(*SYNCS).sync("t", 1, 51, 51)
@@ -864,23 +791,3 @@ async def test_where_another_flow_writes_into_the_same_copy_no_group_has_a_place
         await bench.idle(25)
     written = [offsets for _, offsets in region.at_target.commits]
     assert written == [at("A.t", _1=50), at("A.t", _0=100)]
-
-
-async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_offsets_unknown() -> (
-    None
-):
-    region = GroupRegion()
-    # Each side had 20 records of its own first: who has read those of the source has read none of the target's.
-    region.map.put("t", 0, (0, 20, 20), covered=40)
-    region.log("B", "mm2-offset-syncs.A.internal").sync("t", 0, 0, 20)
-    region.at_source.put("early", t_0=20)
-    region.at_source.put("late", t_0=40)
-    region.map.put("u", 0, (0, 20, 0), covered=20)
-    region.at_source.put("copied-nothing-back", u_0=20)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert [it.group for it in await bench.polled(3)] == ["copied-nothing-back"]
-        region.map_back.put("t", 0, (40, 1, 40), covered=41)
-        assert await bench.polled(12) == [
-            Checkpoint("late", TopicPartition("t", 0), 40, 40, metadata="")
-        ]

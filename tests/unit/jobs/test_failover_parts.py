@@ -1,21 +1,17 @@
 """Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses."""
 
-import asyncio
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import pytest
 from typer.testing import CliRunner
 
-from mm2py.client.connect.admin import TopicDescription
-from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.config.class_names import SOURCE_NAME
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import (
     HANGS_MS,
     Failover,
@@ -25,9 +21,7 @@ from mm2py.mirror.failovers import (
     Step,
     Tail,
 )
-from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
-from mm2py.mirror.offset_map import Mark, Page, PageRef, Segment
-from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
+from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.storage.connect_json import TargetPut, encode_config_record
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TargetState, TopicPartition
@@ -39,14 +33,6 @@ from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.driver import DriverProgress
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, flow_now, stop_record
-from mm2py_jobs.failover.groups import (
-    NOTHING_COPIED,
-    BothMaps,
-    committed_of,
-    groups_of,
-    has_left,
-    moves_of,
-)
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import first_own_records, holes_of, spans_of
 from mm2py_jobs.failover.steps import (
@@ -62,36 +48,11 @@ from mm2py_jobs.failover.survey import (
 )
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds
-from mm2py_jobs.open_flow import FlowNow
 from mm2py_workers.answers import Row
 from tests.unit.rest.job_fakes import PLAN
 
-T = TypeVar("T")
-
 ONE = TopicPartition("orders", 0)
 NOW_MS = 10 * HANGS_MS
-
-
-@pytest.mark.parametrize(
-    ("found", "own", "place"),
-    [
-        # Its next own record was there before the copy.
-        (7, Translation(Place.NEVER_EXISTED, 4), 4),
-        (12, Translation(Place.COPIED, 9), 9),
-        (-1, Translation(Place.COPIED, 9), 9),
-        (-1, Translation(Place.NEVER_EXISTED, 4), -1),
-        (-1, Translation(Place.AT_END, 4), -1),
-        (5, Translation(Place.UNKNOWN, -1), -1),
-        (5, Translation(Place.AT_END, 4), 5),
-        (9, Translation(Place.NOT_YET_COPIED, -1), 6),
-        (5, None, 5),
-        (NOTHING_COPIED, Translation(Place.AT_END, 4), 6),
-    ],
-)
-def test_a_group_continues_at_the_copy_or_the_original_of_its_record(
-    found: int, own: Translation | None, place: int
-) -> None:
-    assert beside_own_records(found, own, 6) == place
 
 
 async def test_a_range_whose_writers_could_not_be_read_is_read_again() -> None:
@@ -117,15 +78,6 @@ async def test_a_range_whose_writers_could_not_be_read_is_read_again() -> None:
     assert await ends.counted(logs(9), are_of_mirrors) == {ONE: 8}
     assert await ends.counted(logs(11), are_of_mirrors) == {ONE: 11}
     assert asked == [(5, 8), (5, 8), (8, 9), (9, 11)]
-
-
-def test_offsets_on_the_target_never_go_back() -> None:
-    wanted = {TopicPartition("orders", it): OffsetToCommit("orders", it, 10) for it in range(3)}
-    there = {
-        TopicPartition("orders", it): FetchedOffset("orders", it, at, -1, "", 0)
-        for it, at in ((0, 9), (1, 11))
-    }
-    assert [it.partition for it in moves_of(wanted, there)] == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -508,53 +460,6 @@ async def test_a_transaction_hangs_only_where_the_source_s_clock_says_so_too(
     assert Cluster.asked == 1, "only where one hangs by our clock"
 
 
-class Coordinators:
-    """Groups of a cluster, some of whose brokers answer late."""
-
-    def __init__(self, late: int) -> None:
-        self._late, self.asked = late, 0
-
-    def _is_late(self) -> bool:
-        self.asked += 1
-        return self.asked <= self._late
-
-    async def list_groups(self) -> GroupCatalog:
-        return GroupCatalog({}, "broker 2 does not answer" if self._is_late() else "")
-
-    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
-        found: dict[str, Committed] = {it: {} for it in groups}
-        if "moves" in groups and self._is_late():
-            found["moves"] = RetriableError("the coordinator moves")
-        if "foreign" in groups:
-            found["foreign"] = FatalError("not allowed")
-        return found
-
-
-async def _ended(clock: FakeClock, work: Awaitable[T]) -> T:
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        await clock.advance(0.5)
-    return task.result()
-
-
-@pytest.mark.parametrize(("late", "known"), [(3, True), (1_000, False)])
-async def test_a_group_whose_coordinator_moves_is_asked_again(late: int, known: bool) -> None:
-    clock = FakeClock()
-    found = await _ended(
-        clock, committed_of(Coordinators(late), ["moves", "foreign", "here"], clock)
-    )
-    assert (found["moves"] == {}) is known
-    assert isinstance(found["foreign"], FatalError)
-    assert found["here"] == {}
-
-
-@pytest.mark.parametrize(("late", "missing"), [(3, ""), (1_000, "broker 2 does not answer")])
-async def test_groups_of_a_silent_broker_are_asked_for_again(late: int, missing: str) -> None:
-    clock = FakeClock()
-    found = await _ended(clock, groups_of(Coordinators(late), clock))
-    assert found.missing == missing
-
-
 ORDERS: Final = TopicPartition("orders", 0)
 
 
@@ -666,28 +571,6 @@ def moved_back(step: Step, end: int = 200, stopped_at: int = 7) -> Failover:
     )
 
 
-class OneMap:
-    """Of a partition that is covered up to ``covered``: its answer to every question is ``answer``."""
-
-    def __init__(self, covered: int, answer: Translation) -> None:
-        self._index, self._answer = PartitionIndex(), answer
-        self._index.covered = covered
-
-    def index_of(self, _partition: TopicPartition) -> PartitionIndex:
-        return self._index
-
-    def is_former(self, _partition: TopicPartition) -> bool:
-        return False
-
-    def partitions(self) -> Sequence[TopicPartition]:
-        return [ORDERS]
-
-    async def to_target(self, _partition: TopicPartition, _offset: int) -> Translation:
-        return self._answer
-
-    to_source = to_target
-
-
 class SameNames:
     """Clusters with the same names on both sides."""
 
@@ -698,8 +581,11 @@ class SameNames:
     worker: Final = SimpleNamespace(config_storage_topic="mm2-configs.A.internal")
 
     def __init__(self, left: Failover | None = None, read_back: int = -1) -> None:
-        self.selection = self.policy = self.back = self
+        self.selection = self.policy = self.back_policy = self.back = self
         self.failover, self._read_back = left, read_back
+
+    async def copied(self) -> Mapping[TopicPartition, int]:
+        return {ORDERS: 200}
 
     async def known_back(self) -> Known:
         return Known({ORDERS: self._read_back}, {})
@@ -716,79 +602,12 @@ class SameNames:
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
         return partition
 
+    def comes_back(self, copy: TopicPartition, partition: TopicPartition) -> bool:
+        return copy == partition
+
     @asynccontextmanager
     async def source(self) -> AsyncGenerator[None]:
         yield
-
-
-@pytest.mark.parametrize(
-    ("left", "copied_back", "place"),
-    [
-        (None, 200, 200),  # a user stopped it: what B's clients wrote from 200 on is not read
-        (moved_back(Step.CANCELLED), 200, 200),
-        (moved_back(Step.DRAIN), 200, 200),
-        (moved_back(Step.DONE), 200, 300),  # a failback: B has only copies behind 200
-        (moved_back(Step.DONE, 190), 180, 300),  # its position went on over what the flow wrote
-        (moved_back(Step.DONE, 150), 200, 200),  # it was resumed since, and stopped by a user
-        (moved_back(Step.DONE, stopped_at=5), 200, 200),  # the same, and it had copied nothing
-        (moved_back(Step.DONE, stopped_at=-1), 200, 300),  # of an earlier build
-    ],
-)
-async def test_a_group_skips_no_record_that_a_stopped_flow_back_has_not_copied(
-    left: Failover | None, copied_back: int, place: int
-) -> None:
-    maps = cast("Any", BothMaps(cast("FailoverClusters", SameNames())))
-    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
-    maps._back = OneMap(200, Translation(Place.AT_END, 100))
-    maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, copied_back, 0, 100, -1)]
-    maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
-    maps._ids = defaultdict(dict)
-    maps._has_left = has_left(left, maps._copied_back, 7)
-    assert await maps.place(ORDERS, 100, None) == place
-
-
-class NothingBack:
-    """The map of a flow back that has copied nothing."""
-
-    def index_of(self, _partition: TopicPartition) -> None:
-        return None
-
-    async def to_source(self, _partition: TopicPartition, _offset: int) -> None:
-        return None
-
-
-@pytest.mark.parametrize(
-    ("config", "read_back", "place"),
-    [
-        # The flow back was paused before its first record: what B's clients wrote from 40 on is not read.
-        ({"enabled": "true"}, -1, 40),
-        ({"enabled": "true"}, 60, 300),  # it has read that, and had nothing to copy
-        ({"enabled": "false"}, -1, 300),
-        (None, -1, 300),  # one way
-    ],
-)
-async def test_a_group_skips_no_record_of_a_partition_that_the_flow_back_has_not_begun(
-    monkeypatch: pytest.MonkeyPatch, config: dict[str, str] | None, read_back: int, place: int
-) -> None:
-    async def in_force(*_: object) -> FlowNow:
-        return FlowNow(config)
-
-    async def own_records(
-        _clusters: object, back_at: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        return {tp: 40 if at <= 40 else 300 for tp, at in back_at.items()}
-
-    monkeypatch.setattr("mm2py_jobs.failover.groups.flow_in_force", in_force)
-    clusters = SameNames(None, read_back)
-    maps = cast("Any", BothMaps(cast("FailoverClusters", clusters)))
-    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
-    maps._back = NothingBack()
-    maps._forward.index_of(ORDERS).pages = [PageRef(0, 0, 0, 100, 0, 300, -1)]
-    maps._ids = defaultdict(
-        dict, {"B": {"orders": TopicDescription("orders", b"", (0,), internal=False)}}
-    )
-    maps._own = await own_records(clusters, await maps._not_copied_back())
-    assert await maps.place(ORDERS, 100, None) == place
 
 
 class OwnLog:

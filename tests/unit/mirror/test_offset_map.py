@@ -11,6 +11,8 @@ import pytest
 
 from mm2py.client.connect.admin import ListedOffset
 from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import connection_settings
 from mm2py.errors import ConnectionFailedError, FatalError, ProtocolError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.offset_lookup import PageMissingError, PartitionIndex, Place, to_source, to_target
@@ -384,6 +386,99 @@ async def test_a_map_about_another_copy_than_the_present_places_nothing(copy: st
             assert offsets == {"g": {target: RemoteOffset(60, "")}}
         else:
             assert (there, back, offsets) == (UNKNOWN, UNKNOWN, {})
+
+
+GONE: Final = Segment(0, 200, 0, Mark.TARGET_LOST)
+
+
+@pytest.mark.parametrize(
+    ("number", "segments", "upstream", "downstream", "remote", "exact"),
+    [
+        # The source's topic was created again: 1,500 records of the former one lie before the copies of the new one.
+        (0, [Segment(0, 5000, 1500)], 1000, 1000, 1000, 1000),
+        (0, [Segment(0, 5000, 1500)], 1500, 1500, 1500, 1500),
+        (0, [Segment(0, 5000, 1500)], 1000, 2400, 2400, 2500),
+        # The same, and both logs have deleted what lay before.
+        (3, [Segment(800, 5000, 2300)], 1000, 1000, 1000, 2300),
+        # The target lost the end of its copies, or all of them, and has others at their places.
+        (0, [Segment(0, 150, 0), GONE._replace(source=150, records=50, target=150), Segment(200, 100, 150)], 190, 190, None, 150),
+        (0, [GONE, Segment(200, 300, 0)], 190, 190, None, 0),
+        # It lost them just now.
+        (0, [GONE], 190, 190, None, 0),
+        # Java had copied what the map does not know of.
+        (0, [Segment(200, 100, 200)], 150, 120, 120, 120),
+    ],
+)  # fmt: skip
+async def test_a_checkpoint_of_copies_that_are_gone_or_of_a_former_topic_skips_nothing(
+    number: int,
+    segments: list[Segment],
+    upstream: int,
+    downstream: int,
+    remote: int | None,
+    exact: int,
+) -> None:
+    pages, checkpoints = "mm2py-offset-map.A.internal", "A.checkpoints.internal"
+    target, source = TopicPartition("A.t", 0), TopicPartition("t", 0)
+    async with client_of([pages, checkpoints, "A.t"]) as (client, broker):
+        copy_id, end = broker.cluster.topics["A.t"].topic_id, segments[-1].source_end
+        page = Page(number, bytes(16), copy_id, end, -1, -1, -1, 0, tuple(segments))
+        record = NewRecord(encode_page_key(source, number), encode_page(page))
+        broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
+        written = NewRecord(*encode_checkpoint(Checkpoint("g", target, upstream, downstream, "")))
+        broker.append(TopicPartition(checkpoints, 0), bytes(encode_batch([written])))
+        offsets = await client.remote_consumer_offsets("g", "A")
+        assert offsets == {"g": {} if remote is None else {target: RemoteOffset(remote, "")}}
+        offsets = await client.exact_consumer_offsets("g", "A")
+        assert offsets == {"g": {target: RemoteOffset(exact, "")}}
+
+
+async def test_a_map_that_is_read_again_is_never_what_it_was_before() -> None:
+    topic, source = TopicPartition("mm2py-offset-map.A.internal", 0), TopicPartition("t", 0)
+    async with FakeBroker(topics={topic.topic: 1}) as broker:
+        for key, source_id, segment in (
+            (source, OLD, Segment(0, 100, 0)),
+            (source, NEW, Segment(0, 50, 100)),
+            (ORDERS, OLD, Segment(0, 1, 0)),
+        ):
+            page = Page(0, source_id, bytes(16), segment.source_end, -1, -1, -1, 0, (segment,))
+            record = NewRecord(encode_page_key(key, 0), encode_page(page))
+            broker.append(topic, bytes(encode_batch([record])))
+        ((host, port),) = broker.bootstrap_servers
+        settings = connection_settings({"bootstrap.servers": f"{host}:{port}"})
+        async with Cluster(settings, alias="B", clock=SYSTEM_CLOCK) as cluster:
+            reader, anew = OffsetMapReader(cluster, "A", clock=SYSTEM_CLOCK), list[TopicPartition]()
+            reader.report_anew(anew.append)
+            await reader.read_to_end()
+            log = broker.partition(topic)
+            log.batches.pop()  # an unclean election
+            log.end -= 1
+            await reader.read_to_end()
+            assert anew == [source], "once, when it was created again"
+            assert await reader.to_target(source, 20) == (COPIED, 120)
+            await reader.close()
+
+
+@pytest.mark.parametrize(
+    ("copies", "is_former", "is_elsewhere"),
+    [("t", False, False), ("B.t", True, True), ("gone", True, False)],
+)
+async def test_a_map_of_the_flow_back_is_about_this_name_another_one_or_a_topic_that_is_gone(
+    copies: str, is_former: bool, is_elsewhere: bool
+) -> None:
+    pages, source = "mm2py-offset-map.B.internal", TopicPartition("t", 0)
+    async with FakeBroker(topics=dict.fromkeys([pages, "t", "B.t"], 1)) as broker:
+        there = broker.cluster.topics
+        target_id = there[copies].topic_id if copies in there else OLD
+        page = Page(0, bytes(16), target_id, 100, -1, -1, -1, 0, (Segment(0, 100, 0),))
+        record = NewRecord(encode_page_key(source, 0), encode_page(page))
+        broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
+        ((host, port),) = broker.bootstrap_servers
+        settings = connection_settings({"bootstrap.servers": f"{host}:{port}"})
+        async with Cluster(settings, alias="A", clock=SYSTEM_CLOCK) as cluster:
+            back = OffsetMapReader(cluster, "B", clock=SYSTEM_CLOCK, copy_of=str, is_back=True)
+            await back.read_to_end()
+            assert (back.is_former(source), back.is_elsewhere(source)) == (is_former, is_elsewhere)
+            await back.close()
 
 
 async def test_a_cluster_that_is_away_is_said_at_the_door() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS
 from mm2py.errors import ProtocolError, UnsendableError
 from mm2py.protocol import group_messages as g
 from mm2py.protocol.call import Call
@@ -265,6 +266,25 @@ INCREMENTAL = (
 
 C_3, C_0 = ConnectorTasks("c", (CONNECTOR_ITSELF, 3)), ConnectorTasks("c", (0,))
 ONE_REVOKED = Assignment(2, "m1", URL, 5, (), (C_0,), 300, 1)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "commits", "shares"),
+    [
+        ("consumer", "", True, False),
+        ("consumer", "Classic", True, False),
+        ("", "Classic", True, False),
+        ("consumer", "Consumer", True, False),
+        ("streams", "Streams", True, False),
+        ("connect", "Classic", False, False),
+        ("share", "Share", False, True),
+    ],
+)
+def test_groups_that_commit_offsets_are_told_from_share_groups_and_workers(
+    protocol: str, kind: str, commits: bool, shares: bool
+) -> None:
+    group = ListedGroup("g", protocol, "Empty", kind)
+    assert (CONSUMER_GROUPS.is_one(group), SHARE_GROUPS.is_one(group)) == (commits, shares)
 
 
 @pytest.mark.parametrize(
