@@ -8,7 +8,7 @@ Not over Spark Connect, whose server alone has those figures.
 import logging
 import re
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast, final
 
 from mm2py.errors import AuthenticationError, FatalError
@@ -48,6 +48,13 @@ class Jvm(Protocol):
     def __call__(self, *arguments: object) -> "Jvm": ...
     def __iter__(self) -> Iterator[int]: ...
     def __int__(self) -> int: ...
+
+
+class JobInfo(Protocol):
+    """Spark's figures of a job."""
+
+    @property
+    def stageIds(self) -> Sequence[int]: ...  # noqa: N802 - Spark's name
 
 
 Lane = tuple[int, int]
@@ -139,7 +146,7 @@ class LoginWatch:
         running, refused = set[Lane](), dict[int, tuple[Lane, str]]()
         ended = len(self._jobs - jobs)
         self._jobs |= jobs
-        infos = [it for it in map(tracker.getJobInfo, jobs) if it is not None]
+        infos = [cast("JobInfo", it) for it in map(tracker.getJobInfo, jobs) if it is not None]
         for number in (int(it) for info in infos for it in info.stageIds):
             stage = tracker.getStageInfo(number)
             if stage is None:
