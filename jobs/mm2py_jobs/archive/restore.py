@@ -38,7 +38,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import Known, is_held, paused_alone
+from mm2py_jobs.copy.survey import Known, is_held, listed_offsets, paused_alone
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings
 
 
@@ -267,7 +267,7 @@ class Restore:
             for key, it in logs.items()
             if it.target_topic in copies and key not in refused
         }
-        ends = await self._target.list_offsets(there)
+        ends = await listed_offsets(self._target, self._clock, there)
         planned: list[PartitionPlan] = []
         for key, log in logs.items():
             if key in refused:
@@ -439,6 +439,9 @@ class Restore:
         for name, error in created.items():
             if error is not None:
                 raise ConfigError(f"topic {name} cannot be created: {error}")
+        # Until brokers have made thousands of logs, they show no topic that is created after them.
+        made = (TopicPartition(it, number) for it in missing for number in range(partitions[it]))
+        await listed_offsets(self._target, self._clock, dict.fromkeys(made, LATEST))
 
 
 def _configs(archived: Mapping[str, str]) -> dict[str, str]:

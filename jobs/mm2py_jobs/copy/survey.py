@@ -503,8 +503,8 @@ class Survey:
     ) -> dict[TopicPartition, int]:
         """Return how many offsets of each range have records that are older than that."""
         oldest = self._clock.now_ms() - retention_ms
-        offsets = await self._offsets(
-            self._source, dict.fromkeys((it.source for it in planned), max(0, oldest))
+        offsets = await listed_offsets(
+            self._source, self._clock, dict.fromkeys((it.source for it in planned), max(0, oldest))
         )
         return {it.source: _before(it, offsets[it.source]) for it in planned}
 
@@ -514,9 +514,12 @@ class Survey:
         """Return (first, end, log start) of each partition, and those whose ends are not known."""
         committed = self._flow.read_committed
         lists = [
-            await self._offsets(self._source, dict.fromkeys(partitions, EARLIEST)),
-            await self._offsets(
-                self._source, dict.fromkeys(partitions, LATEST), read_committed=committed
+            await listed_offsets(self._source, self._clock, dict.fromkeys(partitions, EARLIEST)),
+            await listed_offsets(
+                self._source,
+                self._clock,
+                dict.fromkeys(partitions, LATEST),
+                read_committed=committed,
             ),
         ]
         by_time: list[Mapping[TopicPartition, ListedOffset]] = []
@@ -524,7 +527,7 @@ class Survey:
             asked = (
                 {} if boundary.timestamp is None else dict.fromkeys(partitions, boundary.timestamp)
             )
-            by_time.append(await self._offsets(self._source, asked) if asked else {})
+            by_time.append(await listed_offsets(self._source, self._clock, asked) if asked else {})
         ranges: dict[TopicPartition, tuple[int, int, int]] = {}
         refused: dict[TopicPartition, str] = {}
         for partition in partitions:
@@ -546,24 +549,6 @@ class Survey:
                 continue
             ranges[partition] = first, max(first, last), low
         return ranges, refused
-
-    async def _offsets(
-        self, admin: Admin, asked: Mapping[TopicPartition, int], *, read_committed: bool = False
-    ) -> Mapping[TopicPartition, ListedOffset]:
-        """Return offsets; topics that were just created have no leaders for a moment, thousands of them for as long as more and more have."""
-        listed: dict[TopicPartition, ListedOffset] = {}
-        waiting, deadline = asked, self._clock.monotonic() + LEADERS_S
-        while True:
-            listed |= await admin.list_offsets(waiting, read_committed=read_committed)
-            again = {
-                tp: at for tp, at in waiting.items() if isinstance(listed[tp].error, RetriableError)
-            }
-            if len(again) < len(waiting):
-                deadline = self._clock.monotonic() + LEADERS_S
-            if not again or self._clock.monotonic() > deadline:
-                return listed
-            waiting = again
-            await self._clock.sleep(LOOK_S)
 
     async def _target_refusals(
         self,
@@ -587,7 +572,9 @@ class Survey:
                 )
             else:
                 there[partition] = TopicPartition(copy.name, partition.partition)
-        ends = await self._offsets(self._target, dict.fromkeys(there.values(), LATEST))
+        ends = await listed_offsets(
+            self._target, self._clock, dict.fromkeys(there.values(), LATEST)
+        )
         for partition, copy_of in there.items():
             log_ends = ends[copy_of]
             if log_ends.error is not None:
@@ -609,7 +596,7 @@ class Survey:
     ) -> dict[TopicPartition, str]:
         """Return of which partitions only the flow's position is behind the range, which is of a log that is not there any more: they would be done at once."""
         starts, ends = [
-            await self._offsets(self._source, dict.fromkeys(passed, at))
+            await listed_offsets(self._source, self._clock, dict.fromkeys(passed, at))
             for at in (EARLIEST, LATEST)
         ]
         logs = {
@@ -664,3 +651,26 @@ def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
         return 0
     end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
     return max(0, end - part.start)
+
+
+async def listed_offsets(
+    admin: Admin,
+    clock: Clock,
+    asked: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+) -> Mapping[TopicPartition, ListedOffset]:
+    """Return offsets; topics that were just created have no leaders for a moment, thousands of them for as long as more and more have."""
+    listed: dict[TopicPartition, ListedOffset] = {}
+    waiting, deadline = asked, clock.monotonic() + LEADERS_S
+    while True:
+        listed |= await admin.list_offsets(waiting, read_committed=read_committed)
+        again = {
+            tp: at for tp, at in waiting.items() if isinstance(listed[tp].error, RetriableError)
+        }
+        if len(again) < len(waiting):
+            deadline = clock.monotonic() + LEADERS_S
+        if not again or clock.monotonic() > deadline:
+            return listed
+        waiting = again
+        await clock.sleep(LOOK_S)

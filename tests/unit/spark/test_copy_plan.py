@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ServerError, UsageError
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
 from mm2py.mirror.offset_map import (
@@ -28,7 +28,7 @@ from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, NewTopic
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import ArchivedTopic
 from mm2py_jobs.archive.archive_store import ArchiveStore
@@ -176,6 +176,8 @@ class Sides:
         self.cluster = None
         self._topics, self._end = topics, end
         self._elected = list(elected)
+        self.asked: list[int] = []
+        """For how many partitions offsets were asked, each time."""
         self._count = max(elected, default=1)
 
     async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
@@ -196,10 +198,14 @@ class Sides:
                 return ListedOffset(-1, error=server_error(29))
             return ListedOffset(self._end if timestamp == LATEST else 0)
 
+        self.asked.append(len(asked))
         elected = self._elected[0] if self._elected else self._count
         self._elected = self._elected[1:] or self._elected
         moving = ListedOffset(-1, error=server_error(6))
         return {tp: at(it) if tp.partition < elected else moving for tp, it in asked.items()}
+
+    async def create_topics(self, new: Sequence[NewTopic]) -> dict[str, None]:
+        return {it.name: None for it in new}
 
     async def describe_topic_configs(self, _topics: Collection[str]) -> dict[str, object]:
         return {}
@@ -218,14 +224,14 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
 
 
 @pytest.mark.parametrize(
-    ("elected", "planned"),
+    ("elected", "planned", "made"),
     [
-        pytest.param([0, 1, 2, 3], 3, id="as long as more and more have leaders"),
-        pytest.param([3, 2], 2, id="until no more come"),
+        pytest.param([0, 1, 2, 3], 3, [3, 3, 2, 1], id="as long as more and more have leaders"),
+        pytest.param([3, 2], 2, [3], id="until no more come"),
     ],
 )
 async def test_a_plan_waits_for_the_leaders_of_topics_that_were_just_created(
-    elected: list[int], planned: int
+    tmp_path: Path, elected: list[int], planned: int, made: list[int]
 ) -> None:
     class Slow(EagerClock):
         async def sleep(self, seconds: float) -> None:
@@ -235,6 +241,10 @@ async def test_a_plan_waits_for_the_leaders_of_topics_that_were_just_created(
     source, target = Sides(("t",), elected=elected), Sides(())
     survey = Survey(cast("Admin", source), cast("Admin", target), flow, clock=Slow())
     assert len((await survey.plan("", Boundary(), Boundary())).partitions) == planned
+    # A restore waits for those that it has made itself.
+    target = Sides((), elected=elected)
+    await a_restore(tmp_path, target, 3, clock=Slow()).make_topics()
+    assert target.asked == made
 
 
 @pytest.mark.parametrize(
@@ -319,7 +329,12 @@ async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the
 
 
 def a_restore(
-    path: Path, target: Sides, partitions: int, *held: TopicPartition, begins: int = 0
+    path: Path,
+    target: Sides,
+    partitions: int,
+    *held: TopicPartition,
+    begins: int = 0,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Restore:
     flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     topic = ArchivedTopic(topic="t", topic_id="", partitions=partitions, configs={})
@@ -337,7 +352,7 @@ def a_restore(
         for number in range(partitions)
     ]
     admin, store = cast("Admin", target), ArchiveStore(str(path))
-    return Restore(flow, logs, admin, store, SYSTEM_CLOCK, Suppression.OFF, frozenset(held))
+    return Restore(flow, logs, admin, store, clock, Suppression.OFF, frozenset(held))
 
 
 @pytest.mark.parametrize("begins", [0, 5])
