@@ -1,4 +1,5 @@
-"""Groups as the task sees them: the log of commits and what is asked; and share groups, whose start offsets move by the rules of other groups, without checkpoints."""
+"""Groups as the task sees them: the log of commits and what is asked; and share groups, whose start offsets move by the rules of other groups, without checkpoints;
+groups in copies that Java made once more, and that the flow does not continue."""
 
 import asyncio
 import logging
@@ -29,7 +30,7 @@ from mm2py_connectors.mirror_checkpoint_task import (
     until_share_groups,
 )
 from tests.unit.connectors.group_fakes import FakeGroups, FakeLog, GroupRegion, commit_record
-from tests.unit.connectors.test_mirror_checkpoint import SYNCS, running
+from tests.unit.connectors.test_mirror_checkpoint import SYNCS, WRITTEN, running, synced
 
 TP = TopicPartition("t", 0)
 
@@ -404,3 +405,26 @@ async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> Non
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert looks < 40
+
+
+# ---- groups in copies that Java made once more
+
+
+@pytest.mark.parametrize("behind", [(), ((1_000, 10, 1_500),)])
+@pytest.mark.parametrize(
+    ("upstream", "now", "after"),
+    [(950, 1_300, 950), (950, 1_301, 1_301), (960, 1_300, 1_300)],
+    ids=["placed by Java", "moved since", "set back at the source"],
+)
+async def test_a_group_in_copies_that_the_flow_does_not_continue_is_set_back(
+    upstream: int, now: int, after: int, behind: tuple[tuple[int, int, int], ...]
+) -> None:
+    """Killed before it stored its position, the flow had 1,000 copies; Java made 500 of them again, placed the group there, and was killed too."""
+    region = GroupRegion()
+    region.map.put("t", 0, (0, 1_000, 0), *behind, covered=1_000 + 10 * len(behind))
+    region.log(*WRITTEN).checkpoint("g", "A.t", 0, upstream, 1_300)
+    region.at_source.put("g", t_0=950)
+    region.at_target.put("g", {"A.t_0": now})
+    async with synced(region) as bench:
+        await bench.polled(30)
+        assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == after
