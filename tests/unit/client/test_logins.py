@@ -148,13 +148,6 @@ async def test_a_life_beyond_all_time_is_a_long_one(never: float) -> None:
         assert (await source.token()) is (await source.token())
 
 
-async def test_an_answer_of_brackets_alone_is_no_token() -> None:
-    async with token_source() as (endpoint, source, _):
-        endpoint.answers = [(200, b"[" * 60_000)]
-        with pytest.raises(AuthenticationError, match="without an access_token"):
-            await source.token()
-
-
 async def test_a_token_that_brokers_refuse_is_replaced_but_not_at_once() -> None:
     async with token_source() as (endpoint, source, clock):
         endpoint.answers = [(200, answer(jwt(9_000, "one"))), (200, answer(jwt(9_000, "two")))]
@@ -289,6 +282,7 @@ async def test_without_a_thread_a_login_fails_as_one_without_a_connection(
         (200, b"[1]", "without an access_token"),
         (200, answer(5), "without an access_token"),
         (200, answer("a\nb"), "without an access_token"),
+        (200, b"[" * 60_000, "without an access_token"),
     ],
 )
 async def test_an_answer_without_a_token_is_an_error_that_names_the_cause(

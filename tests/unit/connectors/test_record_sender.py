@@ -10,8 +10,10 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException,
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.errors import ConfigError, FatalError, RetriableError
+from mm2py.types import TopicPartition
 from mm2py_connectors import record_sender
 from mm2py_connectors.record_sender import RecordSender, SentRecord, check_kerberos
+from tests.unit.workers.consumer_fakes import Read
 
 GONE, KEPT = ("t", 0), ("t", 1)
 TOO_LARGE: Final = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
@@ -111,32 +113,20 @@ class FakeProducer:
         return len(self.waiting) + len(self.purged)
 
 
-class Read:
-    """A message of the partition that stays, as the library's."""
+class ReadOfKept(Read):
+    """A message of the partition that stays."""
 
     def __init__(self, offset: int, meanwhile: Callable[[], None] = lambda: None) -> None:
-        self._offset, self._meanwhile = offset, meanwhile
-
-    def topic(self) -> str:
-        return KEPT[0]
-
-    def partition(self) -> int:
-        return KEPT[1]
-
-    def offset(self) -> int:
-        return self._offset
+        super().__init__(TopicPartition(*KEPT), offset)
+        self._meanwhile = meanwhile
 
     def timestamp(self) -> tuple[int, int]:
         return TIMESTAMP_NOT_AVAILABLE, 0
 
-    def key(self) -> None: ...
-
     def value(self) -> bytes:
         meanwhile, self._meanwhile = self._meanwhile, lambda: None
         meanwhile()
-        return b"1:%d" % self._offset
-
-    def headers(self) -> None: ...
+        return b"1:%d" % self.offset()
 
 
 @pytest.fixture
@@ -251,13 +241,13 @@ def test_nothing_overtakes_what_was_purged(cluster: Cluster) -> None:
 def test_a_record_as_it_is_overtakes_nothing_that_was_purged(cluster: Cluster) -> None:
     sender = RecordSender({}, accept)
     for offset in (1, 2):
-        sender.forward(cast("Message", Read(offset)), never)
+        sender.forward(cast("Message", ReadOfKept(offset)), never)
 
     def goes() -> None:
         sender.give_up([GONE])
         cluster.is_quick = True
 
-    sender.forward(cast("Message", Read(3, goes)), never)
+    sender.forward(cast("Message", ReadOfKept(3, goes)), never)
     sender.flush(never)
     assert cluster.written == [b"1:1", b"1:2", b"1:3"]
 
@@ -422,7 +412,7 @@ def test_a_header_that_the_library_cannot_read_is_named_with_its_record(
     monkeypatch.setattr(Read, "headers", fails)
     sender = RecordSender({}, accept, is_sync=is_sync)
     with pytest.raises(FatalError, match="t-1 offset 7: the key of a header is no UTF-8"):
-        sender.forward(cast("Message", Read(7)), never)
+        sender.forward(cast("Message", ReadOfKept(7)), never)
     assert cluster.written == []
 
 

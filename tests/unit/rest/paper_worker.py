@@ -44,9 +44,9 @@ from mm2py_jobs.copy.backfill_routes import backfill_router
 from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.kit.fakes.stores import MemoryOffsetBackingStore
 from tests.unit.rest.job_fakes import FakeCommands, FakeFailovers
-from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
+from tests.unit.rest.rest_fakes import names_a_secret
 from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector
-from tests.unit.runtime.runtime_fakes import EagerClock
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeLoggers
 
 NAME: Final = "MirrorSourceConnector"
 REQUEST_S: Final = 20.0

@@ -34,7 +34,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
-from tests.unit.runtime.runtime_fakes import EagerClock
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeLoggers
 
 BASE = "http://worker:8083"
 KEY = SessionKey(b"k" * 32, "HmacSHA256", 0)
@@ -333,25 +333,6 @@ class FakeValidator:
                 (None, None),
             ),
         )
-
-
-@dataclass
-class FakeLoggers:
-    """Levels as they were set."""
-
-    levels: dict[str, tuple[str, int | None]] = field(
-        default_factory=lambda: {"root": ("INFO", None), "a.b": ("DEBUG", 5)}
-    )
-
-    def all(self) -> Mapping[str, tuple[str, int | None]]:
-        return self.levels
-
-    def get(self, name: str) -> tuple[str, int | None] | None:
-        return self.levels.get(name)
-
-    def set(self, namespace: str, level: str) -> list[str]:
-        self.levels[namespace] = (level, 7)
-        return [namespace]
 
 
 def names_a_secret(key: str) -> bool:

@@ -20,7 +20,7 @@ from mm2py.observability.metrics import (
     Metrics,
     NodeSnapshot,
 )
-from mm2py.rest.app import internal_app, public_app
+from mm2py.rest.app import public_app
 from mm2py.rest.metric_families import FLOW_STATES
 from mm2py.rest.parts import RestParts
 from mm2py.runtime.herder.api import ConnectorState, WorkState
@@ -497,10 +497,6 @@ def test_prometheus_may_ask_for_text(accept: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_metrics_are_only_read(method: str) -> None:
     assert ask(public_app(parts_of()), method, "/metrics").status == 405
-
-
-def test_the_internal_listener_has_no_metrics() -> None:
-    assert ask(internal_app(parts_of()), "GET", "/metrics").status == 403
 
 
 @pytest.mark.parametrize("in_dedicated_mode", [True, False])

@@ -252,7 +252,7 @@ class TestInternalListener:
         given |= {"caller": "joe;operator", "body": b"", "now_ms": CLOCK.now_ms(), **changed}
         return sign_request(**given)  # type: ignore[arg-type] # test table
 
-    @pytest.mark.parametrize("target", ["/", "/health", "/connectors", "/connectors/c/stop"])
+    @pytest.mark.parametrize("target", ["/", "/health", "/metrics", "/connectors/c/stop"])
     def test_an_unsigned_request_is_a_403(self, target: str) -> None:
         assert self.ask({}, "GET", target).status == 403
 

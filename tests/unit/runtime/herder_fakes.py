@@ -40,7 +40,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
-from tests.unit.runtime.runtime_fakes import FakeConnector, FakeStore
+from tests.unit.runtime.runtime_fakes import FakeConnector, FakeLoggers, FakeStore
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 CONFIG = {"connector.class": "TestConnector", "tasks.max": "4"}
@@ -444,23 +444,6 @@ class FakeEditor:
         return "reset"
 
 
-class FakeLoggers:
-    """Remembers levels."""
-
-    def __init__(self) -> None:
-        self.levels: dict[str, str] = {}
-
-    def all(self) -> Mapping[str, tuple[str, int | None]]:
-        return {name: (level, None) for name, level in self.levels.items()}
-
-    def get(self, name: str) -> tuple[str, int | None] | None:
-        return (self.levels[name], None) if name in self.levels else None
-
-    def set(self, namespace: str, level: str) -> list[str]:
-        self.levels[namespace] = level
-        return [namespace]
-
-
 @dataclass
 class Cluster:
     """Topics and group that nodes share."""
@@ -568,7 +551,7 @@ class Node:
         self.membership = FakeMembership(name, cluster.group, self.config)
         self.overrides = None if effective is None else FakeOverrides(effective)
         self.editor = FakeEditor()
-        self.loggers = FakeLoggers()
+        self.loggers = FakeLoggers(levels={})
         self.meter = FlowMeter(FLOW, cluster.clock)
         self.events: list[str] = []
         self.errors: dict[str, list[Exception]] = {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, NamedTuple
 
@@ -523,6 +524,25 @@ class FakeConsumer:
 
     def close(self) -> None:
         self.closed = True
+
+
+@dataclass
+class FakeLoggers:
+    """Levels as they were set."""
+
+    levels: dict[str, tuple[str, int | None]] = field(
+        default_factory=lambda: {"root": ("INFO", None), "a.b": ("DEBUG", 5)}
+    )
+
+    def all(self) -> Mapping[str, tuple[str, int | None]]:
+        return self.levels
+
+    def get(self, name: str) -> tuple[str, int | None] | None:
+        return self.levels.get(name)
+
+    def set(self, namespace: str, level: str) -> list[str]:
+        self.levels[namespace] = (level, 7)
+        return [namespace]
 
 
 class RecordingTask:

@@ -272,10 +272,12 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -
 
 
 class Copies:
-    """The target's topics, and how copies are named."""
+    """The target's topics, how copies are named, and where source logs begin."""
 
     def __init__(self) -> None:
         self.sender = FakeSender()
+        self.starts: dict[TopicPartition, int] = {}
+        self.error: Exception | None = None
 
     def target_of(self, partition: TopicPartition) -> TopicPartition:
         return partition._replace(topic=f"A.{partition.topic}")
@@ -283,7 +285,9 @@ class Copies:
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        return {}
+        if self.error is not None:
+            raise self.error
+        return {it: self.starts[it] for it in partitions if it in self.starts}
 
     def watched(self, maps: TaskOffsetMaps) -> LostCopies:
         return LostCopies(maps, self, self.sender, permit=UNLIMITED, clock=EagerClock())

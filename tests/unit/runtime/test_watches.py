@@ -97,14 +97,6 @@ async def bench() -> AsyncGenerator[BackfillStage]:
     await bench.watch.close()
 
 
-async def test_a_task_never_copies_what_was_kept_out_when_it_started(bench: BackfillStage) -> None:
-    backfills, tasks = bench.backfills, bench.tasks
-    backfills.reserve(3, ONE)
-    await bench.watch.open()
-    assert tasks.seen == [frozenset({ONE})]  # before ``open`` returns
-    await until(lambda: backfills.notices == [("w", 3)])
-
-
 async def test_a_notice_is_written_only_after_no_task_copies_what_was_reserved(
     bench: BackfillStage,
 ) -> None:
@@ -131,10 +123,14 @@ async def test_each_partition_is_given_back_without_a_notice(bench: BackfillStag
     assert backfills.notices == [("w", 5)]
 
 
-async def test_a_partition_that_is_reserved_again_is_noticed_again(bench: BackfillStage) -> None:
+async def test_what_is_reserved_before_a_task_starts_it_never_copies_and_again_is_noticed_again(
+    bench: BackfillStage,
+) -> None:
     backfills, tasks = bench.backfills, bench.tasks
     backfills.reserve(5, ONE)
     await bench.watch.open()
+    assert tasks.seen == [frozenset({ONE})], "before it returns"
+    await until(lambda: backfills.notices == [("w", 5)])
     backfills.reserve(9)
     await until(lambda: backfills.notices[-1:] == [("w", 9)])
     assert tasks.seen == [frozenset({ONE})]

@@ -28,7 +28,8 @@ from mm2py_workers.served import Served
 from mm2py_workers.worker_place import STATE_DIR, NoWorkerError, WorkerPlace, find_worker
 from tests.certificates import PASSWORD, Authority
 from tests.unit.cli.cli_api import FLOW, FakeApi
-from tests.unit.rest.rest_fakes import FakeCatalog, FakeHerder, FakeLoggers, FakeValidator, state
+from tests.unit.rest.rest_fakes import FakeCatalog, FakeHerder, FakeValidator, state
+from tests.unit.runtime.runtime_fakes import FakeLoggers
 
 # -- where other workers reach a process -----------------------------------------------------------
 

@@ -1,25 +1,119 @@
-"""What the doctor's flows share: a cluster is connected to once, one that is silent is not asked for the next flow, and all end in time."""
+"""The doctor: rules that need no cluster (limits of a copy, quotas, load), and what its flows share; a silent cluster is asked once, and all end in time."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from bench.sizing import Point, fitted, steeper
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, FatalServerError, Mm2pyError, RetriableError
+from mm2py.protocol.admin_messages import ClientQuota
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.doctor import cluster_checks, examine, flow_checks
+from mm2py_jobs.doctor.cluster_checks import applied, entity_options
 from mm2py_jobs.doctor.examine import ALL_S, Shared
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Once
+from mm2py_jobs.doctor.load import CYCLE_S, Costs, Load
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.kafka.ports import free_ports
 
 METADATA = 3
 FIRST, SECOND = (FlowName(ClusterAlias(it), ClusterAlias("B")) for it in ("A", "C"))
+WEEK = {"retention.ms": "604800000"}
+HOUR = {"retention.ms": "3600000"}
+COMPACT = {"cleanup.policy": "compact"}
+BOTH = {"cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "keys"),
+    [
+        (WEEK, HOUR, ["retention.ms"]),
+        (HOUR, WEEK, []),
+        (WEEK, {"retention.ms": "-1"}, []),
+        ({"retention.ms": "-1"}, WEEK, ["retention.ms"]),
+        ({"retention.bytes": "-1"}, {"retention.bytes": "1"}, ["retention.bytes"]),
+        # Nothing ages out of a log that is compacted alone.
+        (COMPACT | WEEK, COMPACT | HOUR, []),
+        (BOTH | WEEK, BOTH | HOUR, ["retention.ms"]),
+        (COMPACT | WEEK, BOTH | HOUR, ["cleanup.policy"]),
+        (WEEK | {"cleanup.policy": "delete"}, COMPACT | HOUR, ["cleanup.policy"]),
+    ],
+)
+def test_a_limit_is_one_that_the_source_does_not_have(
+    ours: Mapping[str, str], theirs: Mapping[str, str], keys: Sequence[str]
+) -> None:
+    assert [it.key for it in limits_of(ours, theirs)] == keys
+
+
+US = {"user": "mirror"}
+OTHERS = {"user": None}
+
+
+@pytest.mark.parametrize(
+    ("entities", "counts"),
+    [
+        # In each line the quotas stand in Kafka's order; the first that is not of one client counts for all the others.
+        ([US, OTHERS], 1),
+        ([US, {"client-id": "ours"}], 1),
+        ([US | {"client-id": "ours"}, US | {"client-id": None}, US], 2),
+        ([US | {"client-id": "ours"}, OTHERS, {"client-id": "ours"}], 2),
+        ([OTHERS | {"client-id": None}, OTHERS], 1),
+        ([{"client-id": "ours"}, {"client-id": None}], 2),
+        ([{"client-id": "ours"}], 1),
+        ([], 0),
+    ],
+)
+def test_a_quota_that_another_one_replaces_does_not_count(
+    entities: Sequence[Mapping[str, str | None]], counts: int
+) -> None:
+    quotas = [ClientQuota(it, {"consumer_byte_rate": 1.0}) for it in entities]
+    assert applied(reversed(quotas)) == quotas[:counts]
+
+
+@pytest.mark.parametrize(
+    ("entity", "options"),
+    [
+        (US, "--entity-type users --entity-name mirror"),
+        ({"user": None, "client-id": "A->B o"}, "--entity-type users --entity-default --entity-type clients --entity-name 'A->B o'"),
+    ],
+)  # fmt: skip
+def test_whom_a_quota_is_for_is_named_as_kafkas_tool_takes_it(
+    entity: Mapping[str, str | None], options: str
+) -> None:
+    assert entity_options(entity) == options
+
+
+@pytest.mark.parametrize("records_per_s", [0.0, 0.5, 200.0, 1e6])
+def test_a_worker_has_no_more_rounds_than_records_and_than_brokers_let_it(
+    records_per_s: float,
+) -> None:
+    few, many = (Load(partitions=it, records_per_s=records_per_s) for it in (10, 10_000))
+    assert many.rounds_per_s <= few.rounds_per_s <= min(records_per_s, 1 / CYCLE_S)
+
+
+def test_a_fit_finds_what_the_runs_were_made_of_and_names_what_is_no_straight_line() -> None:
+    costs = Costs(0.01, 2e-6, 0.001, 0.0005, 1e8, 6e3)
+    loads = [
+        Load(partitions=count, written=8, records_per_s=rate * 1000.0, bytes_per_s=rate * 1e6)
+        for count in (300, 1_300, 10_300)
+        for rate in (0, 2, 50)
+    ]
+    points = [Point(it, costs.cores(it), costs.memory_bytes(it), is_fitted=True) for it in loads]
+    assert fitted(points) == pytest.approx(costs)
+    assert steeper(points) == []
+    most = points[6]
+    points[6] = most._replace(cores=2 * most.cores, memory_bytes=2 * most.memory_bytes)
+    assert [it.split()[0] for it in steeper(points)] == ["CPU", "memory"]
+
+
+# ---- what its flows share
 
 
 @asynccontextmanager
@@ -98,10 +192,8 @@ async def test_a_question_is_asked_once_and_again_only_where_it_failed() -> None
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (
-            -1,
-            "no clock is apart",
-        ),  # a quorum whose leader is no voter, or a broker that leaves the time out
+        # A quorum whose leader is no voter, or a broker that leaves the time out.
+        (-1, "no clock is apart"),
         (ConnectionFailedError("closed by the broker"), "no clock is apart"),
         (FatalServerError(31, "CLUSTER_AUTHORIZATION_FAILED"), "no clock is apart"),
         (1_000_000 - 10_000, "clock is 10 s behind this machine's"),
