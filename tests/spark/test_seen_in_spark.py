@@ -61,6 +61,10 @@ async def test_a_job_names_its_topics_and_its_gauges_rise_while_lanes_run(
     with ThreadPoolExecutor() as threads:
         running = threads.submit(archive)
         await eventually(lambda: gauges(lanes_session).get("offsets_done") == 201, within_s=90)
+        # Spark's page has what has ended at the next heartbeat, where nothing else happens.
+        await eventually(
+            lambda: jobs(lanes_session, "archive A->B")[0]["numCompletedTasks"] == 2, within_s=60
+        )
         (job,) = jobs(lanes_session, "archive A->B")
         assert job["description"] == "archive A->B: orders, payments"
         assert job["jobGroup"] == "archive A->B"

@@ -8,7 +8,7 @@ Not over Spark Connect, whose server alone has those figures.
 import logging
 import re
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast, final
 
 from mm2py.errors import AuthenticationError, FatalError
@@ -48,13 +48,6 @@ class Jvm(Protocol):
     def __call__(self, *arguments: object) -> "Jvm": ...
     def __iter__(self) -> Iterator[int]: ...
     def __int__(self) -> int: ...
-
-
-class JobInfo(Protocol):
-    """Spark's figures of a job."""
-
-    @property
-    def stageIds(self) -> Sequence[int]: ...  # noqa: N802 - Spark's name
 
 
 Lane = tuple[int, int]
@@ -146,26 +139,38 @@ class LoginWatch:
         running, refused = set[Lane](), dict[int, tuple[Lane, str]]()
         ended = len(self._jobs - jobs)
         self._jobs |= jobs
-        infos = [cast("JobInfo", it) for it in map(tracker.getJobInfo, jobs) if it is not None]
-        for number in (int(it) for info in infos for it in info.stageIds):
+        infos = [it for it in map(tracker.getJobInfo, jobs) if it is not None]
+        stages = [cast("Jvm", it.stageIds) for it in infos]  # an array of the JVM  # pyright: ignore[reportUnknownMemberType]
+        for number in (int(it) for found in stages for it in found):
             stage = tracker.getStageInfo(number)
             if stage is None:
                 continue
-            ended += stage.numCompletedTasks
-            if stage.numActiveTasks:
-                running |= {(number, int(it.index())) for it in self._tasks(java, stage, "RUNNING")}
-            if stage.numFailedTasks:
-                for task in self._tasks(java, stage, "FAILED"):
-                    said = _SAID.findall(str(task.errorMessage()))
-                    if said:
-                        refused[int(task.taskId())] = (number, int(task.index())), said[-1]
+            # Of each task: what Spark has of a stage is as of its last heartbeat.
+            ended += len(self._tasks(java, stage, "SUCCESS"))
+            running |= {(number, int(it.index())) for it in self._tasks(java, stage, "RUNNING")}
+            for task in self._tasks(java, stage, "FAILED"):
+                said = _SAID.findall(str(task.errorMessage()))
+                if said:
+                    refused[int(task.taskId())] = (number, int(task.index())), said[-1]
         return Attempts(frozenset(running), refused, ended)
 
-    def _tasks(self, java: Jvm, stage: "SparkStageInfo", status: str) -> Generator[Jvm]:
+    def _tasks(self, java: Jvm, stage: "SparkStageInfo", status: str) -> "_Tasks":
         v1 = self._jvm("_jvm").org.apache.spark.status.api.v1
         statuses = self._jvm("_jvm").java.util.ArrayList()
         statuses.add(v1.TaskStatus.valueOf(status))
         place = stage.stageId, stage.currentAttemptId
-        found = java.statusStore().taskList(*place, 0, _MOST, v1.TaskSorting.ID, statuses)
-        for at in range(int(found.size())):
-            yield found.apply(at)
+        return _Tasks(java.statusStore().taskList(*place, 0, _MOST, v1.TaskSorting.ID, statuses))
+
+
+@final
+class _Tasks:
+    """A sequence of Scala; its items are fetched one by one."""
+
+    def __init__(self, found: Jvm) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return int(self._found.size())
+
+    def __iter__(self) -> Iterator[Jvm]:
+        return (self._found.apply(at) for at in range(len(self)))
