@@ -71,15 +71,18 @@ class FlowPicture:
         What it lets copy is a flow from then on, also where ``file`` has its pair run for heartbeats only, or no longer.
         """
         configs = {other: texts for other, texts in self.configs.items() if other != name}
-        presence, own = self.presence, {it for it in self.own if it[0] != name}
+        presence, old = self.presence, self.configs.get(name, {})
+        own = frozenset(
+            (other, prop)
+            for other, prop in self.own
+            if other != name or (config is not None and old.get(prop) == config.get(prop))
+        )
         if config is not None:
-            old = self.configs.get(name, {})
-            own = {it for it in self.own if it in own or old.get(it[1]) == config.get(it[1])}
             configs[name] = config
             by_file = any(enabled(texts) for texts in file.values())
             if presence is None and not by_file and enabled(config):
                 presence = Presence.ADDED
-        return replace(self, presence=presence, configs=configs, own=frozenset(own))
+        return replace(self, presence=presence, configs=configs, own=own)
 
 
 @final

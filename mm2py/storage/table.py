@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.parts import parts_of
 from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
 from mm2py.protocol.records import NewRecord, Record
@@ -82,16 +83,12 @@ class Table(Protocol):
 
 def batched(entries: Sequence[Entry], most: int = BATCH_BYTES) -> Iterator[Sequence[Entry]]:
     """Cut a list of entries that need not be stored together into batches that any topic takes, or of ``most`` bytes."""
-    batch: list[Entry] = []
-    size = 0
-    for key, value in entries:
-        bytes_of_entry = len(key) + len(value or b"")
-        if batch and size + bytes_of_entry > most:
-            yield batch
-            batch, size = [], 0
-        batch.append((key, value))
-        size += bytes_of_entry
-    yield batch
+    return parts_of(entries, _size_of, most)
+
+
+def _size_of(entry: Entry) -> int:
+    key, value = entry
+    return len(key) + len(value or b"")
 
 
 @final

@@ -7,7 +7,7 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.parts import parts_of
 from mm2py.errors import (
     Mm2pyError,
     RetriableError,
@@ -206,7 +207,7 @@ class Admin:
             return {**refused}
         created = [
             answer
-            for part in _requests(topics, lambda it: 1 + it.partitions + len(it.configs))
+            for part in parts_of(topics, _records_of, _RECORDS_PER_REQUEST)
             for answer in await self.cluster.call_controller(
                 messages.create_topics(part, validate_only=validate_only),
                 code_of=partial(_creation_code, at_once=at_once),
@@ -257,7 +258,7 @@ class Admin:
             return {}
         grown = [
             answer
-            for part in _requests([*totals], totals.__getitem__)
+            for part in parts_of([*totals], totals.__getitem__, _RECORDS_PER_REQUEST)
             for answer in await self.cluster.call_controller(
                 messages.create_partitions({it: totals[it] for it in part}),
                 code_of=partial(_creation_code, at_once=at_once),
@@ -693,17 +694,8 @@ def _retriable_code(codes: Iterable[int]) -> int:
     return all_codes[0] if all_codes and all(code in RETRIABLE for code in all_codes) else 0
 
 
-def _requests(items: Sequence[T], records: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Split what makes so many metadata ``records`` each into requests that a controller takes at once."""
-    request: list[T] = []
-    size = 0
-    for item in items:
-        if request and size + records(item) > _RECORDS_PER_REQUEST:
-            yield request
-            request, size = [], 0
-        request.append(item)
-        size += records(item)
-    yield request
+def _records_of(topic: NewTopic) -> int:
+    return 1 + topic.partitions + len(topic.configs)
 
 
 def _creation_code(answers: Iterable[CreatedTopic | NamedError], *, at_once: bool) -> int:

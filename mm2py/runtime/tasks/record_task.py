@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, SourceRecord
 from mm2py.api.task import LEFT_OUT, Delivery, Outgoing, Run, SourceTask
+from mm2py.client.parts import parts_of
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -318,15 +319,7 @@ class RecordTaskAdapter:
         self._task.delivered(record, LEFT_OUT)
 
     def _batches(self, lane: TopicPartition, numbered: list[_Numbered]) -> Outgoing:
-        batches: list[list[_Numbered]] = []
-        size = BATCH_BYTES
-        for each in numbered:
-            weight = _weight(each.record)
-            if size + weight > BATCH_BYTES:
-                batches.append([])
-                size = 0
-            batches[-1].append(each)
-            size += weight
+        batches = parts_of(numbered, lambda it: _weight(it.record), BATCH_BYTES)
         return Outgoing(lane, numbered[0].target, [_encoded(batch) for batch in batches])
 
 
