@@ -167,3 +167,10 @@ def _exists(name: str) -> bool:
             value = getattr(value, attribute)
         return True
     return False
+
+
+def test_a_page_that_is_read_whole_stays_one() -> None:
+    """The history of repairs is in git; the tables of faults and variables are beside their tests."""
+    changes, rules = ((ROOT / it).read_text("utf-8") for it in ("CHANGELOG.md", "CONTRIBUTING.md"))
+    assert len(changes.split()) <= 1_000
+    assert len(rules.splitlines()) <= 80

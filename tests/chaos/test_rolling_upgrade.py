@@ -1,7 +1,7 @@
 """Two builds in one group under load: its workers are replaced one by one, up to the present build and back down.
 
 Flow: workers of the earlier build -> beside a load each is stopped or killed, and one of the other build takes its place -> both
-clusters, record by record. What the two builds do not do together is in CHANGELOG.md, under Breaking; none of it costs a record.
+clusters, record by record. What the two builds do not do together costs no record.
 """
 
 from functools import partial
