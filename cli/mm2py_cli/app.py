@@ -105,9 +105,31 @@ def ledger(
 @app.command(rich_help_panel=Panel.OTHERS)
 def version() -> None:
     """Print the version."""
-    from importlib.metadata import version as installed_version
+    _print_version(wanted=True)
 
-    typer.echo(f"mm2py {installed_version('mm2py')}")
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version as installed_version
+
+        typer.echo(f"mm2py {installed_version('mm2py')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        is_eager=True,
+        callback=lambda given: _print_version(wanted=given),
+        help="Print the version and exit.",
+    ),
+]
+
+
+@app.callback()
+def options(version: VersionOption = False) -> None:  # noqa: FBT002 - typer's way to declare a flag
+    """Replicate between Kafka clusters: a drop-in for MirrorMaker 2."""
 
 
 @app.command(

@@ -70,7 +70,7 @@ def wrong(text: str, *, whole: bool) -> Iterator[str]:
             path.append(words.pop(0))
             command = command.commands[path[-1]]
         if not path:
-            if words[0].startswith("-"):
+            if words[0].startswith("-") and words[0] not in (it for each in TREE.params for it in each.opts):  # fmt: skip
                 yield f"{found}: no option of mm2py itself"
             continue
         arguments = found.split(maxsplit=len(path))[len(path) :]

@@ -12,6 +12,7 @@ import resource
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from typing import Final, NoReturn, TypeVar, final
 
 from mm2py.config.broker_addresses import broker_networks
@@ -68,6 +69,8 @@ class CommandParser(argparse.ArgumentParser):
             help="let everybody use REST who reaches its listeners, without authentication",
         )
         self.add_argument("--debug", action="store_true", help="log level DEBUG, with stack traces")
+        installed = f"{program} {version('mm2py')}"
+        self.add_argument("--version", action="version", version=installed)
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""

@@ -87,6 +87,8 @@ def test_a_failure_is_one_line_unless_debug(
     ("module", "words", "code", "said"),
     [
         ("mm2py_cli", ["version"], 0, "mm2py "),
+        ("mm2py_cli", ["--version"], 0, "mm2py "),
+        ("mm2py_workers.connect_mirror_maker", ["--version"], 0, "connect-mirror-maker-py "),
         ("mm2py_workers", ["version"], 0, "mm2py "),
         ("mm2py_workers.connect_mirror_maker", ["/no/such/file"], 1, "/no/such/file"),
     ],
