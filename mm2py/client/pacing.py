@@ -87,6 +87,7 @@ class Throttle:
         elif self._withheld_since is None:
             self._withheld_since = now
         if throttle_ms > 0:
+            # Responses of other requests on the connection may carry shorter times.
             self._until = max(self._until, now + throttle_ms / 1000)
 
     def lift(self) -> None:
@@ -202,6 +203,7 @@ class CallDeadlines:
         if seconds is None:
             yield
             return
+        # Entered while a turn is waited for: its time begins when that is over.
         async with asyncio.timeout(None if self._waiting else seconds) as deadline:
             self._left_s[deadline] = seconds
             try:
@@ -216,6 +218,7 @@ class CallDeadlines:
         if not self._waiting:
             for deadline in self._left_s:
                 due = deadline.when()
+                # ``reschedule`` of an expired one raises RuntimeError.
                 if due is not None and not deadline.expired():
                     self._left_s[deadline] = due - now()
                     deadline.reschedule(None)

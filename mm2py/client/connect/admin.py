@@ -116,6 +116,8 @@ class Admin:
     async def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics but the brokers' own (``__consumer_offsets``, ...); the same object while nothing changed."""
         metadata = await self.cluster.metadata(None)
+        # The same object while nothing changed: callers
+        # compare by identity, once a refresh interval.
         if self._listed is None or self._listed[0] is not metadata:
             topics = {
                 topic.name: _description(topic)
@@ -240,6 +242,8 @@ class Admin:
         broker = ConfigResource(ConfigResourceType.BROKER, str(node_id))
         try:
             connection = await self.cluster.connection(node_id, ADMIN)
+            # FindCoordinator 4 came with Kafka 3.0, which
+            # assumes the newest format by default (KIP-724).
             if connection.versions.get(_FIND_COORDINATOR, (0, _OF_3_0))[1] >= _OF_3_0:
                 return False
             call = admin_messages.describe_configs([broker], keys=["log.message.format.version"])
@@ -348,6 +352,7 @@ class Admin:
     async def _log_dirs(self, topics: Mapping[str, Sequence[int]]) -> list[admin_messages.LogDirs]:
         await self.cluster.refresh_brokers()
         found: list[admin_messages.LogDirs] = []
+        # A broker describes its own log dirs alone.
         for node_id in self.cluster.broker_ids:
             connection = await self.cluster.connection(node_id, ADMIN)
             found.append(await connection.call(admin_messages.describe_log_dirs(topics)))
@@ -364,6 +369,7 @@ class Admin:
         found = await self.cluster.call_any(
             admin_messages.describe_acls(), code_of=lambda answer: answer.error_code
         )
+        # authorizer.class.name is not set.
         if found.error_code == SECURITY_DISABLED:
             return None
         error = _error(found.error_code, found.error_message, "DescribeAcls")
@@ -449,6 +455,7 @@ class Admin:
         settings = self.cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         listed = await self._list_once(timestamps, read_committed=read_committed)
+        # Only what failed is asked again; leaders of the rest may move meanwhile.
         for _ in range(_LIST_OFFSETS_RETRIES):
             again = {
                 tp: timestamps[tp]
@@ -576,6 +583,8 @@ class Admin:
     ) -> dict[TopicPartition, ListedOffset]:
         """Ask one broker for partitions that it leads, once; a failed connection is the error of each."""
         queries = [
+            # With the epoch a deposed leader refuses with
+            # FENCED_LEADER_EPOCH instead of an old offset (KIP-320).
             OffsetQuery(tp.topic, tp.partition, at, leader.epoch if leader is not None else -1)
             for tp, at in timestamps.items()
             for leader in (self.cluster.known_leader(tp),)
@@ -606,6 +615,8 @@ class Admin:
         (group,) = await self.cluster.call_coordinator(
             group_id, call, code_of=lambda groups: _retriable_code(g.error_code for g in groups)
         )
+        # DescribeGroups 6 has this error for a group that
+        # does not exist (KIP-1043); before, it was Dead.
         if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
             raise server_error(group.error_code, f"group {group_id}")
         return replace(group, state=group.state or "Dead")
@@ -691,10 +702,12 @@ def _by_name(answers: Iterable[NamedError]) -> dict[str, ServerError | None]:
 def _retriable_code(codes: Iterable[int]) -> int:
     """Return the code to retry a whole request for: the first one, if all are retriable."""
     all_codes = list(codes)
+    # If some succeeded, a repeat would answer TOPIC_ALREADY_EXISTS for them.
     return all_codes[0] if all_codes and all(code in RETRIABLE for code in all_codes) else 0
 
 
 def _records_of(topic: NewTopic) -> int:
+    # As ReplicationControlManager writes them: one per topic, partition and config.
     return 1 + topic.partitions + len(topic.configs)
 
 

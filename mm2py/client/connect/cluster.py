@@ -95,6 +95,7 @@ class Cluster:
         self.pool = BufferPool()
         self._connections = ConnectionPool(settings, self.pool, alias=alias, clock=clock)
         self._cache = MetadataCache()
+        # Negative ids, as in Java's Cluster.bootstrap: the real ones come with metadata.
         self._bootstrap = tuple(
             BrokerAddress(-1 - index, host, port)
             for index, (host, port) in enumerate(settings.bootstrap_servers)
@@ -215,6 +216,8 @@ class Cluster:
         """Request fresh metadata of ``topics``, None for all topics of the cluster."""
         call = metadata(topics)
         if topics is None:
+            # An answer with the same bytes is not decoded again:
+            # of all topics that is long work on the loop.
             call = self._all_topics.over(call)
 
         async def attempt() -> MetadataResult:
@@ -268,6 +271,7 @@ class Cluster:
 
     def known_leader(self, tp: TopicPartition) -> Leader | None:
         """Return the leader without waiting; starts a refresh in the background when it is old."""
+        # All known topics in one request: they age together.
         if self._is_old(tp) and self._next_refresh is None:
             self._join_refresh((*self._cache.topics, tp.topic))
         return self._cache.leader(tp)
@@ -307,6 +311,7 @@ class Cluster:
         Raises:
             ConnectionFailedError: one attempt failed, or the broker is not part of the cluster.
         """
+        # A broker may have joined since; its id came with a leader or a coordinator.
         if node_id not in self._cache.brokers:
             await self._refresh(())
         broker = self._cache.brokers.get(node_id)
@@ -376,6 +381,7 @@ class Cluster:
         """Return a connection to the controller; KRaft brokers name any broker and forward."""
         if self._cache.controller_id not in self._cache.brokers:
             await self._refresh(())
+        # KRaft brokers before they know a controller; any broker forwards (KIP-590).
         if self._cache.controller_id < 0:
             return await self._any()
         return await self.connection(self._cache.controller_id, ADMIN)
@@ -448,6 +454,7 @@ class Cluster:
         pool = self._connections
         brokers.sort(
             key=lambda broker: (
+                # A frozen host accepts connections but answers nothing.
                 str(broker) in self._silent,
                 not pool.is_open(broker, ADMIN),
                 broker.node_id < 0,
@@ -456,6 +463,7 @@ class Cluster:
         )
         by_address: dict[str, BrokerAddress] = {}
         for broker in brokers:
+            # A bootstrap address is usually a broker's own, too: it is asked once.
             by_address.setdefault(str(broker), broker)
         return list(by_address.values())
 
@@ -509,6 +517,7 @@ class Cluster:
                 if not done:
                     self._silent.update(map(str, asked.values()))
         finally:
+            # The slower ones: their responses are still read off their connections.
             for attempt in asked:
                 attempt.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
@@ -521,10 +530,12 @@ class Cluster:
         return await connection.call(call)
 
     async def _refresh(self, topics: Iterable[str]) -> None:
+        # Others wait for the same refresh: the cancellation of one must not end it.
         await asyncio.shield(self._join_refresh(topics))
 
     def _join_refresh(self, topics: Iterable[str]) -> "asyncio.Task[None]":
         refresh = self._next_refresh
+        # A refresh that is under way was sent before this call and may not have the news.
         if refresh is None or refresh.task is None:
             refresh = self._next_refresh = _Refresh()
             refresh.task = asyncio.create_task(self._run_refresh(refresh))
@@ -541,6 +552,8 @@ class Cluster:
     async def _run_refresh(self, refresh: _Refresh) -> None:
         try:
             async with self._refresh_lock:
+                # As Java's Metadata.timeToAllowUpdate:
+                # retry.backoff.ms between two refreshes, whoever asks.
                 pause_s = self._refreshed_at - self.clock.monotonic()
                 pause_s += self.settings.retry_backoff_ms / 1000
                 if pause_s > 0:
@@ -564,6 +577,7 @@ class Cluster:
         limit_ms = self.settings.default_api_timeout_ms
         try:
             with patience() as deadlines:
+                # Time in which a request waits for its turn does not count (``suspended``).
                 async with deadlines.within(limit_ms / 1000):
                     while True:
                         try:
@@ -584,6 +598,7 @@ class Cluster:
         if not isinstance(result, ProducerIdResult) or not result.error_code:
             return None
         error = server_error(result.error_code, f"InitProducerId to {address}")
+        # InitProducerId needs IdempotentWrite, or since 2.8 Write on any topic (KIP-679).
         if error.code == CLUSTER_AUTHORIZATION_FAILED:
             error.remedy = (
                 f"grant IdempotentWrite on the Cluster resource of {self.alias}, or Write on the topic:"
@@ -608,6 +623,7 @@ class Cluster:
         code = code_of(result)
         if code:
             error = server_error(code, f"{call.name} to {address}")
+            # All others are part of the result: the caller knows which topic or group they concern.
             if isinstance(error, RetriableServerError):
                 raise error
         return result

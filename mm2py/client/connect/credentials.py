@@ -90,6 +90,8 @@ class Credentials:
         sasl = self._sasl
         if sasl is None:
             return 0
+        # KIP-152: with SaslHandshake 1 tokens travel as
+        # SaslAuthenticate requests, whose errors have a text.
         offered = await ask(sasl_handshake(sasl.mechanism))
         if offered.error_code:
             raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
@@ -103,6 +105,8 @@ class Credentials:
                     raise _refused_login(sasl, address, answer.error_code, answer.error_message)
                 # The broker chooses how often SCRAM hashes; Kerberos is a library that may block.
                 await in_own_thread(partial(exchange.take, answer.auth_bytes))
+                # KIP-368: after connections.max.reauth.ms the broker
+                # closes a connection that has not logged in again.
                 lifetime_ms = answer.session_lifetime_ms
         except AuthenticationError:
             for login in (self._kerberos, self._tokens):
@@ -122,6 +126,7 @@ class Credentials:
     def _refused_mechanism(
         self, sasl: SaslSettings, address: str, code: int, offered: tuple[str, ...]
     ) -> AuthenticationError:
+        # A PLAINTEXT or SSL listener answers SaslHandshake so.
         if code == _ILLEGAL_STATE:
             return AuthenticationError(
                 f"the listener at {address} has no SASL",

@@ -89,6 +89,7 @@ class GroupAdmin:
         """
         await self.cluster.refresh_brokers()
         nodes = self.cluster.broker_ids
+        # A group is listed by its coordinator alone, so every broker is asked.
         answers = await asyncio.gather(*map(self._list_at, nodes), return_exceptions=True)
         listings: dict[str, GroupListing] = {}
         problems: list[RetriableError] = []
@@ -177,6 +178,7 @@ class GroupAdmin:
         except RetriableError:
             self.cluster.coordinator_moved(group_id)
             raise
+        # OffsetCommit has no error of its own: the coordinator's is repeated for each partition.
         moved = next((answer.error_code for answer in answers if answer.error_code in _MOVED), 0)
         if moved:
             self.cluster.coordinator_moved(group_id)
@@ -261,6 +263,7 @@ def _committed(group: str, answer: FetchedOffsets) -> Committed:
         return server_error(answer.error_code, f"committed offsets of group {group}")
     offsets: dict[TopicPartition, FetchedOffset] = {}
     for offset in answer.offsets:
+        # A commit may outlive its topic: left out, no error of the group.
         if offset.error_code and offset.error_code not in _NO_TOPIC:
             return server_error(offset.error_code, f"offset of group {group} in {offset.topic}")
         if offset.offset >= 0 and not offset.error_code:

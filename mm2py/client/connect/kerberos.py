@@ -77,6 +77,7 @@ class KerberosExchange:
         import gssapi
 
         try:
+            # The broker's last message has no content: the exchange is over.
             if self._layer_chosen:
                 self._done = True
             elif not self._context.complete:
@@ -90,6 +91,7 @@ class KerberosExchange:
             ) from None
 
     def _choose_layer(self, offered: bytes) -> None:
+        # RFC 4752: one byte of layers, three of the largest message.
         if len(offered) != 4 or not offered[0] & _NO_SECURITY_LAYER:
             raise AuthenticationError(
                 f"{self._host} asks for a security layer of SASL, which Kafka does not have",
@@ -168,6 +170,8 @@ class KerberosLogin:
             settings.renew_window_factor + random.uniform(0, settings.renew_jitter)  # noqa: S311 - no secret
         )
         least_s = settings.min_time_before_relogin_ms / 1000
+        # Java's KerberosLogin: a share of the ticket's life with jitter, but not
+        # before sasl.kerberos.min.time.before.relogin unless the ticket ends sooner.
         self._renew_s = now_s + (window_s if least_s >= life_s else max(window_s, least_s))
         self._credentials, self._logged_in_s, self._end_s = credentials, now_s, now_s + life_s
         log.info("Kerberos ticket principal=%s valid_s=%d", settings.principal or "-", life_s)
@@ -185,6 +189,7 @@ class KerberosLogin:
                 if not settings.keytab:
                     raise
             else:
+                # Without a keytab an expired ticket is returned, too: its error names the cache.
                 if cached[1] or not settings.keytab:
                     return cached
         _check_keytab(settings.keytab)
@@ -288,6 +293,7 @@ def _check_keytab(path: str) -> None:
             f"keytab {path} cannot be read: {error.strerror}",
             remedy="correct keyTab in the JAAS login, or the file's owner and mode",
         ) from None
+    # Keytab format version: 5, then 1 or 2.
     if magic != b"\x05":
         raise ConfigError(f"{path} is no keytab", remedy="make it with ktadd of kadmin")
 

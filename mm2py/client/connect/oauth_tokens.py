@@ -137,6 +137,7 @@ class TokenSource:
                 return self._read(await self._answer())
             except ConnectionFailedError:
                 pause_s = backoff.next_s()
+                # sasl.login.retry.backoff.max.ms bounds all attempts together, as in Java's Retry.
                 if self._clock.monotonic() + pause_s > until:
                     raise
                 await self._clock.sleep(pause_s)
@@ -185,12 +186,14 @@ class TokenSource:
         url = _shown(self._settings.token_endpoint_url)
         fields = _fields(answer)
         value = fields.get("access_token")
+        # A control character would end the token in the SASL message (RFC 7628 separates by 0x01).
         if not isinstance(value, str) or not value.strip() or not value.isprintable():
             raise AuthenticationError(
                 f"token endpoint {url} answers without an access_token", remedy=_URL_REMEDY
             )
         expires_s = _claim(value, "exp")
         lasts = fields.get("expires_in")
+        # Java knows only this claim of the token, not expires_in.
         if expires_s is not None:
             return self._timed(value, expires_s - self._clock.now_ms() / 1000)
         return self._timed(value, lasts if isinstance(lasts, int) else 0)
@@ -201,6 +204,7 @@ class TokenSource:
         lasts_s = min(max(lasts_s, 0), _LONGEST_S)
         renew_s = lasts_s * settings.refresh_window_factor
         least_s, rest_s = settings.refresh_min_period_s, settings.refresh_buffer_s
+        # Only if the token lives longer than both together; otherwise Java ignores them, too.
         if least_s + rest_s <= lasts_s:
             renew_s = max(min(renew_s, lasts_s - rest_s), least_s)
         return Token(value.strip(), now, now + lasts_s, now + renew_s)
@@ -224,6 +228,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _request(settings: OAuthSettings) -> urllib.request.Request:
     pair = (settings.client_id, settings.client_secret)
     if settings.header_urlencode:
+        # RFC 6749 section 2.3.1; off by default, as in Java (KIP-1025).
         pair = (urllib.parse.quote_plus(pair[0]), urllib.parse.quote_plus(pair[1]))
     body = {"grant_type": "client_credentials"}
     if settings.scope:

@@ -106,6 +106,7 @@ async def connect_socket(
             f"{host}:{port} cannot be resolved: {reason_of(error)}",
             remedy="check bootstrap.servers and the brokers' advertised.listeners",
         ) from None
+    # After the resolution, for each address: a name may lead anywhere, advertised.listeners too.
     networks = broker_networks()
     addresses = [it for it in addresses if networks.allow(str(it[4][0]))]
     if not addresses:
@@ -124,6 +125,7 @@ async def connect_socket(
         except TimeoutError:
             problem = f"no answer within {1000 * (part_s or 0):.0f} ms"
         except OSError as error:
+            # No other address helps, and "connection refused" would mislead.
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ConnectionFailedError(
                     f"{NO_CONNECTION} {host}:{port}: this process has too many open files",
@@ -156,6 +158,7 @@ async def _connected(
 
 def _tune(sock: socket.socket, settings: ConnectionSettings) -> None:
     sock.setblocking(False)  # noqa: FBT003 - the signature of socket
+    # As Java's Selector: Nagle would hold small requests back for a delayed ACK.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # -1 keeps the kernel's autotuning, which suits long round trips better than any fixed size.

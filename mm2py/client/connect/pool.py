@@ -85,6 +85,7 @@ class ConnectionPool:
         key = (broker.node_id, purpose)
         connection = self._open.get(key)
         if connection is not None and not connection.closed:
+            # A broker may keep its id and change its address (a pod that moved).
             if (connection.host, connection.port) == (broker.host, broker.port):
                 return connection
             connection.abort(f"broker {broker.node_id} moved to {broker}")
@@ -93,6 +94,7 @@ class ConnectionPool:
             attempt = asyncio.create_task(self._connect(broker, key))
             self._opening[key] = attempt
             attempt.add_done_callback(lambda task: self._attempted(key, task))
+        # Shared by several callers: the cancellation of one must not end it.
         return await asyncio.shield(attempt)
 
     def is_open(self, broker: BrokerAddress, purpose: str) -> bool:
@@ -120,6 +122,7 @@ class ConnectionPool:
     async def _connect(self, broker: BrokerAddress, key: tuple[int, str]) -> BrokerConnection:
         address = (broker.host, broker.port)
         state = self._addresses.setdefault(address, _Reachability(self._settings))
+        # The back-off is the address's: connections of all purposes share it.
         pause_s = state.not_before - self._clock.monotonic()
         if pause_s > 0:
             await self._clock.sleep(pause_s)

@@ -113,6 +113,8 @@ async def delivered_of(
     found: dict[str, dict[TopicPartition, int]] = {}
     for group, answer in (await source.describe(groups)).items() if ends else ():
         for offset in answer.offsets:
+            # lag: what is not acknowledged up to the end;
+            # the rest between start and end is (KIP-1226).
             behind = ends.get(_partition(offset), 0) - offset.start - offset.lag
             if offset.start >= 0 and offset.lag > 0 and not offset.error_code and behind > 0:
                 found.setdefault(group, {})[_partition(offset)] = behind

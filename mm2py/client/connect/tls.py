@@ -115,6 +115,7 @@ def load_identity(context: ssl.SSLContext, identity: Identity) -> None:
 def _readable(content: bytes) -> Generator[str, None, None]:
     """Provide a path from which ``content`` can be read until the block ends."""
     if sys.platform == "linux" and Path("/proc/self/fd").is_dir():
+        # ``load_cert_chain`` only takes paths; this one is memory.
         fd = os.memfd_create("mm2py-identity")
         path = f"/proc/self/fd/{fd}"
     else:
@@ -139,6 +140,7 @@ def tls_failure(
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, address, tls)
     reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
+    # OpenSSL's names for bytes that are no TLS record; they differ between its releases.
     if any(word in reason for word in _PLAIN_REASONS):
         return ConnectionFailedError(f"{address} answers without TLS", remedy=NO_TLS_REMEDY)
     if "ALERT" in reason:

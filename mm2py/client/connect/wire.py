@@ -135,6 +135,7 @@ class FrameReceiver:
         if size + 4 > HEAD_BYTES:
             self._start_long(position + 4, size)
             return
+        # ``bytes`` first: source and destination overlap.
         if position and rest:
             head[:rest] = bytes(head[position:filled])
         self._filled = rest
@@ -175,6 +176,8 @@ async def start_tls(
             try:
                 await ready
             finally:
+                # Also when cancelled: the loop would keep the closed
+                # socket's number, which the next socket gets.
                 loop.remove_reader(secured)
                 loop.remove_writer(secured)
     except BaseException:
@@ -221,6 +224,7 @@ class Wire:
 
     def close(self, cause: Exception | None = None) -> None:
         """Close the socket and drop what waits; ``connection_lost`` follows. Safe twice."""
+        # ``began`` may have closed it.
         if self._closed:
             return
         self._closed = True
@@ -228,6 +232,7 @@ class Wire:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
+        # Later, so that a caller in the middle of ``write`` or ``received`` is not called back.
         self._loop.call_soon(self._end, cause)
 
     def _end(self, cause: Exception | None) -> None:
@@ -348,6 +353,7 @@ class Wire:
                 return
             sent -= size
             unsent.popleft()
+        # Empty parts are never sent, and would keep the deque from becoming empty.
         while unsent and not len(unsent[0]):
             unsent.popleft()
 
@@ -358,6 +364,7 @@ def _resolve(ready: "asyncio.Future[None]") -> None:
 
 
 def _checked(size: int) -> int:
+    # At least a correlation id.
     if 4 <= size <= _MAX_FRAME_BYTES:
         return size
     raise ProtocolError(

@@ -102,6 +102,7 @@ class Fetcher:
             rate=self._rate,
             linger_ms=linger_ms,
         )
+        # Under read_uncommitted nothing waits for the last stable offset.
         self._open = OpenTransactions() if isolation_of(settings) == READ_COMMITTED else None
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,6 +115,8 @@ class Fetcher:
         self._room = 0
         self._next_check = 0.0
         self._answered: set[TopicPartition] = set()
+        # A buffer that returns is room for the next Fetch;
+        # without this a full pool would wait for a poll.
         cluster.pool.on_release.add(self._routes.wake)
 
     def add(
@@ -186,6 +189,7 @@ class Fetcher:
         if cursor is None or cursor.failed or not cursor.paused or cursor.lookup is not Lookup.NONE:
             return False
         self._discard((tp,))
+        # Back to where the response was requested: none of its batches was kept.
         cursor.seek(position)
         self._routes.read_again(cursor)
         return True
@@ -327,6 +331,7 @@ class Fetcher:
         await self._cluster.metadata(sorted({cursor.tp.topic for cursor in behind}))
         for cursor, first in behind.items():
             known = self._cluster.known_topic_id(cursor.tp.topic)
+            # The ids differ: its old log was deleted with the records from ``first`` on.
             if known is not None and is_another_topic(cursor.topic_id, known):
                 cursor.fail()
                 self._losses.left_behind(cursor, first)
@@ -355,6 +360,7 @@ class Fetcher:
 
     def most_bytes(self) -> int:
         """Return what one broker's response may fill: half of the buffers, divided among the busy brokers."""
+        # The other half is for responses that are not settled yet.
         busy = sum(1 for node in self._routes.nodes if node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
 
@@ -392,6 +398,8 @@ class Fetcher:
             self._keep(cursor, result.batches)
         if cursor.failed:
             return
+        # Producers of unknown origin: nothing is read on until it is
+        # known whose they are, or a batch of a loop could be copied.
         if result is not None and result.unknown:
             self._routes.leave(cursor)
             self.spawn(self._find_origins(cursor, result.unknown))

@@ -77,6 +77,8 @@ class _Again:
     def take(self, record: Record) -> None:
         """Take the next record in place of the one before of its key."""
         key = record.offset if record.key is None else record.key
+        # Removed first: a dict keeps the place of a key that is only overwritten.
+        # Removed first, so that the order is that of the newest records.
         self.newest.pop(key, None)
         self.newest[key] = record
 
@@ -160,6 +162,8 @@ class LogReader:
                 tp: max(start, self._begin.get(tp.partition, start)) for tp, start in starts.items()
             }
         ends = await self._offsets(self._positions, LATEST)
+        # The log was cut, or the topic recreated, since the last read: Fetch would
+        # answer OFFSET_OUT_OF_RANGE, or wait until it has grown past the position.
         for tp in [tp for tp, end in ends.items() if self._positions[tp] > end]:
             await self._reset(tp)
         while behind := [
@@ -171,6 +175,8 @@ class LogReader:
             except RetriableError as error:
                 await self._pause(error)
             else:
+                # No error and no progress: a new leader's high
+                # watermark may lag behind the end that was listed.
                 if before == [self._positions[tp] for tp in behind]:
                     await self._pause(
                         server_error(OFFSET_NOT_AVAILABLE, f"{behind[0]} ends before its end")
@@ -302,6 +308,7 @@ class LogReader:
             before = [self._positions[tp] for tp in partitions]
             began = self._clock.monotonic()
             connection = await self._cluster.connection(node_id, f"tail {self._topic}")
+            # Well below the time-out: a broker that is only busy must not look like a lost one.
             longest_ms = min(_TAIL_WAIT_MS, self._cluster.settings.request_timeout_ms // 3)
             answer = await self._fetch(connection, asked, longest_ms)
             problem = await self._take(answer, None, handle)
@@ -313,6 +320,7 @@ class LogReader:
                 if self._rest_s:
                     await self._clock.sleep(self._rest_s)
                 continue
+            # Records, but none beyond the position: asked again at once it would answer the same.
             if any(part.records for part in answer.partitions):
                 raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
             if self._clock.monotonic() - began < _TAIL_REST_S:
@@ -449,6 +457,7 @@ class LogReader:
     ) -> None:
         assert part.records is not None
         position = self._positions[tp]
+        # As Java's CompletedFetch: by first offset, entered while batches pass, left at the marker.
         aborted = sorted(part.aborted, key=lambda pair: pair[1], reverse=True)
         inside: set[int] = set()
         try:
@@ -457,6 +466,7 @@ class LogReader:
                     inside.add(aborted.pop()[0])
                 if batch.is_control:  # the marker that ends a transaction
                     inside.discard(batch.producer_id)
+                # Brokers return the batch that contains the position, from its beginning.
                 if batch.last_offset < position:
                     continue
                 skipped = batch.is_control or (

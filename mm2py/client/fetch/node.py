@@ -36,9 +36,12 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 
+# KIP-516 (Kafka 3.1): topics by id.
 TOPIC_ID_VERSION: Final = 13
+# KIP-595 (Kafka 2.7): LastFetchedEpoch and DivergingEpoch.
 DIVERGING_VERSION: Final = 12
 """From this version on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
+# KIP-227 (Kafka 1.1).
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
 
@@ -67,6 +70,7 @@ SESSION_CODES: Final = frozenset(
     {
         codes.FETCH_SESSION_ID_NOT_FOUND,
         codes.INVALID_FETCH_SESSION_EPOCH,
+        # Names and ids were mixed in a session: a topic got its id, or lost it in a downgrade.
         codes.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
@@ -189,6 +193,7 @@ class FetchNode:
 
         An incremental response leaves out what has not changed, so it is about all partitions.
         """
+        # An answer to a request without this partition says nothing about it.
         if cursor.paused or self._answered_at <= cursor.joined_at:
             return cursor.known_at
         if self.is_throttled:
@@ -277,6 +282,8 @@ class FetchNode:
         """Do the lookups of all partitions that need one, with one request of each kind."""
         waiting = list(self._unready)
         self._unready.clear()
+        # The next Fetch validates the position itself;
+        # OffsetForLeaderEpoch would cost a round trip.
         if connection.negotiated(FETCH_KEY, 4, NEWEST, "Fetch") >= DIVERGING_VERSION:
             for cursor in waiting:
                 if cursor.lookup is Lookup.VALIDATE:
@@ -300,8 +307,11 @@ class FetchNode:
         return self._stripes.waits_long or any(cursor.fetchable for cursor in self._cursors)
 
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
+        # The round trip decides whether lagging partitions are read in stripes.
         if connection is not self._connection:
             await connection.ping()
+        # One topic without an id (metadata of a broker
+        # before 2.8) moves the whole session to names.
         newest = TOPIC_ID_VERSION - 1 if self._by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
@@ -317,6 +327,7 @@ class FetchNode:
             # A batch above the limit is returned all the same (KIP-74). After one, other brokers wait for the next response.
             self._oversized_bytes = len(body) if len(body) > max_bytes + _FRAMING_BYTES else 0
             if lease is None:
+                # A short answer came in the head buffer, which the next read overwrites.
                 body, lease = memoryview(bytearray(body)), PlainLease()
             response = decode_fetch(version, body)
             self._take(response, lease)
@@ -351,6 +362,8 @@ class FetchNode:
     def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
         """Return the session, a new one after a change of the connection or of the way to name topics."""
         by_name = version < TOPIC_ID_VERSION
+        # After a lost response the broker's epoch of the session is unknown,
+        # so a new connection opens a new one; the broker evicts the old one.
         if connection is not self._connection or self._session.by_name is not by_name:
             self._connection = connection
             self._session = FetchSession(enabled=version >= SESSION_VERSION, by_name=by_name)
@@ -388,6 +401,8 @@ class FetchNode:
                 self._lingers_until = self._clock.monotonic() + wait_s
 
     def _take(self, response: FetchResponse, lease: BufferLease) -> None:
+        # KIP-219: above its quota a broker answers at once,
+        # with no partitions, and mutes the connection.
         self.throttle.honour(response.throttle_ms, withheld=not response.partitions)
         session, full = self._session, self._full
         if response.error_code:
@@ -401,6 +416,7 @@ class FetchNode:
         in_stripes = self._reads_in_stripes()
         for part in response.partitions:
             asked = asked_for(part.topic or part.topic_id, part.partition)
+            # It was forgotten in this session while the Fetch was in flight.
             if asked is None:
                 continue
             cursor = asked.cursor

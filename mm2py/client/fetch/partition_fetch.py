@@ -133,6 +133,7 @@ class PartitionReads:
         except Mm2pyError as error:
             _fail(reads.values(), error)
             return
+        # Cancelled: the callers wait on futures that nobody would answer.
         except BaseException:
             waiting.extend(reads.values())  # which ``_serve`` cancels
             raise
@@ -164,6 +165,7 @@ def _next_reads(waiting: deque[_Read]) -> dict[TopicPartition, _Read]:
         read = waiting.popleft()
         if read.answer.done():
             continue
+        # A Fetch has each partition once: two positions of one take two requests.
         if read.tp in reads or len(reads) == MOST_PARTITIONS:
             waiting.append(read)
         else:
@@ -224,6 +226,8 @@ async def _exchange(
     max_bytes: int,
     isolation_level: int,
 ) -> FetchResponse:
+    # A connection of its own: a long-poll Fetch would hold
+    # up what waits behind it (brokers answer in order).
     connection = await cluster.connection(node_id, "read")
     version = connection.negotiated(FETCH_KEY, 4, BY_NAME, "Fetch")
     correlation_id = connection.next_correlation_id()

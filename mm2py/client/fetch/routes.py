@@ -117,6 +117,7 @@ class FetchRoutes:
         if cursor.failed:
             return
         if moved:
+            # An old leader may name itself or one before it: only a newer epoch is news (KIP-951).
             if hint is not None and hint[1] > epoch:
                 self._cluster.leader_moved(cursor.tp, *hint)
             else:
@@ -198,6 +199,8 @@ class FetchRoutes:
         settings = self._cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         while self._patient:
+            # The least refused one sets the pause; a partition
+            # that fails for hours must not slow others.
             backoff.failures = max(0, min(cursor.attempts for cursor in self._patient) - 1)
             await self._clock.sleep(backoff.next_s())
             waiting, self._patient = self._patient, {}
@@ -257,6 +260,7 @@ class FetchRoutes:
             leader = self._cluster.known_leader(cursor.tp)
             if leader is None or cursor.failed or cursor.leader < 0:
                 continue
+            # A frozen broker keeps its TCP connections; Java notices only after request.timeout.ms.
             if leader.node_id != cursor.node or leader.epoch != cursor.leader_epoch:
                 self.leave(cursor)
                 cursor.refused()

@@ -238,6 +238,7 @@ class Stripes:
 
     def wake(self) -> None:
         """Send the requests for which there are memory, a partition and a connection."""
+        # ``fetched`` releases buffers, which calls back into here while responses are applied.
         if self._applying or self._resting or not self._readings:
             return
         pause_s = self._throttle.remaining_s()
@@ -296,6 +297,7 @@ class Stripes:
             if stripe is not None:
                 if len(reading.stripes) > known:
                     self._held_bytes += stripe.size
+                # To the end: partitions with as many stripes take turns (``sorted`` is stable).
                 self._readings[cursor] = self._readings.pop(cursor)
                 return reading, stripe
         return None
@@ -315,6 +317,7 @@ class Stripes:
                 await self._exchange(connection, reading, stripe)
             channel.backoff.reset()
         except Mm2pyError:
+            # No error of the partition: the first connection still works, or reports why not.
             channel.not_before = self._clock.monotonic() + channel.backoff.next_s()
             stripe.asked_at = None
         finally:
@@ -384,6 +387,7 @@ class Stripes:
         took_s = (
             self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip.least_s
         )
+        # Additive increase, halved when the line is full, as TCP does with its window.
         is_slow = took_s > _TOO_LONG_S
         width = self._width // 2 if is_slow else self._width + 1
         self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))
@@ -404,6 +408,8 @@ class Stripes:
                 stripe = stripes.popleft()
                 before = cursor.position
                 try:
+                    # An empty or refused answer ahead of the position
+                    # says nothing: the log may grow until then.
                     if part.records or (stripe.first and stripe.start == before):
                         self._owner.fetched(cursor, part, stripe.lease or _NO_LEASE)
                 finally:

@@ -136,6 +136,8 @@ class CoordinatorLink:
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
+        # The broker answers when all members have joined:
+        # request.timeout.ms alone would end the wait.
         wait_ms = rebalance_timeout_ms + self._cluster.settings.request_timeout_ms
         result = await self._in_round(call, wait_ms)
         self._check_moved(result.error_code, "JoinGroup")
@@ -153,6 +155,7 @@ class CoordinatorLink:
             assignments=assignments,
         )
         result = await self._in_round(call, None)
+        # Rounds are rare: an idle connection would only be closed by the broker.
         self._drop_rounds("the round is done")
         self._check_moved(result.error_code, "SyncGroup")
         return result
@@ -204,6 +207,7 @@ class CoordinatorLink:
             self._cluster.coordinator_moved(self._group_id)
             raise
         self._check_moved(group.error_code, "DescribeGroups")
+        # DescribeGroups 6 (KIP-1043); older versions describe an unknown group as Dead.
         if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
             raise server_error(group.error_code, f"group {self._group_id}")
         return replace(group, state=group.state or "Dead")

@@ -44,12 +44,15 @@ async def repaired(
     """
     if sent.code in TOO_LARGE:
         return await _smaller(sent, target, limit_of)
+    # zstd needs Kafka 2.1 and Produce 7 (KIP-110); every broker has gzip.
     if sent.code == codes.UNSUPPORTED_COMPRESSION_TYPE:
         return Repair([recompress(sent.batch, Codec.GZIP)])
+    # KIP-467 (Kafka 2.4) names the record at fault; before, only the batch is refused.
     if sent.bad_record > 0:
         return Repair(_apart(sent, target))
     if sent.bad_record == 0 or sent.code == codes.INVALID_TIMESTAMP:
         raise refusal(sent, target)
+    # Records as older clients wrote them (field widths, header) may be refused by newer checks.
     return Repair([repack(sent.batch)])
 
 

@@ -92,6 +92,7 @@ class LaneResume:
         ids = {lane: self._topic_id(lane) for lane in readable}
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
+        # A stored id is sent under again, so it must be known as a mirror's, too.
         if self.identical is not Identical.OFF:
             # Loop suppression may have been enabled after a predecessor got the id.
             for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
@@ -102,6 +103,8 @@ class LaneResume:
             end = log_ends.get(lane, ends[lane.target].offset)
             if isinstance(end, ServerError):
                 beginnings[lane] = end
+            # The map is written after the records: up to a
+            # map's interval of copies lies behind its end.
             elif 0 <= known[lane] < end:
                 tail = LaneTail(lane.target, known[lane], end, partial(self._read, lane.target))
                 # Tasks with transactions keep no producer id: what the last one wrote after the map was aborted.
@@ -115,6 +118,7 @@ class LaneResume:
         ]
         found = await asyncio.gather(*(self._beginning(lane, beginnings[lane]) for lane in begun))
         beginnings |= zip(begun, found, strict=True)
+        # One write for all lanes of the broker, before any of them sends (1).
         await self._copied.begin(
             {
                 lane.source: LogEnd(_end_of(beginning), ids[lane], self._producer(lane, beginning))
@@ -231,6 +235,8 @@ class LaneResume:
             Mm2pyError: the log cannot be read now.
         """
         producer_id, began = self._copied.producer(lane.source)
+        # It wrote nothing yet: its first sequence is 0,
+        # as a late first batch of the predecessor has.
         if producer_id >= 0 and end == began:
             return Writer(producer_id, 0, 0)
         if producer_id < 0 or end <= 0 or self.identical is Identical.OFF:
@@ -240,6 +246,8 @@ class LaneResume:
         except FatalServerError:
             return None  # deleted, or it may not be read
         writer = writer_of(fetched, end - 1)
+        # Another writer was last: our own sequence before
+        # it is not known without reading on, so a new id.
         return writer if writer is not None and writer.producer_id == producer_id else None
 
     async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
@@ -323,6 +331,7 @@ class LaneResume:
             if error.code != codes.OFFSET_OUT_OF_RANGE:
                 raise
             start = (await self._admin.log_starts([tp])).get(tp, -1)
+            # The position is above the log's end: the log was cut, which the caller decides about.
             if start <= position:
                 raise
             return await self._reads.read(tp, start)  # retention has taken what was before it

@@ -180,6 +180,8 @@ class Sender:
         Raises:
             Mm2pyError: the target gives none now, or it cannot be announced.
         """
+        # Any broker gives an id that has no transactional
+        # id; a repeated request just costs another one.
         answer = await self._cluster.call_any(messages.init_producer_id())
         await self.announce(answer.producer_id)
         return answer.producer_id, answer.producer_epoch
@@ -206,6 +208,8 @@ class Sender:
             batches = [self._in_codec(batch, self._codec) for batch in batches]
         if lane.limit_bytes:
             whole, batches = batches, fitting(batches, lane.limit_bytes)
+            # Cutting hides that the limit was raised
+            # meanwhile: no error of the broker would show it.
             if batches is not whole and self._limits.is_old(target.topic):
                 self.spawn(self._limits.learn_again(target.topic))
         self._stirred.set()
@@ -238,6 +242,7 @@ class Sender:
     def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
         """Return the first source offset and the number of the records that ``give_back`` would drop, None for none."""
         lane = self._lanes.get(target)
+        # Batches that are compared with the log may turn out to be in it.
         if lane is None or (lane.state is LaneState.OPENING and self._opening.needs_queue(lane)):
             return None
         batches = lane.returnable()
@@ -322,6 +327,8 @@ class Sender:
         if lane.under_way:
             for node in self._nodes.values():
                 if node.carries(lane):
+                    # A request cannot be recalled, but what the kernel
+                    # still holds is dropped with its connection.
                     node.reset(f"what was sent to {target} is taken back")
         self._drop(lane)
 
@@ -383,7 +390,8 @@ class Sender:
                 self.delivered(lane, lane.acknowledged(sent, base_offset))
                 if lane.foreign is not None:
                     self._note_foreign(lane)
-                if lane.state is LaneState.FLOWING:  # the ordinary case
+                # The ordinary case goes past ``follow``: this runs for every acknowledged batch.
+                if lane.state is LaneState.FLOWING:
                     if lane.queue:
                         self.ready(lane)
                     return
@@ -429,6 +437,7 @@ class Sender:
         self.buffered_bytes += lane.queued_bytes - before
         for part in parts:
             self._on_delivered(source, lane.target, part.batch, part.base_offset)
+        # A cut batch has bytes of its own; an uncut one keeps its receive buffer.
         if rest is not batch:
             _release(batch)
         if self.buffered_bytes == 0:
@@ -448,6 +457,7 @@ class Sender:
                 node.permitted()
             return
         for node in self._nodes.values():
+            # What the kernel has not sent yet must not leave any more (Permit, invariant 1).
             node.reset("the permit to write ended")
         self._idle.set()
 
@@ -480,6 +490,8 @@ class Sender:
         if target in self._last_epochs:
             producer_id, last = self._last_epochs[target]
             # After the last epoch the broker refuses epoch 0, and the lane gets a new producer id.
+            # A new epoch without InitProducerId, as Java's idempotent producer bumps its
+            # own (KIP-360): the broker takes any higher one that begins at sequence 0.
             epoch = last + 1 if last < MAX_EPOCH else 0
         return SenderLane(
             target,
@@ -502,6 +514,8 @@ class Sender:
 
     def withdraw(self, lane: SenderLane) -> None:
         # What is transient is waited for, as are positions: their records must not be committed without them.
+        # CONCURRENT_TRANSACTIONS passes when the markers
+        # of the last transaction are written (KIP-890).
         is_lasting = lane.retries > PATIENT_RETRIES
         if is_lasting and not self._sends_last and lane.error[0] != codes.CONCURRENT_TRANSACTIONS:
             self.resized(lane.withdraw())
@@ -511,6 +525,7 @@ class Sender:
     def stalled(self, lane: SenderLane, error: Exception) -> None:
         if self.transactions is not None:
             self.transactions.progressed()  # a commit may leave it out now
+        # Reported once per stall; each retry of thousands of partitions would be a line otherwise.
         if lane.target not in self._stalled and not self._closed:
             self._stalled.add(lane.target)
             self._on_stalled(lane.target, error)
@@ -644,6 +659,7 @@ class Sender:
         most = self._settings.produce_connections_max
         if first is None or not first.is_distant or most == 1:
             lane.deal(0)
+        # Round robin, and only once: a partition that changes its connection has to drain first.
         elif not lane.channel and lane.queued_bytes >= DEAL_BYTES:
             channel = 1 + self._dealt % (most - 1)
             self._dealt += 1

@@ -129,9 +129,12 @@ class _Stored:
 
     def is_copy_of(self, batch: RecordBatch) -> bool:
         """Whether the records were forwarded unchanged: the same bytes after the header."""
+        # Fast path: equal bytes need no decompression. Header fields that
+        # we or the broker write (offset, producer, CRC) are left out.
         if self.count != batch.count or len(self.data) != len(batch.data):
             return False
         ours, theirs = HEADER.unpack_from(batch.data), HEADER.unpack_from(self.data)
+        # Same codec and first timestamp: record timestamps are deltas to it.
         same = (ours[5] ^ theirs[5]) & CODEC_MASK == 0 and ours[7] == theirs[7]
         return same and memoryview(self.data)[HEADER_BYTES:] == batch.data[HEADER_BYTES:]
 
@@ -202,6 +205,8 @@ class LaneTail:
             return 0
         if not self._open:
             stored = self._stored[0]
+            # Fewer records than offsets: compaction removed
+            # some within the batch, which keeps its range.
             whole = stored.last_offset - stored.base_offset + 1 == stored.count
             if whole and not stored.gone_before and self._next >= self._batch_end:
                 return 0
@@ -212,6 +217,7 @@ class LaneTail:
         """Look for the record behind a hole in all batches that were offered; return whether that is settled."""
         wanted = [self._hash(record[1]) for record in islice(self._open, ALIKE)]
         offsets = [offset for offset, _ in islice(self._open, ALIKE)]
+        # A second hole: only the records before it follow each other on the source, too.
         while offsets[-1] - offsets[0] != len(offsets) - 1:
             del offsets[-1], wanted[-1]
         for batch in islice(batches, self._offered_batches, None):
@@ -221,12 +227,14 @@ class LaneTail:
             )
         offered = self._offered
         for at in range(self._aligned_to, min(hole + 1, len(offered))):
+            # At the end of what was offered fewer are compared; more may not come for long.
             there = offered[at : at + len(wanted)]
             if there == wanted[: len(there)]:
                 self.has_holes = False
                 self._settle(at)
                 return True
         self._aligned_to = len(offered)
+        # At most ``hole`` records of the source were before it, and it is none of these.
         if len(offered) > hole:
             self.give_up()
             return True
@@ -280,6 +288,7 @@ class LaneTail:
         contents = _contents(batch.data, timed=True)
         while len(offsets) < len(contents):
             _, content = contents[len(offsets)]
+            # The rest of the batch is aligned anew before it is compared.
             if offsets and await self.hole():
                 break
             offset = await self._find(content)
@@ -298,8 +307,11 @@ class LaneTail:
         while True:
             while self._open:
                 offset, record = self._open.popleft()
+                # A gap within a batch: the record may have been a copy that compaction took.
                 self.has_holes |= offset != self._next
                 self._next = offset + 1
+                # With message.timestamp.type=LogAppendTime
+                # the broker has overwritten the timestamps.
                 if record[1] == content[1] and (record[0] == content[0] or not self._timed):
                     self._passed_bytes = 0
                     return offset
@@ -323,6 +335,7 @@ class LaneTail:
             not self._open
             and not self._stored
             and self._position < self.end
+            # A bound: on a topic with other writers the whole log might be foreign.
             and self._passed_bytes <= AHEAD_BYTES
         ):
             fetched = await self._read(self._position)
@@ -340,10 +353,13 @@ class LaneTail:
         view, at = memoryview(record_set), 0
         while len(view) - at >= HEADER_BYTES:
             fields = HEADER.unpack_from(view, at)
+            # The length field counts what is behind base
+            # offset and length; a broker cuts the last batch.
             size = fields[1] + 12
             if len(view) - at < size:
                 break
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
+            # A fetch from the middle of a batch returns it whole.
             if last >= self._position and fields[0] < self.end:
                 self._unread_gone += max(0, fields[0] - self._position)
                 # A transaction of ours includes its map: after the map's end a transactional batch is aborted or foreign.
