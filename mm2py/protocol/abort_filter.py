@@ -55,6 +55,7 @@ def marker_type(view: memoryview, count: int) -> int:
     Raises:
         ProtocolError: the marker is damaged.
     """
+    # Control batches are never compressed, and have one record.
     payload = view[HEADER_BYTES:]
     record = walk(payload, count)[0]
     try:

@@ -128,8 +128,10 @@ def describe_log_dirs(topics: Mapping[str, Sequence[int]]) -> Call[LogDirs]:
             for folder in answer.results
             for topic in folder.topics
             for each in topic.partitions
+            # A replica that is moved between log dirs exists twice (KIP-113).
             if not each.is_future_key
         }
+        # -1 (UNKNOWN_VOLUME_BYTES) where a broker does not tell.
         free = [-1 if it.usable_bytes is None else it.usable_bytes for it in answer.results]
         return LogDirs(sizes, sum(free) if free and min(free) >= 0 else None)
 
@@ -369,6 +371,7 @@ def controller_time() -> Call[ControllerTime]:
     def convert(answer: admin_schema.DescribeQuorumResponse) -> ControllerTime:
         parts = [part for topic in answer.topics for part in topic.partitions]
         leaders = [
+            # The leader reports itself as caught up at its present time.
             voter.last_caught_up_timestamp
             for part in parts
             for voter in part.current_voters

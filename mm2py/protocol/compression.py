@@ -53,6 +53,8 @@ def decompress(codec: Codec, data: Bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
     """
     if codec is Codec.NONE:
         return data
+    # The size is in no payload reliably: gzip and streamed
+    # frames have none, so it is guessed and grown.
     size = min(limit, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
         try:

@@ -59,6 +59,7 @@ def _offset(tp: TopicPartition, value: bytes) -> FetchedOffset:
         raise ProtocolError(f"offset commit of unknown version {version}")
     (offset,) = _LONG.unpack_from(value, 2)
     epoch, at = -1, 10
+    # v3 has the leader epoch (KIP-320); the times follow behind what is read.
     if version >= 3:
         (epoch,) = INT32.unpack_from(value, at)
         at += INT32.size

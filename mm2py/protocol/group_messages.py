@@ -70,6 +70,7 @@ def find_coordinator(
             BrokerNode(result.node_id, result.host, result.port),
         )
 
+    # v0 knows groups only.
     low = 0 if kind is CoordinatorType.GROUP else 1
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (low, 6))
 
@@ -138,6 +139,7 @@ def join_group(
             tuple(JoinedMember(m.member_id, bytes(m.metadata)) for m in answer.members),
         )
 
+    # v1 has the rebalance timeout (KIP-62).
     return schema_call(request, consumer_schema.JoinGroupResponse, convert, (1, 9))
 
 
@@ -210,6 +212,7 @@ def leave_group(group_id: str, member_id: str) -> Call[int]:
         )
 
     def convert(answer: consumer_schema.LeaveGroupResponse) -> int:
+        # From v3 on each member has a code of its own (KIP-345).
         codes = (answer.error_code, *(member.error_code for member in answer.members))
         return next((code for code in codes if code), 0)
 
@@ -427,9 +430,12 @@ def offset_commit(
         flexible = version >= _FLEXIBLE
         out = request_header(_COMMIT_KEY, version, correlation_id, client_id, flexible=flexible)
         text = compact_string if flexible else string
+        # Generation -1 and no member id: a commit from outside ("simple consumer").
         out += text(group_id) + _NO_GENERATION + text("")
+        # KIP-345: no group.instance.id.
         if version >= _WITH_INSTANCE:
             out += text(None)
+        # KIP-211 removed the retention time of a commit.
         if version <= _LAST_WITH_RETENTION:
             out += _DEFAULT_RETENTION
         _append_topics(out, topics, version, text)
@@ -450,6 +456,7 @@ def _append_topics(
         for part in parts:
             out += _PARTITION.pack(part.partition, part.offset)
             if version >= _WITH_EPOCH:
+                # KIP-320.
                 out += INT32.pack(part.leader_epoch)
             out += text(part.metadata) + end
         out += end

@@ -150,6 +150,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
         return ()
     partitions: list[TopicPartition] = []
     try:
+        # Later versions of ConsumerProtocol only append fields, so version 0's are read of all.
         (topics,) = struct.unpack_from(">i", assignment, 2)  # after the version
         at = 6
         for _ in range(topics):

@@ -56,6 +56,7 @@ def legacy_to_v2(
             position = len(record_set)
             break
         end, magic, codec = entry
+        # Segments written after the upgrade follow in the same record set.
         if magic >= 2:
             break
         messages = list(_messages(record_set[position:end], magic, codec))
@@ -81,12 +82,14 @@ def _entry(view: memoryview, position: int) -> tuple[int, int, Codec] | None:
     offset, size, _, magic, attributes = _ENTRY.unpack_from(view, position)
     if magic >= 2:
         return position, magic, Codec.NONE
+    # CRC, magic, attributes, and two null fields.
     if size < 14 or magic < 0:
         raise damaged(f"a message of magic {magic} at offset {offset} announces {size} bytes")
     end = position + _LOG_OVERHEAD + size
     if end > len(view):
         return None
     codec = attributes & CODEC_MASK
+    # zstd came with magic 2 (KIP-110).
     if codec > Codec.LZ4:
         raise damaged(f"codec {codec} in a message of magic {magic} at offset {offset}")
     return end, magic, Codec(codec)
@@ -107,6 +110,7 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
     position = 0
     while position < len(payload):
         entry_ = _entry(payload, position)
+        # Wrappers are not nested, and have the magic of their messages.
         if entry_ is None or entry_[1] != magic or entry_[2] is not Codec.NONE:
             raise damaged(f"a damaged message inside the wrapper at offset {message.offset}")
         inner.append(_message(payload[position : entry_[0]], magic)[0])

@@ -60,7 +60,9 @@ def api_versions() -> Call[ApiVersionsResult]:
 
     def request() -> metadata_schema.ApiVersionsRequest:
         return metadata_schema.ApiVersionsRequest(
-            client_software_name=_SOFTWARE[0], client_software_version=_SOFTWARE[1]
+            # v3 (KIP-511); brokers refuse names with other than letters, digits, dots and dashes.
+            client_software_name=_SOFTWARE[0],
+            client_software_version=_SOFTWARE[1],
         )
 
     return schema_call(request, metadata_schema.ApiVersionsResponse, convert, (0, 4))
@@ -180,6 +182,7 @@ def list_offsets(
         request,
         consumer_schema.ListOffsetsResponse,
         convert,
+        # v2 has the isolation level (KIP-98).
         (max(low, 2) if isolation_level else low, 11),
     )
 
@@ -220,6 +223,7 @@ def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEn
             for part in topic.partitions
         )
 
+    # v2 has the client's leader epoch (KIP-320); without it a deposed leader answers, too.
     return schema_call(request, consumer_schema.OffsetForLeaderEpochResponse, convert, (2, 4))
 
 
@@ -355,6 +359,7 @@ def init_producer_id(
         request,
         producer_schema.InitProducerIdResponse,
         convert,
+        # Below v3 the request has no id and epoch: brokers would answer as to a new producer.
         (0 if producer_id < 0 else 3, 5),
     )
 

@@ -29,6 +29,7 @@ PRODUCE_KEY: Final = 0
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+# KIP-482: compact lengths and tagged fields.
 _FLEXIBLE: Final = 9
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _PARTITION_SIZE: Final = Struct(">ii")
@@ -93,6 +94,7 @@ def encode_produce(
         topics.setdefault(topic, {})[partition] = data
     head = request_header(PRODUCE_KEY, version, correlation_id, client_id, flexible=flexible)
     head += compact_string(transactional_id) if flexible else string(transactional_id)
+    # acks=all: what only the leader has appended may be lost with it.
     head += _ACKS_TIMEOUT.pack(-1, timeout_ms)
     head += unsigned(len(topics) + 1) if flexible else INT32.pack(len(topics))
     first, size = head, 0
@@ -109,6 +111,7 @@ def encode_produce(
             parts.append(head)
             parts.append(data)
             size += len(head) + length
+            # The tags of the partition that ends with the batch before.
             head = bytearray(b"\0") if flexible else bytearray()
         if flexible:
             head.append(0)
@@ -117,6 +120,7 @@ def encode_produce(
     if head:
         parts.append(head)
         size += len(head)
+    # ``first`` is the first part: its size field counts all parts after it.
     INT32.pack_into(first, 0, size - 4)
     return parts
 
@@ -142,6 +146,8 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
             layout = _plain_results(count - 1)
             results = layout.unpack_from(body, position)
             position += layout.size
+            # Every sixth value: 1 the error codes, 5 the
+            # ends without record errors, message and tags.
             if any(results[1::6]) or set(results[5::6]) != _PLAIN_TAILS or body[position]:
                 return None
             position += 1
@@ -151,6 +157,8 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
         throttle = INT32.unpack_from(body, position)[0]
     except (struct.error, IndexError, ValueError):
         return None  # not ordinary: ``decode_produce`` reads it, or raises
+    # Behind the throttle time only an empty section of
+    # tags: node endpoints (KIP-951) come with errors.
     return None if throttle or len(body) != position + 5 or body[position + 4] else counts
 
 
@@ -204,6 +212,7 @@ def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition)
     message, position = read_compact_string(body, position)
     produced.error_message = message or ""
     tags, position = read_tags(body, position)
+    # CurrentLeader (v10, KIP-951), with NOT_LEADER_OR_FOLLOWER only.
     if 0 in tags:
         produced.current_leader = _LEADER.unpack_from(tags[0])
     return position
@@ -224,6 +233,7 @@ def _classic(version: int, body: memoryview) -> ProduceResponse:
                 name or "", index, code, base, appended, start[0] if start else -1
             )
             answered.append(produced)
+            # KIP-467: record errors and a message.
             if version >= 8:
                 position = _classic_tail(body, position, produced)
     return ProduceResponse(INT32.unpack_from(body, position)[0], answered)

@@ -36,6 +36,7 @@ _span: Final = cast(
 
 
 def _encode(value: int) -> bytes:
+    # Zigzag: small negative values stay short.
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while rest >= 0x80:
@@ -62,6 +63,7 @@ def read_varint(data: Bytes, position: int, *, wide: bool = False) -> tuple[int,
     while shift < 70:
         position += 1
         byte = data[position]
+        # The tenth byte has one bit left of 64.
         if shift == 63 and byte > 1 and not wide:
             break
         value |= (byte & 0x7F) << shift
@@ -88,6 +90,7 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
             else:
                 size, position = read_varint(payload, position)
             end = position + size
+            # Attributes, two deltas, and the first byte of the key's length.
             if size < 4 or end > total:
                 raise damaged(f"a record announces {size} bytes")
             timestamp_delta = payload[position + 1]
@@ -104,6 +107,7 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
     except IndexError:
         raise damaged("the last record is cut off") from None
     if position != total:
+        # Java's iterator refuses them, too ("Incorrect declared batch size").
         raise damaged(f"{total - position} bytes follow the last record")
     return spans
 
@@ -255,6 +259,7 @@ def plain_join(
     runs = join_runs(run for batch in batches for run in batch.runs)
     if total > _MAX_COUNT or total != sum(count for _, count in runs):
         raise damaged(f"runs {runs} do not count {total} records")
+    # The codec that most of the bytes have already.
     biggest = max(range(len(batches)), key=lambda index: len(batches[index].data))
     codec: int = headers[biggest][5] & CODEC_MASK
     return out, runs, codec, base_timestamp, max(header[8] for header in headers), total

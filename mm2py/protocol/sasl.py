@@ -129,6 +129,7 @@ class SaslExchange:
         try:
             self._mechanism.receive(answer)
             is_wrong = self._mechanism.is_done() and not self._mechanism.is_authenticated()
+        # The library's parsing of an answer that is not of the mechanism.
         except (ValueError, KeyError):
             is_wrong = True
         if is_wrong:

@@ -149,6 +149,7 @@ def _read_altered(
     body: memoryview, at: int, asked: Sequence[OffsetToCommit]
 ) -> tuple[PartitionOutcome, ...]:
     (code,) = INT16.unpack_from(body, at)
+    # One error for the whole group, as for a group that has members.
     if code:
         return tuple(PartitionOutcome(it.topic, it.partition, code) for it in asked)
     _, at = read_compact_string(body, at + INT16.size)

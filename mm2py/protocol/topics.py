@@ -106,6 +106,7 @@ NO_TOPIC_ID: Final = bytes(16)
 
 def is_another_topic(known_id: bytes, topic_id: bytes) -> bool:
     """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known (empty: not)."""
+    # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded.
     return known_id != topic_id and not {b"", NO_TOPIC_ID} & {known_id, topic_id}
 
 
