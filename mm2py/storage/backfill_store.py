@@ -125,6 +125,7 @@ class BackfillStore:
         job = self.job
         if job is None or not job.state.is_copied:
             return job
+        # By our own clock since the record was read, not by its time: clocks of machines differ.
         return without_driver(job) if self._clock.monotonic() - self._heard_s > ALIVE_S else job
 
     @property
@@ -137,6 +138,7 @@ class BackfillStore:
     def wanted(self) -> Wanted:
         """What people want of the newest backfill."""
         wish, job = self._records.get(b"wish"), self.job
+        # A request of an earlier job stays in the topic; it must not pause or end a later one.
         if isinstance(wish, Wish) and job is not None and wish.job == job.id:
             return wish.wanted
         return Wanted.RUN
@@ -173,6 +175,7 @@ class BackfillStore:
         """Return for how long nothing was heard of a lease: where it waits for a lane of any of them, else of its own."""
         heard = [self._lease_heard.get(lease_key(lease.source).encode(), 0.0)]
         if lease.state is LeaseState.RESERVED:
+            # Reserved, not begun: any lane of the job that renews its lease may take it next.
             heard += self._lane_heard.values()
         elif lease.state is LeaseState.COPYING:
             heard.append(self._lane_heard.get(lease.lane, 0.0))
@@ -223,6 +226,7 @@ class BackfillStore:
     async def forget_progress(self, kind: ProgressKind) -> None:
         """Remove all but the newest ``KEPT`` of a kind; one that may still run stays."""
         silent_ms = self._clock.now_ms() - SILENT_MS
+        # ``progress`` is sorted, the newest first.
         older = [it for it in self.progress if it.kind is kind][KEPT:]
         old = [it for it in older if it.state is not JobState.RUNNING or it.at_ms < silent_ms]
         if old:
@@ -240,9 +244,11 @@ class BackfillStore:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
             except ProtocolError as error:
                 kind = unknown_kind(key)
+                # One line per unknown kind: a newer version may write thousands of them.
                 if not kind or kind not in self._unknown:
                     log.warning("record is ignored offset=%d cause=%s", record.offset, error)
                 self._unknown.add(kind)
+                # The older job stays readable for displays; no driver may act on it.
                 if key == _JOB:
                     self.unreadable = error
                 return

@@ -75,6 +75,7 @@ class ConfigBackingStore:
         self._listener = None
         self._fold = ConfigFold()
         self._damaged.clear()
+        # Without a listener: what was there before is state, not news.
         await self._table.start(self._read)
         self._listener = listener
 
@@ -109,6 +110,8 @@ class ConfigBackingStore:
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
+                    # Between the check and the wait nothing else
+                    # runs on the loop, so no change is missed.
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -119,11 +122,14 @@ class ConfigBackingStore:
         self, name: str, config: Mapping[str, str | None], target: TargetState | None = None
     ) -> None:
         """Write a connector config; ``target`` goes before it in the same batch."""
+        # KIP-980: first, or a worker would start a connector that is created STOPPED.
         targets = [TargetPut(name, target)] if target is not None else []
         await self._write(f"config of connector {name}", *targets, ConnectorPut(name, dict(config)))
 
     async def remove_connector(self, name: str) -> None:
         """Write the tombstones of a connector and of its target state."""
+        # As Java's removeConnectorConfig: a state that stayed
+        # would apply to a later connector of the name.
         records = ConnectorPut(name, None), TargetPut(name, None)
         await self._write(f"removal of connector {name}", *records)
 

@@ -109,6 +109,7 @@ class ConfigFold:
             case ConnectorPut(name, config):
                 event = self._remove(name) if config is None else self._put(name, config)
             case TaskPut(TaskId(connector, number), config):
+                # Not in force before the commit: a leader may have died between the two.
                 self._deferred.setdefault(connector, {})[number] = config
             case Commit():
                 event = self._commit(record)
@@ -116,6 +117,7 @@ class ConfigFold:
                 event = self._want(name, state)
             case Fenced(name, task_count):
                 self._fenced[name] = task_count
+                # KIP-618: producers of earlier generations are fenced, tasks may start.
                 self._pending_fencing.discard(name)
             case SessionKey():
                 self._session_key = record
@@ -150,6 +152,7 @@ class ConfigFold:
 
     def _put(self, name: str, config: ConnectorConfig) -> ConnectorChanged:
         self._connectors[name] = config
+        # A target state may come first (KIP-980: a connector created STOPPED or PAUSED).
         self._targets.setdefault(name, TargetState.STARTED)
         return ConnectorChanged(name)
 
@@ -174,6 +177,8 @@ class ConfigFold:
             self._remove(name)
             return None
         deferred = self._deferred.get(name)
+        # Compaction keeps the newest record of a key: of an older set of task configs
+        # some may be gone, and a commit that was written after a smaller set finds fewer.
         complete = all(number in (deferred or ()) for number in range(tasks))
         if complete:
             if deferred is not None:
@@ -184,11 +189,14 @@ class ConfigFold:
             self._inconsistent.discard(name)
             self._applied[name] = config
         else:
+            # As in Java: its tasks are not started until the leader writes their configs again.
             self._inconsistent.add(name)
         if deferred is not None:
             deferred.clear()
         self._counts[name] = tasks
+        # Each commit begins a generation whose predecessors must be fenced first (KIP-618).
         self._pending_fencing.add(name)
+        # ``advance`` was called for this record: the offset after the commit.
         self._commit_offset = self._offset
         return TasksChanged(name)
 
@@ -197,8 +205,10 @@ class ConfigFold:
         exists = name in self._connectors
         if state is not None:
             self._targets[name] = state
+        # A tombstone of the state alone: Java falls back to STARTED.
         elif exists:
             self._targets[name] = TargetState.STARTED
         else:
             self._targets.pop(name, None)
+        # A state may be read before its connector; the connector's own event covers it then.
         return TargetChanged(name) if exists and self._targets[name] != before else None

@@ -21,6 +21,8 @@ TARGET: Final = "target-state-"
 CONNECTOR: Final = "connector-"
 TASK: Final = "task-"
 COMMIT: Final = "commit-"
+# KIP-745 (Kafka 3.0), KIP-618 (3.3), KIP-507 (2.4) and KIP-976
+# (3.7); older workers ignore keys that they do not know.
 RESTART: Final = "restart-connector-"
 FENCING: Final = "tasks-fencing-"
 SESSION_KEY: Final = "session-key"
@@ -98,6 +100,7 @@ ConfigRecord = (
 def encode_config_record(record: ConfigRecord) -> tuple[bytes, bytes | None]:
     """Return key and value of a record of the config topic."""
     key, value = _config_texts(record)
+    # A lone surrogate has no UTF-8; Java writes a question mark, too.
     return key.encode(errors="replace"), None if value is None else compact_json(value)
 
 
@@ -142,6 +145,7 @@ def decode_config_record(key: bytes | None, value: bytes | None) -> ConfigRecord
     text = key_text(key)
     if text == SESSION_KEY:
         return _session_key(value)
+    # No prefix is the beginning of another, so the order only matters for speed.
     for prefix, decode in _DECODERS:
         if text.startswith(prefix):
             return decode(text.removeprefix(prefix), value)
@@ -194,6 +198,7 @@ def _target_put(name: str, value: bytes | None) -> TargetPut:
 
 def _target(value: bytes) -> TargetState:
     members = json_object(value)
+    # KIP-875: its workers read the new member first.
     word = members.get("state.v2")
     if not isinstance(word, str):
         word = text_member(members, "state")
@@ -272,6 +277,7 @@ def key_text(key: bytes | None) -> str:
 
 def task_id(text: str) -> TaskId:
     """Read ``<connector>-<n>``, split at the last dash; ``ProtocolError`` where it is not that."""
+    # A connector's name may have dashes, the number none.
     connector, dash, number = text.rpartition("-")
     if not (dash and number.isascii() and number.isdigit() and len(number) <= TASK_DIGITS):
         raise ProtocolError(f"{_shown(text)} names no task")

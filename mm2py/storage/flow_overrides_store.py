@@ -230,6 +230,7 @@ class FlowOverridesStore:
         """Raise ``ConfigError`` for a config that holds a secret which the file does not."""
         file = self.state.file.get(name, {})
         for prop, value in after.items():
+            # What the file holds itself may be sent back as it is: it is on every node already.
             plain = value != file.get(prop) and not is_placeholder(value)
             if plain and self._names_a_secret(prop):
                 raise ConfigError(
@@ -279,6 +280,7 @@ class FlowOverridesStore:
         try:
             guard.check(old, new)
         except Mm2pyError:
+            # Two flows were changed at once, and each was right by itself: this one is taken back.
             await self._record("undo", action, before, actor)
             raise
 
@@ -322,6 +324,7 @@ class FlowOverridesStore:
         revision: Revision,
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
+        # Tombstones for what is above the limit, in the same batch as the new line.
         old = self.state.history()[HISTORY_KEPT - 1 :]
         records: Puts = {
             **puts,
@@ -341,6 +344,7 @@ class FlowOverridesStore:
             )
         try:
             async with asyncio.timeout(self._write_s):
+                # One batch: a change without its line of the history, or half of it, is never read.
                 await self._table.post(batch)
                 await self._table.read_to_end(self._write_s)
         except (TimeoutError, RequestTimedOutError) as error:
@@ -356,6 +360,7 @@ class FlowOverridesStore:
         if record.key is None:
             return
         key = record.key.decode("utf-8", "replace")
+        # A later record of the key decides anew, a tombstone too.
         self._newer.pop(key, None)
         self._damaged.pop(key, None)
         if record.value is None:

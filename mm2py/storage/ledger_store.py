@@ -91,6 +91,7 @@ class LedgerStore(EventSink):
             if self._known is not None:
                 await self.flush(STOP_FLUSH_S)
             running.cancel()
+            # Not ``await running``: its CancelledError would look like ours.
             await asyncio.wait({running})
         if self._unwritten:
             log.warning(
@@ -219,6 +220,8 @@ class LedgerStore(EventSink):
                             await self._open()
                             is_open = True
                         finally:
+                            # Also after a failure: a task starts
+                            # without the ledger rather than never.
                             self._looked.set()
                     await self._write_all()
                 except Mm2pyError as error:
@@ -279,9 +282,12 @@ class LedgerStore(EventSink):
 
     async def _write_all(self) -> None:
         while self._queue:
+            # A copy: what is queued while the write is awaited goes into the next batch.
             batch = dict(islice(self._queue.items(), MAX_RECORDS))
             await self._table.post([_encoded(record) for record in batch.values()])
             for number, record in batch.items():
+                # The queue is not locked: ``report`` may have
+                # let an event grow while the batch was written.
                 now = self._queue[number]
                 if isinstance(now, LedgerRecord) and isinstance(record, LedgerRecord):
                     # It may have grown meanwhile; what was queued later comes after it.

@@ -34,6 +34,7 @@ class MemoryTopic:
         self._next_offset += 1
         self.records.append(Record(offset, -1, key, value))
         for follower in self.followers:
+            # As over Kafka: a handler never runs inside the caller's ``post``.
             asyncio.get_running_loop().call_soon(follower.catch_up)
         if len(self.records) > self._compact_at:
             self._compact()

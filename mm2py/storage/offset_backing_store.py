@@ -51,6 +51,8 @@ class OffsetMap:
         """Return the newest value of a key, None when there is none."""
         if key in self._values:
             return self._values[key]
+        # Java's JsonConverter writes members in the order
+        # of the task's map, which differs by class.
         other = self._by_content.get(_content(key))
         return self._values[other] if other is not None else None
 
@@ -87,6 +89,7 @@ def scalars_identity(members: Mapping[str, Scalar] | None) -> Identity:
     """Return what two maps with another member order have in common; 1 and true differ."""
     if members is None:
         return None
+    # With the type: in Python ``1 == True == 1.0``, in JSON they are three values.
     return frozenset((name, type(value).__name__, value) for name, value in members.items())
 
 
@@ -210,6 +213,7 @@ class FileOffsetBackingStore:
         Raises:
             RetriableError: the file cannot be written now; what it held stays.
         """
+        # The file first, then memory: after a failure both have what was stored last.
         stored = {**self._stored, **values}
         self._write({key: value for key, value in stored.items() if value is not None})
         for key, value in values.items():
@@ -249,12 +253,14 @@ class FileOffsetBackingStore:
             "format": FORMAT,
             "offsets": {key.decode(): value.decode() for key, value in sorted(stored.items())},
         }
+        # In the same folder: a rename is atomic within one file system only.
         new = self._path.with_name(f".{self._path.name}.new")
         try:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump(content, file, ensure_ascii=False, indent=1)
                 file.flush()
+                # Before the rename: a crash could leave the new name with none of its bytes.
                 os.fsync(file.fileno())
             new.replace(self._path)
         except OSError as error:

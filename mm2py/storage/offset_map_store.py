@@ -265,6 +265,7 @@ class OffsetMapStore:
         self._unnoted.remove(post)
         if post.cancelled() or post.exception() is not None:
             return
+        # Offsets of one partition only grow: a lower one is of another topic with this name.
         if post.result() <= self._written:
             self._topics_lost += 1
             self.index, self._newest = MapIndex(), {}
@@ -294,6 +295,7 @@ class OffsetMapStore:
         ]
         await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
         for partition, numbers in pages.items():
+            # Only now: a page that could not be removed is still read.
             self.index.forget(partition, numbers)
 
     def _take(self, _partition: int, record: Record) -> None:

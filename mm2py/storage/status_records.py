@@ -195,6 +195,7 @@ class StatusTable:
             self._take_task(record.work, record.status)
         else:
             _put(self._connectors, record.work, record.status)
+            # A connector that is gone has no tasks; their tombstones may come later, or never.
             if record.status is None:
                 self._tasks.pop(record.work, None)
 
