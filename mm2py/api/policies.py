@@ -139,6 +139,7 @@ class DefaultReplicationPolicy:
         """Remove all hops."""
         while True:
             upstream = self.upstream_topic(topic)
+            # Identity returns the same name for ever; Java has the same check.
             if upstream is None or upstream == topic:
                 return topic
             topic = upstream
@@ -194,6 +195,8 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
 
     def remote_topic(self, source_alias: str, topic: str) -> str:
         """Return the same name, except for heartbeats."""
+        # By the end of the name: ``A.heartbeats`` is a
+        # copy, and must get another prefix on its way.
         if self._looks_like_heartbeat(topic):
             return super().remote_topic(source_alias, topic)
         return topic

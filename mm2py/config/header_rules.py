@@ -42,6 +42,7 @@ def header_rules(text: str) -> tuple[HeaderRule, ...]:
     if "\n" in text or "\r" in text:
         raise ConfigError("has more than one line", remedy=_FORM)
     try:
+        # As Jetty's StringUtil.csvSplit, which Connect's header filter uses.
         items = next(csv.reader([text.strip()], skipinitialspace=True, strict=True))
     except csv.Error:
         raise ConfigError("has quotes that do not match", remedy=_FORM) from None

@@ -113,6 +113,7 @@ def system_property(name: str, environ: Mapping[str, str]) -> str:
         raise ConfigError("KAFKA_OPTS: quotes do not match", remedy="correct KAFKA_OPTS") from None
     prefix = f"-D{name}="
     values = [word[len(prefix) :] for word in words if word.startswith(prefix)]
+    # Of an option given twice the JVM takes the last.
     return values[-1] if values else ""
 
 
@@ -155,6 +156,7 @@ def _section(text: str) -> LoginModule:
                     f"has more than one login module in {_SECTION}", remedy="keep one entry"
                 )
             return entry
+        # Another section, for instance of a broker: its login modules need not be known.
         while next(tokens, ("}", None)) != ("}", None):
             pass
         next(tokens, None)  # the semicolon
@@ -165,6 +167,7 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
     name, value = first
     if not name:
         raise ConfigError("names no login module", remedy=_FORM)
+    # Named in messages only if it looks like a class: anything else may be a password.
     if not _CLASS.fullmatch(name):
         raise ConfigError("does not begin with the class of a login module", remedy=_FORM)
     flag = next(tokens, ("", None))[0].lower()

@@ -36,6 +36,7 @@ _PEM_LINE: Final = 64
 _ASSIGNORS: Final = {
     "RangeAssignor": "range",
     "RoundRobinAssignor": "roundrobin",
+    # librdkafka has no eager sticky assignor; range is the protocol that Java members also know.
     "StickyAssignor": "range",
     "CooperativeStickyAssignor": "cooperative-sticky",
 }
@@ -83,6 +84,7 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _kib(name: str, text: str) -> int:
+    # Bytes in Java, kibibytes here, up to what fits its int.
     return min(max(1, _number(name, text) // _KIB), _MOST_KIB)
 
 
@@ -189,6 +191,7 @@ _COMMON_DEFAULTS: Final[Mapping[str, Value]] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1_000,
     "socket.connection.setup.timeout.ms": 10_000,
+    # Java sets SO_KEEPALIVE on every socket (Selector.configureSocketChannel).
     "socket.keepalive.enable": True,
     # Java's request.timeout.ms: so long a broker that stands still keeps what was asked of it from the next leader.
     "socket.timeout.ms": 30_000,
@@ -245,6 +248,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
         _CONSUMER["session.timeout.ms"][0][0],
         _CONSUMER["max.poll.interval.ms"][0][0],
     )
+    # librdkafka refuses max.poll.interval.ms below session.timeout.ms, Java does not.
     values[longest] = max(int(values[longest]), int(values[session]))
     assignors = props.get("partition.assignment.strategy", "")
     if ".StickyAssignor" in assignors:
@@ -268,6 +272,8 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     values[buffer] = max(int(values[buffer]), needed)
     possible = (
         values["acks"] == -1
+        # As in Java's ProducerConfig idempotence gives
+        # way to other settings, unless it is asked for.
         and int(values["max.in.flight.requests.per.connection"]) <= 5
         and values.get("retries") != 0
     )
@@ -323,6 +329,7 @@ def _tls(tls: TlsSettings) -> dict[str, Value]:
         "ssl.endpoint.identification.algorithm": "https" if tls.check_hostname else "none"
     }
     if tls.truststore is None:
+        # The system's certificates, wherever the distribution has them.
         values["ssl.ca.location"] = "probe"
     else:
         values["ssl.ca.pem"] = _pem("CERTIFICATE", read_trusted(tls.truststore))

@@ -96,6 +96,7 @@ def _without_secrets(config: MirrorMakerConfig, finding: LintFinding) -> LintFin
         resolved = config.providers.resolve_text(value.text)
     except ConfigError:
         return finding  # it is about the provider
+    # What the file has in clear is no secret; words below four letters are too common to mask.
     own = {"", value.text, value.text.strip(), *_WORD.findall(value.text)}
     words = {resolved, resolved.strip(), *_WORD.findall(resolved)} - own
     if not words:
@@ -216,6 +217,7 @@ def _findings(
     findings: list[LintFinding] = []
     for severity, problem in problems:
         value = effective.get(problem.name, Value(""))
+        # A placeholder's value may be a secret: it is not shown, the file's line is named.
         secret = problem.value is None or placeholders(value.text)
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"

@@ -112,6 +112,7 @@ class MirrorMakerConfig:
         except ConfigError as error:
             self.providers = Providers.of({}, {})
             findings.append(self._provider_finding(error))
+        # Before the layout: aliases decide which keys are prefixes of a cluster or a flow.
         self._put_in(raw, _ALIASES, lambda key: key == "clusters")
         self.clusters = tuple(
             ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
@@ -186,6 +187,7 @@ class MirrorMakerConfig:
     def flow_enabled(self, flow: FlowName) -> bool:
         """Whether the flow replicates topics (``A->B.enabled``)."""
         value = self.raw.get(f"{flow}.enabled")
+        # Without a switch a flow is off, as in MirrorMakerConfig.clusterPairs.
         return value is not None and parse_boolean_leniently(value.text, absent=False)
 
     @cached_property
@@ -387,6 +389,7 @@ class MirrorMakerConfig:
 
     def _bad_bootstrap(self, alias: str) -> Iterator[LintFinding]:
         name = f"{alias}.bootstrap.servers"
+        # As MirrorMakerConfig.clusterProps: a key without an alias is every cluster's default.
         value = self.raw.get(name) or self.raw.get("bootstrap.servers")
         if value is None:
             yield LintFinding(

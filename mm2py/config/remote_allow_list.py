@@ -112,6 +112,7 @@ def remote_problems(
     return [
         Problem(key, None, message, remedy)
         for key, value in config.items()
+        # A config that was read over REST may be sent back whole.
         if file_texts.get(key) != value
         for message, remedy in rules.of(key, value)
     ]
@@ -177,6 +178,7 @@ class _Rules:
             )  # elsewhere a plug-in may have such names of its own
         if match is not None and match["client"] not in (CLIENT_OPTIONS.keys() | _NOT_OF_CLIENTS):
             yield "is no known property of a Kafka client", _BY_FILE
+        # CVE-2023-25194: JndiLoginModule in a connector config ran code in Connect workers.
         if key.endswith("sasl.jaas.config"):
             yield from _jaas(value)
         if key.endswith("bootstrap.servers") and any(
@@ -196,6 +198,8 @@ def reaches_a_cluster(key: str) -> bool:
 def _denied(key: str) -> str:
     if key in _NO_FILE:
         return ""
+    # sasl.oauthbearer.*.url and later names of the kind: the
+    # worker would send requests for whoever asks (SSRF).
     lower = key.lower()
     if "url" in lower.partition("oauthbearer")[2]:
         return _URL

@@ -77,6 +77,7 @@ def names_a_secret(key: str) -> bool:
     entry = CLIENT_OPTIONS.get(_CLIENT.sub("", key, count=1))
     if entry is not None and entry.type is JavaType.PASSWORD:
         return True
+    # Before the endings: ``password.file`` is hidden too, better once too often.
     if any(word in lower for word in _ANYWHERE) or _MISSPELLED.search(lower):
         return True
     if re.split(r"[._-]", lower)[-1] in _ABOUT:
