@@ -88,6 +88,7 @@ def describe_configs(
             for result in answer.results
         )
 
+    # v1 names the source of each value (KIP-226).
     return schema_call(request, admin_schema.DescribeConfigsResponse, convert, (1, 4))
 
 
@@ -135,6 +136,7 @@ def describe_log_dirs(topics: Mapping[str, Sequence[int]]) -> Call[LogDirs]:
         free = [-1 if it.usable_bytes is None else it.usable_bytes for it in answer.results]
         return LogDirs(sizes, sum(free) if free and min(free) >= 0 else None)
 
+    # v4 has total and usable bytes (KIP-827).
     return schema_call(request, admin_schema.DescribeLogDirsResponse, convert, (1, 4))
 
 
@@ -276,6 +278,7 @@ def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
             for acl, result in zip(acls, answer.results, strict=True)
         )
 
+    # v1 has the pattern type (KIP-290); without it a prefixed ACL would become a literal one.
     return schema_call(request, admin_schema.CreateAclsResponse, convert, (1, 3))
 
 
@@ -380,6 +383,7 @@ def controller_time() -> Call[ControllerTime]:
         codes = [answer.error_code, *(part.error_code for part in parts)]
         return ControllerTime(next(filter(None, codes), 0), max(leaders, default=-1))
 
+    # v1 has the timestamps of voters (KIP-836).
     return schema_call(request, admin_schema.DescribeQuorumResponse, convert, (1, 1))
 
 

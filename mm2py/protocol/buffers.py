@@ -88,6 +88,7 @@ class BufferPool:
 
     def acquire(self, size_bytes: int) -> PooledBuffer:
         """Return a buffer of at least ``size_bytes`` with one reference."""
+        # Few sizes: a buffer of one answer fits most later ones.
         rounded = max(_MIN_BUFFER_BYTES, 1 << (size_bytes - 1).bit_length())
         if rounded > _LARGE_BYTES:  # a single huge record: do not round up to twice its size
             rounded = -(-size_bytes // _LARGE_BYTES) * _LARGE_BYTES

@@ -327,6 +327,8 @@ def list_groups(types: Sequence[str] = ()) -> Call[ListedGroups]:
             ),
         )
 
+    # v4 has states (KIP-518), v5 types (KIP-848): a broker
+    # that ignores the filter would list all groups.
     return schema_call(request, admin_schema.ListGroupsResponse, convert, (5 if types else 0, 5))
 
 
@@ -346,9 +348,12 @@ def offset_fetch(group_id: str) -> Call[FetchedOffsets]:
                     group_id=group_id, member_id=None, member_epoch=-1, topics=None
                 )
             ],
+            # KIP-447: with it a pending transaction of the
+            # group would be an error (UNSTABLE_OFFSET_COMMIT).
             require_stable=False,
         )
 
+    # v2 reads all partitions of a group with a null list.
     return schema_call(request, consumer_schema.OffsetFetchResponse, _fetched_offsets, (2, 9))
 
 

@@ -64,6 +64,7 @@ def legacy_to_v2(
         if codec is Codec.NONE:
             gathered += kept
             size += end - position
+        # Single messages and wrappers alternate in old segments: order is kept.
         if (codec is not Codec.NONE or size > _BATCH_BYTES) and gathered:
             batches.append(_encode(gathered, Codec.NONE))
             gathered, size = [], 0
@@ -159,6 +160,7 @@ def _xxh32(data: memoryview) -> int:
 
 def _message(entry: memoryview, magic: int) -> tuple[_Message, int]:
     offset, _, crc, _, attributes = _ENTRY.unpack_from(entry)
+    # CRC-32 up to magic 1, CRC-32C from 2 on.
     if zlib.crc32(entry[16:]) != crc:
         raise damaged(f"wrong CRC at offset {offset}")
     position, timestamp = 18, -1

@@ -100,6 +100,8 @@ def metadata(
     high = (
         10 if cluster_operations else 13
     )  # what the cluster grants went to DescribeCluster then (KIP-700)
+    # v9 is flexible, v10 has topic ids (KIP-516), v12 allows
+    # topics by id alone, v13 a top-level error (KIP-1102).
     return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, high))
 
 
@@ -300,6 +302,7 @@ def create_partitions(totals: Mapping[str, int]) -> Call[tuple[NamedError, ...]]
             for topic in answer.results
         )
 
+    # v3 answers THROTTLING_QUOTA_EXCEEDED (KIP-599); below, the connection is throttled instead.
     return schema_call(request, admin_schema.CreatePartitionsResponse, convert, (0, 3))
 
 
@@ -423,5 +426,7 @@ def end_txn(
     def convert(answer: producer_schema.EndTxnResponse) -> ProducerIdResult:
         return ProducerIdResult(answer.error_code, answer.producer_id, answer.producer_epoch)
 
+    # v5 bumps the epoch at each end: both sides must
+    # agree on the protocol, so it is never negotiated.
     versions = (IMPLICIT_END, IMPLICIT_END) if implicit else (0, IMPLICIT_END - 1)
     return schema_call(request, producer_schema.EndTxnResponse, convert, versions)

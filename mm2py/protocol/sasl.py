@@ -54,6 +54,7 @@ def sasl_handshake(mechanism: str) -> Call[HandshakeResult]:
     def request() -> sasl_schema.SaslHandshakeRequest:
         return sasl_schema.SaslHandshakeRequest(mechanism=mechanism)
 
+    # With v0 the tokens would follow as bare frames, whose errors only close the connection.
     return schema_call(request, sasl_schema.SaslHandshakeResponse, convert, (1, 1))
 
 

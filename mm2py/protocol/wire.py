@@ -147,6 +147,7 @@ def read_tags(body: memoryview, position: int) -> tuple[dict[int, memoryview], i
         size, position = read_unsigned(body, position)
         tags[tag] = body[position : position + size]
         position += size
+    # A slice of a memoryview beyond its end is shorter, not an error: checked here.
     if position > len(body):
         raise IndexError("a tagged field runs over the end of its message")
     return tags, position
