@@ -102,7 +102,7 @@ class StageProblem(NamedTuple):
 
 @final
 class StageResult:
-    """What one record set holds; ``last_epoch`` is the last whole batch's leader epoch or -1.
+    """The content of one record set; ``last_epoch`` is the last whole batch's leader epoch or -1.
 
     ``looped`` are the whole batches that were dropped as loops; ``unknown`` the producer ids whose origin must be
     looked up before the walk can continue.

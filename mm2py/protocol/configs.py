@@ -28,7 +28,7 @@ class ConfigResourceType(LenientEnum):
 
 
 class ConfigSource(LenientEnum):
-    """Where the value of a config comes from (``DescribeConfigsResponse.ConfigSource``)."""
+    """Origin of a config's value (``DescribeConfigsResponse.ConfigSource``)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1

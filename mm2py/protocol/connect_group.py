@@ -145,7 +145,7 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
     Raises:
         ProtocolError: the bytes are not Connect's.
     """
-    read = _Reader(data, "worker metadata")
+    read = _ByteReader(data, "worker metadata")
     version, url, config_offset = read.int16(), read.string(), read.int64()
     if version == 0:
         return WorkerMetadata(version, url, config_offset)
@@ -171,7 +171,7 @@ def decode_assignment(data: bytes) -> Assignment:
     Raises:
         ProtocolError: the bytes are not Connect's.
     """
-    read = _Reader(data, "assignment")
+    read = _ByteReader(data, "assignment")
     version, code = read.int16(), read.int16()
     leader, leader_url, config_offset = read.string(), read.string(), read.int64()
     assigned = read.connectors()
@@ -202,7 +202,7 @@ def _connectors(connectors: Iterable[ConnectorTasks]) -> bytes:
     return _INT32.pack(len(items)) + b"".join(items)
 
 
-class _Reader:
+class _ByteReader:
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._position, self._what = data, 0, what
 

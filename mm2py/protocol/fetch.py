@@ -49,7 +49,7 @@ _LEADER: Final = Struct(">ii")
 
 @dataclass(slots=True)
 class FetchPartition:
-    """Where to continue in one partition; epochs are -1 where unknown.
+    """The position to fetch from in one partition; epochs are -1 where unknown.
 
     ``last_fetched_epoch`` is the leader epoch of the last batch read: with it the broker returns
     the point of divergence after a truncation (v12+, KIP-595).

@@ -222,7 +222,7 @@ def leave_group(group_id: str, member_id: str) -> Call[int]:
 def describe_groups(
     group_ids: Sequence[str], *, operations: bool = False
 ) -> Call[tuple[DescribedGroup, ...]]:
-    """Ask a coordinator for the state and members of its groups; with ``operations`` for what the principal may do with them (KIP-430)."""
+    """Describe groups of a coordinator; ``operations`` adds the principal's rights (KIP-430)."""
     names = [required(group, "group") for group in group_ids]
 
     def request() -> admin_schema.DescribeGroupsRequest:

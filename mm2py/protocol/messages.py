@@ -45,7 +45,7 @@ _SOFTWARE = ("mm2py", "0.1.0")
 
 
 def api_versions() -> Call[ApiVersionsResult]:
-    """Ask for the versions that a broker supports.
+    """Request the versions that a broker supports.
 
     A broker that does not know our version answers in version 0 with error 35 and its own range (KIP-511).
     """
@@ -75,7 +75,7 @@ def metadata(
     operations: bool = False,
     cluster_operations: bool = False,
 ) -> Call[MetadataResult]:
-    """Ask for brokers and topics; None means all topics, an empty sequence none.
+    """Request brokers and topics; None means all topics, an empty sequence none.
 
     With ``operations`` topics carry what the principal may do with them, with ``cluster_operations`` the answer what it may do with the
     cluster (brokers from 2.3, KIP-430).
@@ -190,7 +190,7 @@ def list_offsets(
 
 
 def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEnd, ...]]:
-    """Ask where leader epochs end (KIP-101, KIP-320).
+    """Request the ends of leader epochs (KIP-101, KIP-320).
 
     The end of the current epoch is the log end offset, also where ListOffsets still stops at an older high watermark.
     """

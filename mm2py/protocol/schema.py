@@ -139,7 +139,7 @@ def required(value: str | None, what: str) -> str:
 
 
 def unsendable(names: Iterable[str], what: str) -> dict[str, Mm2pyError]:
-    """Return which names no request can carry, with the reason: whoever asks for many leaves these out."""
+    """Return the names that no request can carry, with the reason; callers leave these out."""
     reasons: dict[str, Mm2pyError] = {}
     for name in names:
         try:

@@ -43,8 +43,9 @@ R = TypeVar("R")
 class ShareOffset:
     """Start offset (SPSO) of a share group in a partition.
 
-    ``start`` is -1 before the first acknowledgement. ``lag`` is the number of records that are not delivered for good,
-    without those acknowledged after ``start``; -1 where it is unknown, as with brokers before 4.2.
+    ``start`` is -1 before the first acknowledgement. ``lag`` is the number of records that are not
+    acknowledged (those acknowledged after ``start`` do not count); -1 where it is unknown, as with
+    brokers before 4.2.
     """
 
     topic: str

@@ -29,7 +29,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OffsetQuery:
-    """Ask for the first offset at or after ``timestamp`` (ms, or EARLIEST, LATEST)."""
+    """Request for the first offset at or after ``timestamp`` (ms, or EARLIEST, LATEST)."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EpochQuery:
-    """Ask for the end of ``leader_epoch``."""
+    """Request for the end of ``leader_epoch``."""
 
     topic: str
     partition: int
@@ -83,7 +83,7 @@ class ApiVersionsResult:
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """Where a broker listens."""
+    """Id and address of a broker."""
 
     node_id: int
     host: str
@@ -130,7 +130,8 @@ class TopicMetadata:
     partitions: tuple[PartitionMetadata, ...]
     error_code: int
     operations: frozenset[int] | None = None
-    """What the principal may do with it, as values of ``AclOperation`` (KIP-430); None where that was not asked."""
+    """The principal's rights on it, as values of ``AclOperation`` (KIP-430); None if not
+    requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class MetadataResult:
     error_code: int
     throttle_ms: int
     operations: frozenset[int] | None = None
-    """What the principal may do with the cluster, as of a topic."""
+    """The principal's rights on the cluster, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
