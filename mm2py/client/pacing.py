@@ -1,4 +1,4 @@
-"""When the next request may be sent, and how long it may wait at the broker: quota (KIP-219), byte rate, holds, turns. No I/O.
+"""Pacing of requests and of waits at the broker: quota (KIP-219), byte rate, holds, turns. No I/O.
 
 Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
 ``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and released ->
@@ -31,7 +31,7 @@ WITHHELD_S: Final = 60.0
 
 
 def quota_holds(node_id: int, client_id: str) -> RetriableError:
-    """Return what is to be reported of reads that a broker has withheld for ``WITHHELD_S``."""
+    """Return the error to report of reads that a broker has withheld for ``WITHHELD_S``."""
     return RetriableError(
         f"a quota of broker {node_id} has held back all that is read for {WITHHELD_S:.0f} s",
         remedy=f"raise consumer_byte_rate of client {client_id} or of its user: a batch that is larger than the rate"
@@ -44,11 +44,12 @@ SHOWN_S: Final = 5.0
 
 
 QUOTAS_EVERY_S: Final = 5.0
-"""Between two looks at the cluster's quotas, while one of them makes a connection wait for longer than that."""
+"""Interval of checks of the cluster's quotas, while one of them throttles a connection for longer
+than that."""
 
 
 def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: str) -> str:
-    """Return what is to be shown of brokers that announced a throttle: node id and seconds that are left; empty for short ones.
+    """Return a note on brokers that throttle, with node id and seconds left; empty for short times.
 
     ``what`` is held back by them, ``quota`` the name of the quota (``producer_byte_rate``).
     """
@@ -99,8 +100,8 @@ class Throttle:
         since = self._withheld_since
         return 0.0 if since is None else self._clock.monotonic() - since
 
-    def is_to_be_told(self) -> bool:
-        """Whether that has lasted for ``WITHHELD_S``; ``quota_holds`` says so."""
+    def is_reportable(self) -> bool:
+        """Whether that has lasted for ``WITHHELD_S``; ``quota_holds`` is the error to report."""
         return self.withheld_s() > WITHHELD_S
 
     def remaining_s(self) -> float:
@@ -191,7 +192,7 @@ class LongPoll:
 
 @final
 class CallDeadlines:
-    """Deadlines of one call, which stand still while a request of it waits for its turn: an unsent one keeps nobody waiting for a broker."""
+    """Deadlines of one call, stopped while a request of it waits for its turn."""
 
     def __init__(self) -> None:
         self._left_s: dict[asyncio.Timeout, float] = {}
@@ -252,7 +253,7 @@ def patience() -> Generator[CallDeadlines]:
 
 @final
 class _Line:
-    """Who waits for an address, and when the last requests went to it."""
+    """Queue for an address, and the times of the last requests to it."""
 
     __slots__ = ("first", "turns")
 

@@ -1,13 +1,15 @@
 """The right of this process to write for one flow: data, positions, states and configs.
 
-Flow: confirmed heartbeat -> ``grant`` -> writers ask ``allows`` immediately before bytes leave; expiry,
-``revoke`` and ``abandon`` -> watchers, which reset connections that still hold unanswered requests.
+Flow: confirmed heartbeat -> ``grant`` -> writers ask ``allows`` immediately before bytes leave;
+expiry, ``revoke`` and ``abandon`` -> watchers, which reset connections that still hold unanswered
+requests.
 
 Invariants (tests of the same names):
 
-1. Nothing is sent after the granted instant. It is compared at each send, not only by a timer: a process
-   that was frozen, or a machine that slept, may run its sockets before its timers.
-2. ``abandon`` ends a term for good: what was queued under it is never sent, whatever is granted later.
+1. Nothing is sent after the granted instant. It is compared at each send, not only by a timer: a
+   process that was frozen, or a machine that slept, may run its sockets before its timers.
+2. ``abandon`` is final for a term: what was queued under it is never sent, also after a later
+grant.
 3. A grant never extends an abandoned term; the next grant begins a new one.
 """
 

@@ -66,11 +66,11 @@ _FIND_COORDINATOR, _OF_3_0 = 10, 4
 _FORMAT: Final = {"message.format.version": "0.11.0"}
 _LIST_OFFSETS_RETRIES = 2
 _RECORDS_PER_REQUEST = 4_000
-"""Of metadata, by CreateTopics or CreatePartitions; of 10,001 a KRaft controller takes none."""
+"""Metadata records per CreateTopics or CreatePartitions; a KRaft controller refuses 10,001."""
 _NAMES_PER_REQUEST = 500
 """Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
 _ACLS_PER_REQUEST = 1_000
-"""Of 10,001 new ones a KRaft controller takes none."""
+"""A KRaft controller refuses 10,001 at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Admin:
         """Return what our principal may do with topics that it may describe; all where the cluster has no authorizer.
 
         Raises:
-            UnsupportedVersionError: brokers before 2.3 do not tell (KIP-430).
+            UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
         """
         rights: dict[str, frozenset[AclOperation]] = {}
         for chunk in _chunks(sorted(set(names))):
@@ -163,7 +163,10 @@ class Admin:
         return rights
 
     async def unwritable(self, topics: Collection[str]) -> dict[str, ServerError]:
-        """Return which topics our principal may not write, with the right that is missing; none where the cluster does not tell."""
+        """Return the topics that our principal may not write, with the missing right.
+
+        Empty where the cluster does not disclose rights.
+        """
         try:
             answer = await self.cluster.call_any(messages.metadata(sorted(topics), operations=True))
         except UnsupportedVersionError:
@@ -178,7 +181,7 @@ class Admin:
         return refused
 
     async def cluster_rights(self) -> frozenset[AclOperation] | None:
-        """Return what our principal may do with the cluster; all where it has no authorizer, None where it does not tell.
+        """Return our principal's rights on the cluster, all without an authorizer, None if unknown.
 
         Raises:
             UnsupportedVersionError: as ``topic_rights``.
@@ -341,7 +344,7 @@ class Admin:
 
         Raises:
             ServerError: they may not be read.
-            UnsupportedVersionError: brokers before 2.6 do not tell (KIP-546).
+            UnsupportedVersionError: brokers before 2.6 (KIP-546).
         """
         answer = await self.cluster.call_any(admin_messages.describe_client_quotas())
         error = _error(answer.error_code, answer.error_message or "", "DescribeClientQuotas")
@@ -487,7 +490,7 @@ class Admin:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, EpochEnd]:
-        """Ask leaders where leader epochs end in their logs (KIP-320).
+        """Return the ends of leader epochs in their leaders' logs (KIP-320).
 
         Raises:
             RetriableError: a leader is not available.
@@ -530,7 +533,7 @@ class Admin:
         """Return the largest timestamp of each partition that has records and may be seen (KIP-734), ms since the epoch.
 
         Raises:
-            UnsupportedVersionError: brokers before 3.0 do not tell.
+            UnsupportedVersionError: brokers before 3.0.
         """
         found = (await self.cluster.metadata(topics)).topics
         wanted = [TopicPartition(it.name, part.partition) for it in found for part in it.partitions]
@@ -545,10 +548,10 @@ class Admin:
         return await self.newest_times([CONSUMER_OFFSETS])
 
     async def controller_time_ms(self) -> int:
-        """Return what the clock of the active controller says, ms since the epoch, -1 where it is not said; asks once.
+        """Return the active controller's time in ms since the epoch, -1 if unknown; one request.
 
         Raises:
-            RetriableError: no answer. Some managed brokers close the connection on this question.
+            RetriableError: no response. Some managed brokers close the connection on this request.
             ServerError: our principal has no Describe on the cluster.
             UnsupportedVersionError: brokers before 3.3.
         """
@@ -581,7 +584,7 @@ class Admin:
         *,
         read_committed: bool = False,
     ) -> dict[TopicPartition, ListedOffset]:
-        """Ask one broker for partitions that it leads, once; a failed connection is the error of each."""
+        """Look up partitions at their leader, once; a failed connection is the error of each."""
         queries = [
             # With the epoch a deposed leader refuses with
             # FENCED_LEADER_EPOCH instead of an old offset (KIP-320).

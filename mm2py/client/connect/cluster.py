@@ -62,7 +62,7 @@ _DENIED: Final = {TOPIC_AUTHORIZATION_FAILED: "topic", GROUP_AUTHORIZATION_FAILE
 _GROUPS_PER_QUESTION: Final = 1_000
 
 PACED_AGE_S: Final = 60.0
-"""So old may the list of brokers be for a client that waits for turns."""
+"""Greatest age of the list of brokers that a paced client uses."""
 
 SILENT_S: Final = 2.0
 """Wait for a Metadata response before another broker is asked too."""
@@ -155,7 +155,7 @@ class Cluster:
         await self.close()
 
     def pace(self, pace: RequestPace) -> None:
-        """Have questions over connections that are opened from now on wait for their turn; for clients that only ask."""
+        """Pace the requests of connections that are opened later; for clients that only read."""
         self._connections.pace = pace
 
     async def connect(self) -> None:
@@ -247,7 +247,7 @@ class Cluster:
         return self._unreached or f"no broker of {self} {SILENT} {longer_than_s:g} s"
 
     async def refresh_brokers(self) -> None:
-        """Learn ``broker_ids`` anew; a client whose questions wait for their turn takes those of the last minute."""
+        """Refresh ``broker_ids``; a paced client uses those of the last minute."""
         is_old = self.clock.monotonic() - self._answered_at > PACED_AGE_S
         if self._connections.pace is None or is_old:
             await self.metadata([])
@@ -339,9 +339,10 @@ class Cluster:
             raise
 
     async def coordinators(self, group_ids: Iterable[str]) -> dict[str, int | Mm2pyError]:
-        """Return the coordinator's node of many groups, or why there is none; one request for all unknown ones.
+        """Return the coordinators of groups, or why there is none; unknown ones by one request.
 
-        A name that no request can carry has its ``UnsendableError``: the others are asked without it.
+        A name that no request can carry has its ``UnsendableError``; the others are looked up
+        without it.
 
         Raises:
             RetriableError: no broker answered.
@@ -389,7 +390,10 @@ class Cluster:
     # ---- calls with retries ----
 
     async def call_any(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
-        """Ask any broker, more than one where the first is silent; repeats retriable failures and ``code_of`` codes until the API timeout."""
+        """Send to any broker, to more than one where the first is silent.
+
+        Retriable failures and ``code_of`` codes are retried until ``default.api.timeout.ms``.
+        """
 
         async def attempt() -> R:
             return self._checked(call, code_of, *await self._first_answer(call))
@@ -397,7 +401,7 @@ class Cluster:
         return await self._repeat(attempt, call.name)
 
     async def call_controller(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
-        """Ask the controller; otherwise as ``call_any``."""
+        """Send to the controller; otherwise as ``call_any``."""
 
         def moved() -> None:
             self._cache.controller_id = -1
@@ -409,7 +413,7 @@ class Cluster:
     async def call_coordinator(
         self, group_id: str, call: Call[R], *, code_of: Callable[[R], int] = _no_code
     ) -> R:
-        """Ask the coordinator of a group; otherwise as ``call_any``."""
+        """Send to the coordinator of a group; otherwise as ``call_any``."""
         return await self._repeat(
             lambda: self._once(lambda: self.coordinator(group_id), call, code_of),
             call.name,
@@ -419,7 +423,7 @@ class Cluster:
     async def call_leader(
         self, tp: TopicPartition, call: Call[R], *, code_of: Callable[[R], int] = _no_code
     ) -> R:
-        """Ask the leader of a partition; otherwise as ``call_any``."""
+        """Send to the leader of a partition; otherwise as ``call_any``."""
 
         async def connection() -> BrokerConnection:
             return await self.connection((await self.leader(tp)).node_id, ADMIN)
@@ -485,7 +489,9 @@ class Cluster:
         )
 
     async def _first_answer(self, call: Call[R]) -> tuple[R, str]:
-        """Ask brokers until one answers, and return its address, too; another one is added each ``SILENT_S``.
+        """Send to one broker after the other until one responds; return its address, too.
+
+        Another one is added each ``SILENT_S``.
 
         A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders of its partitions.
         """

@@ -98,9 +98,9 @@ class BrokerConnection:
         """Finalized level of each feature of the cluster when the connection was opened (KIP-584)."""
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
-        """Until when the broker's certificate is valid; None without TLS."""
+        """Expiry of the broker's certificate; None without TLS."""
         self.pace: RequestPace | None = None
-        """What ``call`` waits for; negotiation, logins and ``exchange`` do not."""
+        """Paces ``call``; negotiation, logins and ``exchange`` do not wait for it."""
         self._settings = settings
         self._credentials = credentials
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None

@@ -60,11 +60,11 @@ class Credentials:
 
     @property
     def own_expires_s(self) -> float | None:
-        """Until when our own certificate is valid, None while none was shown to a broker."""
+        """Expiry of our own certificate, None while none was shown to a broker."""
         return None if self._contexts is None else self._contexts.own_expires_s
 
     def close(self) -> None:
-        """Renew nothing any more that no login asks for; safe twice."""
+        """Stop renewing in the background; safe twice."""
         if self._tokens is not None:
             self._tokens.close()
 

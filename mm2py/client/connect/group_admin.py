@@ -127,10 +127,12 @@ class GroupAdmin:
         return listings
 
     async def rights(self, groups: Collection[str]) -> dict[str, frozenset[AclOperation]]:
-        """Return what our principal may do with groups, which need not exist; without those of which no coordinator tells it now.
+        """Return our principal's rights on groups, which need not exist.
+
+        Groups whose coordinator does not disclose them now are left out.
 
         Raises:
-            UnsupportedVersionError: brokers before 2.3 do not tell (KIP-430).
+            UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
             RetriableError: a coordinator does not answer.
         """
         by_node: dict[int, list[str]] = {}

@@ -41,7 +41,7 @@ _NO_KDC: Final = (_KRB5 + 156, _KRB5 + 154)
 
 
 def use_java_krb5_conf() -> None:
-    """Let MIT's library in this process read the file of ``-Djava.security.krb5.conf`` in ``KAFKA_OPTS``.
+    """Configure MIT's library by ``-Djava.security.krb5.conf`` in ``KAFKA_OPTS``.
 
     ``KRB5_CONFIG`` wins where it is set. The library reads it when it is first used.
     """
@@ -310,7 +310,7 @@ def _ticket_error(settings: KerberosSettings, error: "gssapi.exceptions.GSSError
     if code in _WRONG_KEY:
         return AuthenticationError(
             f"the KDC refuses the key of {principal} in keytab {settings.keytab}: {reason}",
-            remedy="make the keytab anew (ktadd), or correct principal and keyTab in the JAAS login",
+            remedy="recreate the keytab (ktadd), or correct principal and keyTab in the JAAS login",
         )
     if code in (_CLIENT_UNKNOWN, _CLIENT_EXPIRED):
         return AuthenticationError(

@@ -1,9 +1,10 @@
 """Tokens for OAUTHBEARER: the client credentials grant over http(s), or an unsigned JWT.
 
-Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread -> token.
-The first token is fetched when a login needs one; it is renewed when most of its lifetime is over, or brokers refuse it. As in
-Java that waits for no login, and the last one serves until its end, whatever the endpoint answers meanwhile (``renewal``). Instants are monotonic: a wall
-clock that is set back would keep a token that has expired.
+Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread ->
+token. The first token is fetched when a login needs one; it is renewed when most of its lifetime is
+over, or brokers refuse it. As in Java renewal does not wait for a login, and a valid token is used
+even while the endpoint fails (``renewal``). Instants are monotonic: a wall clock that is set back
+would keep a token that has expired.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _NOT_NOW: Final = (408, 429)
 """A timeout, and too many requests: asked again, as in Java's ``HttpJwtRetriever``."""
 _LONGEST_TIMER_S: Final = 86_400.0
 _SLOW_TIMEOUTS: Final = 3
-"""Of the timeout of each read: an endpoint that sends a byte now and then is slow, not alive."""
+"""Limit in read timeouts: an endpoint that sends a byte now and then is too slow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def _resolvers(_process: int) -> ThreadPoolExecutor:
 
 
 async def _resolved(host: str, port: int) -> _Addresses:
-    """Look a name up, once for all that wait for it: a name server that does not answer holds each look-up for ten seconds and more."""
+    """Resolve a name, with one look-up for all waiters: silent name servers hold it for 10 s."""
     loop = asyncio.get_running_loop()
     lookups = _under_way.setdefault(loop, {})
     name = f"{host}:{port}"
@@ -52,7 +52,7 @@ async def _resolved(host: str, port: int) -> _Addresses:
         def over(done: "asyncio.Future[_Addresses]") -> None:
             del lookups[name]
             if not done.cancelled():
-                done.exception()  # everybody who asked may have gone: mark it as retrieved
+                done.exception()  # all waiters may have been cancelled: mark it as retrieved
 
         lookup.add_done_callback(over)
     return await asyncio.shield(lookup)
@@ -72,7 +72,7 @@ def reason_of(error: Exception | None) -> str:
 
 @final
 class AddressTurn:
-    """Which address of a host name the next attempt begins with; kept between attempts."""
+    """The address of a host name that the next attempt begins with; kept between attempts."""
 
     __slots__ = ("_passed",)
 

@@ -72,7 +72,7 @@ class ConnectionPool:
         self._addresses: dict[tuple[str, int], _Reachability] = {}
         self._closed = False
         self.pace: RequestPace | None = None
-        """Of connections that are opened from now on."""
+        """Paces connections that are opened from now on."""
 
     async def get(self, broker: BrokerAddress, purpose: str) -> BrokerConnection:
         """Return the open connection to a broker for a purpose, opening it if necessary.

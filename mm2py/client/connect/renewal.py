@@ -1,4 +1,4 @@
-"""Renewal of what logins need, a token or a ticket: logins wait for a server that is silent only where they have nothing valid.
+"""Renewal of tokens and tickets: a login waits for a silent server only if it has no valid one.
 
 Flow: a login finds that its token is due -> ``Renewal`` -> one attempt for all of them, in a thread of its own -> the next token.
 """
@@ -18,7 +18,8 @@ RETRY_S: Final = 10.0
 """Pause after an attempt that failed while the old one is valid (Java's ``ExpiringCredentialRefreshingLogin``)."""
 
 PATIENCE_S: Final = 1.0
-"""For how long an attempt holds logins up that could do without it: they get the new one where the server is well."""
+"""How long a login with a valid token or ticket waits for its renewal, so that it uses the new one
+if the server responds."""
 
 
 @final

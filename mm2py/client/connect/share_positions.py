@@ -1,13 +1,14 @@
-"""Requests of consumer and share groups, and the positions of share groups: start offsets, or log ends where all is read.
+"""Requests of consumer and share groups; positions of share groups (start offsets or log ends).
 
-Flow: ``describe`` -> ends of the partitions with a lag of 0 -> ``describe`` of their groups again -> ``share_positions``.
-A broker stores a new start offset only with the acknowledgement after it (Kafka 4.3): a group that has acknowledged
-everything is described where it was before its last acknowledgement, with a lag of 0.
+Flow: ``describe`` -> ends of the partitions with a lag of 0 -> ``describe`` of their groups again
+-> ``share_positions``. A broker stores a new start offset only with the acknowledgement after it
+(Kafka 4.3): a group that has acknowledged everything is described where it was before its last
+acknowledgement, with a lag of 0.
 
 Invariants (tests of the same names):
 
-1. All before a position is delivered for good: a lag of 0 counts for an end that was listed before the lag was asked for,
-   because the broker computes it from the end of that moment.
+1. Everything before a position is acknowledged: a lag of 0 counts for an end that was listed before
+   the lag was requested, because the broker computes it from the end of that moment.
 2. A position is not behind the start offset.
 3. A group that has acknowledged everything, and gets nothing more, is at the end.
 """
@@ -158,7 +159,7 @@ class ShareSource:
         self._cluster, self._coordinator = cluster, coordinator
 
     async def describe(self, groups: Sequence[str]) -> Mapping[str, ShareOffsets]:
-        """Ask for each group by itself: brokers of 4.3 take 2 to 7 s for ten groups in one request, else 1 ms each."""
+        """Request each group by itself: ten in one request take Kafka 4.3 2 to 7 s, else 1 ms."""
         call = self._coordinator.call
         descriptions: dict[str, ShareOffsets] = {}
         for answer in await asyncio.gather(
@@ -168,7 +169,7 @@ class ShareSource:
         return descriptions
 
     async def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask the leaders."""
+        """Look the ends up at the leaders."""
         listed = await Admin(self._cluster).list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: it.offset for tp, it in listed.items() if it.error is None}
 
@@ -188,7 +189,7 @@ class GroupRequests(Protocol):
     """The requests of one kind of groups."""
 
     purpose: str
-    """Of the connections that carry the offsets."""
+    """Purpose of the connections that carry the offsets."""
     per_request: int
     """Groups that ``offsets`` is given at most: one answer stays small, and the coordinator free for its members."""
 

@@ -39,7 +39,7 @@ class TlsContexts:
         self._seen: tuple[object, ...] = ()
         self._context: ssl.SSLContext | None = None
         self.own_expires_s: float | None = None
-        """Until when our own chain is valid; None before ``current``, and without one."""
+        """Expiry of our own chain; None before ``current``, and without one."""
 
     def current(self) -> ssl.SSLContext:
         """Return the context for the next connection.

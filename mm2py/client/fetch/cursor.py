@@ -42,7 +42,7 @@ class Lookup(Enum):
 
 
 class Verdict(Enum):
-    """What the Fetcher does after a response."""
+    """The Fetcher's action after a response."""
 
     GO_ON = auto()
     MOVE = auto()
@@ -144,7 +144,7 @@ class Cursor:
         self.denied = False  # its broker has refused the read: where the log ends now is not known
         self.paused = False
         self.spread_out = False  # read in stripes over several connections
-        self.failed = False  # failed or replaced, for good
+        self.failed = False  # failed or replaced; final
         self.attempts = 0  # refusals and lost brokers since the last good answer
         self.filled = False  # its last answer had data and did not reach the end
         self.share_bytes = 0  # of an answer while many compete; 0 for the configured limit
@@ -171,7 +171,7 @@ class Cursor:
     # -- by the Fetcher ---------------------------------------------------------------------------
 
     def fail(self) -> None:
-        """Stop reading for good: it failed, or its assignment ended."""
+        """Stop reading permanently: it failed, or its assignment ended."""
         self.failed = True
 
     def pause(self) -> None:

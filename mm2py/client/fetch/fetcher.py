@@ -48,7 +48,7 @@ _CHECK_S: Final = 1.0
 """Interval of checks of followers, open transactions and unused receive buffers."""
 
 ENDS_S: Final = 2.0
-"""How long one broker may take to say where logs end."""
+"""How long to wait for log ends from one broker."""
 
 UNCLEAR_S: Final = 300.0
 """How long a broker may return errors without a cause (for instance of a tiered read) before the
@@ -218,7 +218,7 @@ class Fetcher:
         return answered
 
     def position(self, tp: TopicPartition) -> int:
-        """Next offset wanted of ``tp``; negative while unknown."""
+        """Next offset to fetch of ``tp``; negative while unknown."""
         cursor = self._cursors.get(tp)
         return cursor.position if cursor is not None else -1
 
@@ -253,12 +253,12 @@ class Fetcher:
         return max(0, cursor.high_watermark - position)
 
     def end(self, tp: TopicPartition) -> int:
-        """Where the log of ``tp`` ends, those above an open transaction too; -1 while unknown."""
+        """Log end of ``tp``, offsets above an open transaction included; -1 while unknown."""
         cursor = self._cursors.get(tp)
         return -1 if cursor is None else cursor.high_watermark
 
     def throttled_s(self) -> Mapping[int, float]:
-        """Return for how long brokers are asked nothing because of a quota, by node id."""
+        """Return how long brokers are not fetched from because of a quota, by node id."""
         left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes}
         return {node_id: left_s for node_id, left_s in left.items() if left_s > 0}
 
@@ -569,7 +569,7 @@ class _Standing:
     stable: int
     since: float
     cause: Exception | None = None
-    """What was reported."""
+    """The error that was reported."""
 
 
 @final
@@ -594,7 +594,7 @@ class OpenTransactions:
                 if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
                 continue
-            if cursor.node < 0:  # between two brokers nothing is known anew
+            if cursor.node < 0:  # between two brokers nothing new is learned
                 if standing is not None:
                     self._standing[cursor] = standing
                 continue

@@ -69,7 +69,7 @@ _PARTITION_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """What a log has up to an end that was read before; without a key each record is its own."""
+    """Records of a log that is read again, up to an end; a record without a key is its own key."""
 
     end: int
     newest: dict[bytes | int, Record] = field(default_factory=dict[bytes | int, Record])
@@ -87,12 +87,14 @@ class _Again:
 class LogReader:
     """All partitions of one topic, read over the cluster's connections.
 
-    With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset: an open transaction
-    hides records that other producers committed after it, and our own commit is answered before its marker is written.
-    Without ``waits_for_topic`` a missing topic is an error at once. ``begin`` has for partitions the offset where ``read_to_end`` begins, in
-    place of the log start; one that is behind the end of the log, which was cut then, begins at its start. With ``folds`` only the newest
-    record of a key counts: a log that has to be read again is handed on at once when its end is reached, the newest of each key alone,
-    so that nobody acts on what counted before.
+    With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset:
+    an open transaction hides records that other producers committed after it, and our own commit is
+    answered before its marker is written. Without ``waits_for_topic`` a missing topic is an error
+    at once. ``begin`` has for partitions the offset where ``read_to_end`` begins, in place of the
+    log start; one that is behind the end of the log, which was cut then, begins at its start. With
+    ``folds`` only the newest record of a key counts: a log that has to be read again is passed on
+    in one step when its end is reached, the newest of each key alone, so that no handler acts on
+    outdated records.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class LogReader:
         self._rest_s = 0.0
 
     async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
-        """Let ``tail`` begin at the last stable offset of the partitions that ``is_read(number, count)`` selects.
+        """Start ``tail`` at the last stable offset of partitions where ``is_read(number, count)``.
 
         Returns the topic's number of partitions. May be called again after a failure.
 
@@ -187,9 +189,10 @@ class LogReader:
     ) -> None:
         """Pass on new records until cancelled; call ``read_to_end`` or ``start_at_end`` first.
 
-        Every error is retried with growing pauses, and logged once; ``on_trouble`` is told each new kind. A leader change counts only if it
-        takes long. Each leader has a connection of its own: a long poll would block other requests. ``rest_s`` is a
-        pause after each response with records, which limits the requests for a busy topic.
+        Every error is retried with growing pauses, and logged once; ``on_trouble`` is called for
+        each new kind. A leader change counts only if it takes long. Each leader has a connection of
+        its own: a long poll would block other requests. ``rest_s`` is a pause after each response
+        with records, which limits the requests for a busy topic.
         """
         self._on_trouble, self._rest_s = on_trouble, rest_s
         backoff = Backoff(
@@ -343,7 +346,7 @@ class LogReader:
         ):
             self._logged = True
             log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
-        # Who shows it is told what keeps it now: first a broker that is away, then a topic that is gone with it.
+        # Displays show the present cause: an unreachable broker, then a topic that is gone with it.
         if self._logged and self._on_trouble is not None and type(error) is not self._told:
             self._told = type(error)
             self._on_trouble(error)
@@ -492,12 +495,12 @@ class LogReader:
         self._progress()
 
     def _wanted(self, tp: TopicPartition, end: int) -> int:
-        """Return the end of a read: what is read again may have grown since the read began, and is handed on as a whole."""
+        """Return the end of a read; a log that is read again may have grown meanwhile."""
         again = self._again.get(tp)
         return end if again is None else max(end, again.end)
 
     def _hand_on_again(self, tp: TopicPartition, handle: RecordHandler) -> None:
-        """Hand on what was read again, in one step, once that is all of it."""
+        """Pass on a log that was read again, in one step, once its end is reached."""
         again = self._again.get(tp)
         if again is None or self._positions[tp] < again.end:
             return

@@ -56,11 +56,13 @@ FAR_PARTITION_BYTES: Final = 256 * 1024
 """Distant: lagging partitions are read in stripes, so the session's responses stay small and delay the others little."""
 
 GATHER_BYTES: Final = 128 * 1024
-"""After an answer with less the next Fetch waits for ``linger.ms``: a round costs half a millisecond of CPU, whatever it brings."""
+"""After a smaller response the next Fetch waits for ``linger.ms``: a round costs half a millisecond
+of CPU."""
 
 GATHER_PARTITIONS: Final = 32
-"""So many at most wait at the broker (``fetch.min.bytes``), which saves us a wake-up. With more we wait ourselves: a broker looks at
-all partitions of a Fetch that waits whenever one of them is written."""
+"""Up to this number the wait is at the broker (``fetch.min.bytes``), which saves a wake-up. With
+more we wait
+ourselves: a broker checks all partitions of a waiting Fetch whenever one of them is written."""
 
 FEW_BYTES: Final = 4 * 1024
 """After so little it waits half as long again: a reader of the copy still has records sooner than from Java, whose producer
@@ -111,7 +113,7 @@ class FetchNode:
         self._connection: BrokerConnection | None = None
         self._quotas = QuotaWatch(cluster, node_id)
         self._full: dict[Cursor, None] = {}
-        # The loop's timers are up to 1 ms late. Who sets fetch.min.bytes has chosen himself what to wait for.
+        # Timers are up to 1 ms late. A fetch.min.bytes of the user takes the place of lingering.
         longest_ms = settings.fetch_max_wait_ms if settings.fetch_min_bytes <= 1 else 0
         self._linger_s = max(0, min(linger_ms - 1, longest_ms)) / 1000
         self._lingers_until = 0.0
@@ -264,7 +266,7 @@ class FetchNode:
         return 0
 
     async def _look_at_quotas(self) -> None:
-        """Open the connection anew when a quota was changed: the broker reads a muted one only after the time that it announced."""
+        """Reconnect after a change of quotas: a muted connection is read only after its time."""
         changed = False
         with suppress(TimeoutError):  # no answer: the announced time is waited for
             async with asyncio.timeout(QUOTAS_EVERY_S):
@@ -388,7 +390,7 @@ class FetchNode:
         )
 
     def _linger(self, connection: BrokerConnection, read_bytes: int) -> None:
-        """Let the next Fetch wait where records trickle: few came, up to the end of each log, and the broker is near."""
+        """Delay the next Fetch where records trickle, no log has more and the broker is near."""
         if (
             0 < read_bytes < GATHER_BYTES
             and not self._full

@@ -212,7 +212,7 @@ async def _fetch(
         if answer.partitions or answer.throttle_ms <= 0:
             return answer.partitions
         throttle.honour(answer.throttle_ms, withheld=True)
-        if not is_reported and throttle.is_to_be_told():
+        if not is_reported and throttle.is_reportable():
             is_reported = True
             log.warning("reads wait cause=%s", quota_holds(node_id, cluster.settings.client_id))
         await cluster.clock.sleep(throttle.remaining_s())

@@ -1,4 +1,4 @@
-"""Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
+"""Assignment of partitions to brokers: the leader, or the nearer replica that the leader names.
 
 Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
 follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and ``FetchOwner.stalled``.
@@ -100,7 +100,7 @@ class FetchRoutes:
             self._place(cursor, cursor.node)
 
     def wake(self) -> None:
-        """Let nodes check for memory again."""
+        """Notify nodes that memory may be free."""
         for node in self._nodes.values():
             node.wake()
 
@@ -159,7 +159,7 @@ class FetchRoutes:
     # -- inside -----------------------------------------------------------------------------------
 
     def _report_withheld(self) -> None:
-        throttled = [it for it in self._nodes.values() if it.throttle.is_to_be_told()]
+        throttled = [it for it in self._nodes.values() if it.throttle.is_reportable()]
         withheld = {cursor: node.node_id for node in throttled for cursor in node.cursors}
         for cursor in self._withheld - withheld.keys():
             self._owner.stalled(cursor.tp, None)

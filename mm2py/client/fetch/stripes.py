@@ -1,13 +1,15 @@
-"""Reads lagging partitions of a distant broker in stripes over several connections, and reassembles them in order.
+"""Reads lagging partitions of a distant broker in stripes over several connections, in order.
 
-A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries per round trip,
-whatever the request allows. Flow: ``add`` -> ranges of offsets requested ahead, spread over the connections -> responses
-wait for earlier ones -> ``FetchOwner.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
+A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries per
+round trip, regardless of the request. Flow: ``add`` -> ranges of offsets requested ahead, spread
+over the connections -> responses wait for earlier ones -> ``FetchOwner.fetched`` in order ->
+``caught_up``: the ``FetchNode`` reads it in its session.
 
-Stripe borders are estimates from the bytes per offset read last. They need not be borders of batches: a broker
-answers from the batch that contains the offset, and ``Cursor.take`` drops the offsets below its position. A response that
-ends early leaves a hole, which is requested when its turn comes; a response is applied only when the position has reached
-its start offset, so nothing is skipped. Errors count only for a request at the position itself.
+Stripe borders are estimates from the bytes per offset read last. They need not be borders of
+batches: a broker answers from the batch that contains the offset, and ``Cursor.take`` drops the
+offsets below its position. A response that ends early leaves a hole, which is requested when its
+turn comes; a response is applied only when the position has reached its start offset, so nothing is
+skipped. Errors count only for a request at the position itself.
 """
 
 from collections import deque
@@ -209,14 +211,14 @@ class Stripes:
             reading.stripes.clear()
 
     def look_after(self) -> None:
-        """Once a second: give up what was read ahead of partitions that stay paused; it would keep buffers for as long as that lasts."""
+        """Once a second: free buffers that were read ahead of partitions that stay paused."""
         paused = {cursor for cursor in self._readings if cursor.paused}
         for cursor in paused & self._paused:
             self._hand_back(cursor)
         self._paused = paused
 
     def reset(self, reason: str) -> None:
-        """Open the connections anew, with what is asked for over them."""
+        """Reset the connections; their requests are sent again over new ones."""
         for channel in self._channels:
             if channel.connection is not None:
                 channel.connection.reset(reason, on_purpose=True)

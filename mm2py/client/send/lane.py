@@ -155,7 +155,7 @@ Compressed records may grow too, which is known only afterwards."""
 
 
 class MergePlan(NamedTuple):
-    """Which waiting batches are joined before they are first sent, in bytes.
+    """Limits, in bytes, for joining waiting batches before they are first sent.
 
     At most five batches of a partition are in flight, so over a long round trip their size limits the throughput.
     """
@@ -648,7 +648,7 @@ class SenderLane:
         return given
 
     def withdraw(self) -> int:
-        """Put what was definitely refused back into the queue, to be sent anew (4); return by how many bytes that grew."""
+        """Requeue what was definitely refused (4); return by how many bytes the queue grew."""
         refused = self.unsettled
         certain = (Outcome.NOT_WRITTEN, Outcome.WAITING)
         if (

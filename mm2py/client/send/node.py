@@ -356,7 +356,7 @@ class ProduceNode:
             self._following = self._owner.spawn(self._follow_throttle())
 
     async def _follow_throttle(self) -> None:
-        """Report a long throttle, and open the connection anew when a quota was changed.
+        """Report a long throttle, and reconnect when a quota was changed.
 
         The broker reads a muted connection only when the announced time is over, even if the quota is gone by then (4.3), and
         Java's producer waits for it. Over a new connection one request is sent above a quota that is still there.

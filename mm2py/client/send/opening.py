@@ -80,9 +80,7 @@ class LaneOpening:
                 if leader is None:
                     self._later(lane, self._cluster.no_leader(lane.target))
                 elif lane.target.topic in unlearned:
-                    text = (
-                        f"what a batch of {lane.target.topic} may measure cannot be asked for now"
-                    )
+                    text = f"max.message.bytes of {lane.target.topic} cannot be requested now"
                     self._later(lane, RetriableError(text))
                 else:
                     by_leader.setdefault(leader.node_id, []).append(lane)

@@ -111,7 +111,7 @@ class RecordWriter:
         Waits while the cluster refuses for a transient reason; cancelled, it takes the batch back.
 
         Raises:
-            PartitionError: the cluster refused the records for good.
+            PartitionError: the cluster refused the records; a retry does not help.
             RetriableError: the membership was lost, or the writer was closed.
         """
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()

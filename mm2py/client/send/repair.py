@@ -101,7 +101,7 @@ def _apart(sent: Sent, target: TopicPartition) -> list[RecordBatch]:
 
 
 def _halves(batch: RecordBatch) -> list[RecordBatch]:
-    """Cut in two or more parts, whatever the sizes of the records; a single record stays."""
+    """Cut in two or more parts, for any sizes of records; a single record stays."""
     size = len(batch.data)
     result = split(batch, size // 2 + 1)
     while result.too_large is not None and result.too_large.size_bytes < size:

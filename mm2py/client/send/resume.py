@@ -1,4 +1,4 @@
-"""Where new lanes of copies begin: after what predecessors wrote, under the producer id that they used.
+"""Starting points of new lanes: after what predecessors wrote, under their producer id.
 
 Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) -> ``LaneBeginning``, or
 a ``LaneTail`` whose records are compared with the lane's first batches -> ``LaneBeginning``.
@@ -45,7 +45,7 @@ MORE_S: Final = 5.0
 
 
 class LaneBeginning(NamedTuple):
-    """Where a lane begins: the end of its log, and the producer whose sequences it continues, None for its own."""
+    """Start of a lane: the end of its log, and the producer that it continues, None for its own."""
 
     log_end: int
     writer: Writer | None = None

@@ -292,10 +292,10 @@ class Sender:
                     messages.metadata(topics, allow_auto_topic_creation=True)
                 )
             except RetriableError as error:
-                log.debug("topics cannot be asked for yet topics=%s cause=%s", topics, error)
+                log.debug("topics cannot be requested yet topics=%s cause=%s", topics, error)
                 await self._clock.sleep(backoff.next_s())
             except Mm2pyError as error:
-                log.warning("topics cannot be asked for topics=%s cause=%s", topics, error)
+                log.warning("topics cannot be requested topics=%s cause=%s", topics, error)
                 return
             else:
                 return
@@ -513,7 +513,7 @@ class Sender:
         self.buffered_bytes += by_bytes
 
     def withdraw(self, lane: SenderLane) -> None:
-        # What is transient is waited for, as are positions: their records must not be committed without them.
+        # Transient errors are waited for, and positions: records are never committed without them.
         # CONCURRENT_TRANSACTIONS passes when the markers
         # of the last transaction are written (KIP-890).
         is_lasting = lane.retries > PATIENT_RETRIES
@@ -617,7 +617,7 @@ class Sender:
         if self.transactions is not None:
             if under_way and not self._closed:
                 # A batch in flight may be stored, and would be committed without its position.
-                self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was given up")
+                self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was dropped")
             self.transactions.progressed()
         if self.buffered_bytes == 0:
             self._idle.set()

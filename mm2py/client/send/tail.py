@@ -1,17 +1,19 @@
-"""Recognises in the target's log what a predecessor wrote after the last known copy, instead of sending it again.
+"""Recognises in the target's log what a predecessor wrote after the last known copy.
 
-Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first batches are compared
-with it, in order -> those in the log count as delivered, a batch that is there in part is cut -> the rest is sent.
-A record is recognised by its timestamp, key, value and headers, whatever batch it is in; anything else in the tail
-is another writer's. The map is written after the records (``offset_maps``), so after a crash the log may be ahead of it.
+Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
+batches are compared with it, in order -> those in the log count as delivered, a batch that is there
+in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
+in any batch; anything else in the tail is another writer's. The map is written after the records
+(``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
 1. Nothing of a tail that is recognised is sent; everything else is.
 2. A record is recognised only after its predecessor: order and number of equal records count.
 3. Records of another writer in between are skipped and noted, never taken for a copy.
-4. Where retention or compaction has taken copies out of the tail, those before its next record are known by that record: what the
-   source has before it was copied before it. Nothing is passed over that is not followed by such a record.
+4. Where retention or compaction has taken copies out of the tail, those before its next record are
+   known by that record: what the source has before it was copied before it. Nothing is passed over
+   that is not followed by such a record.
 """
 
 import logging
@@ -177,7 +179,7 @@ class LaneTail:
         """First and last offset of other writers' records, by producer id."""
         self.recognised = 0
         self._passed_bytes = 0
-        """What was read after the last record that was recognised."""
+        """Bytes that were read after the last recognised record."""
         self._opened = -1  # producer id of what is in ``_open``
         self.is_over = start >= end
         self.is_aborted = False
@@ -185,7 +187,8 @@ class LaneTail:
         self.has_holes = False
         """Whether records are gone that may have been copies of what comes next."""
         self._next = self._batch_end = start
-        """Where the next record of ours is, if none is gone; where the last batch ends that was taken up."""
+        """Offset of the next record of ours, if none is gone; end of the last batch that was
+        decoded."""
         self._unread_gone = 0
         """Offsets that no batch has, before what is read next."""
         self._gone = 0
@@ -241,7 +244,7 @@ class LaneTail:
         return False
 
     def give_up(self) -> None:
-        """Which records were before the next one of the tail stays unknown."""
+        """Leave open which records were before the next one of the tail."""
         self.has_holes = True
         self._settle(0)
 
@@ -275,7 +278,7 @@ class LaneTail:
         return await self._by_record(batch)
 
     def _pass_over(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
-        """Take records for copied whose copies are gone: they were before the next record of the tail."""
+        """Count records as copied whose copies are gone, from before the tail's next record."""
         records = min(self._gone, batch.count)
         part = _part(batch, 0, records, self._next)
         self.recognised += records

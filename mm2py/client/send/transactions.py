@@ -11,7 +11,7 @@ offset records are sent -> ``commit`` (EndTxn) -> the next transaction. Senders 
     CLOSING   retries of earlier data,      commit -> ENDING
               then records that go last
     ENDING    EndTxn, until answered        answered -> IDLE
-    BROKEN    nothing, for good             (end; a new producer aborts what is open)
+    BROKEN    nothing                       (end; a new producer aborts what is open)
 
 Invariants (tests of the same names):
 
@@ -135,7 +135,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingLane:
     lane: SenderLane
     sender: LaneOwner
 
@@ -176,10 +176,10 @@ class Transactions:
         self._phase = Phase.IDLE
         self._error: Exception | None = None
         self._node_id: int | None = None
-        self._inside: dict[TopicPartition, _Waiting] = {}
-        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._inside: dict[TopicPartition, _WaitingLane] = {}
+        self._waiting: dict[TopicPartition, _WaitingLane] = {}
         self._added: set[TopicPartition] = set()
-        self._to_add: dict[TopicPartition, _Waiting] = {}
+        self._to_add: dict[TopicPartition, _WaitingLane] = {}
         self._declined: set[TopicPartition] = set()
         """Partitions that were refused when they were added last."""
         self._adding: asyncio.Task[None] | None = None
@@ -237,7 +237,7 @@ class Transactions:
 
         ``last``: its records are sent only between ``settle`` and ``commit`` (3).
         """
-        waiting = _Waiting(lane, sender)
+        waiting = _WaitingLane(lane, sender)
         if self._phase is Phase.IDLE and not last:
             self._phase = Phase.OPEN
             self.began.set()
@@ -343,7 +343,7 @@ class Transactions:
     # ---- inside: lanes
 
     def _drain(self) -> bool:
-        """Let what was definitely refused wait for the next transaction; return whether all else is answered."""
+        """Defer definite refusals to the next transaction; return whether all else is answered."""
         for target, waiting in self._inside.items():
             waiting.sender.withdraw(waiting.lane)
             if waiting.lane.queue:
@@ -355,7 +355,7 @@ class Transactions:
             waiting.lane.unsettled for waiting in self._inside.values()
         )
 
-    def _take_waiting(self) -> list[_Waiting]:
+    def _take_waiting(self) -> list[_WaitingLane]:
         """Remove and return the lanes that have something to send; ``admits`` puts those back that must still wait."""
         waiting, self._waiting = self._waiting, {}
         return [each for each in waiting.values() if each.lane.queue]
@@ -409,7 +409,7 @@ class Transactions:
                 self._spawn(self._try_later([added[target] for target in left]))
         self._changed.set()
 
-    def _next_to_add(self) -> Mapping[TopicPartition, _Waiting]:
+    def _next_to_add(self) -> Mapping[TopicPartition, _WaitingLane]:
         """Take what the next request adds; what was refused before comes after the others."""
         waiting, self._to_add = self._to_add, {}
         added = {target: it for target, it in waiting.items() if target not in self._declined}
@@ -417,7 +417,7 @@ class Transactions:
             self._to_add = {target: it for target, it in waiting.items() if target not in added}
         return added or waiting
 
-    async def _try_later(self, refused: Iterable[_Waiting]) -> None:
+    async def _try_later(self, refused: Iterable[_WaitingLane]) -> None:
         await self._clock.sleep(LONGEST_PAUSE_MS / 1000)
         for each in refused:
             if each.lane.queue:
