@@ -52,7 +52,8 @@ KEPT: Final = 4
 """How many jobs without a claim are kept of each kind, beside one that begins; the oldest are removed."""
 
 SILENT_MS: Final = 3_600_000
-"""One that runs and has told nothing for this long is removed too; more than clocks of two machines differ."""
+"""A running one without progress for this long is removed too; more than clocks of two machines
+differ."""
 
 
 @final
@@ -76,7 +77,7 @@ class BackfillStore:
         """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
         self.progress_heard: dict[bytes, float] = {}
-        """When each record of ``progress`` was read, in seconds of the monotonic clock."""
+        """Times at which records of ``progress`` were read, in seconds of the monotonic clock."""
         self._unknown: set[str] = set()
         """Kinds of records of newer versions, which are logged once each."""
         self.live = False
@@ -88,7 +89,7 @@ class BackfillStore:
         """Read the topic to its end.
 
         Raises:
-            RetriableError: not now; a later call begins anew.
+            RetriableError: not now; a later call starts over.
         """
         self._records.clear()
         for known in (self._renewed, self._lease_heard, self._lane_heard, self.progress_heard):
@@ -130,13 +131,13 @@ class BackfillStore:
 
     @property
     def order(self) -> Order | None:
-        """What was planned over REST last, None if nothing was."""
+        """The last plan made over REST, None if there is none."""
         record = self._records.get(b"order")
         return record if isinstance(record, Order) else None
 
     @property
     def wanted(self) -> Wanted:
-        """What people want of the newest backfill."""
+        """The requested state of the newest backfill."""
         wish, job = self._records.get(b"wish"), self.job
         # A request of an earlier job stays in the topic; it must not pause or end a later one.
         if isinstance(wish, Wish) and job is not None and wish.job == job.id:
@@ -218,7 +219,7 @@ class BackfillStore:
         await self.post([Notice(worker=worker, offset=offset)])
 
     async def forget_notices(self) -> None:
-        """Remove what workers noticed: it is of use during one start only."""
+        """Remove the workers' notices, which are used during one start only."""
         keys = [key for key, record in self._records.items() if isinstance(record, Notice)]
         if keys:
             await self._table.post([(key, None) for key in keys])

@@ -91,7 +91,7 @@ class ConfigBackingStore:
         return self._fold.snapshot()
 
     def problems(self) -> Mapping[str, str]:
-        """Return what is configured and cannot be read; empty where all of it can."""
+        """Return the unreadable configs and states; empty where there are none."""
         if not self._damaged:
             return {}
         damaged = sorted(self._damaged.items())
@@ -139,7 +139,7 @@ class ConfigBackingStore:
         configs: Sequence[Mapping[str, str]],
         beside: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Write all task configs of a connector and, last, their commit, with what tasks are told ``beside`` them.
+        """Write all task configs of a connector, and their commit with properties ``beside``.
 
         Configs that do not fit one batch go in several: without the commit they are not in force.
         """
@@ -148,15 +148,15 @@ class ConfigBackingStore:
         await self._write(f"task configs of connector {name}", *tasks, commit)
 
     async def put_target(self, name: str, state: TargetState) -> None:
-        """Write what a connector is wanted to be."""
+        """Write the target state of a connector."""
         await self._write(f"target state of connector {name}", TargetPut(name, state))
 
     async def put_restart(self, request: RestartRequest) -> None:
-        """Ask every worker for a restart."""
+        """Request a restart from every worker."""
         await self._write(f"restart of connector {request.connector}", request)
 
     async def put_session_key(self, key: SessionKey) -> None:
-        """Hand a new session key to every worker."""
+        """Distribute a new session key to every worker."""
         await self._write("session key", key)
 
     async def put_fenced(self, name: str, task_count: int) -> None:

@@ -1,4 +1,4 @@
-"""The config topic as a table: each record changes it, with what that means for the workers.
+"""The config topic as a table: each record changes it, and becomes an event for the workers.
 
 Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``ConfigSnapshot`` (the rules of
 Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller decides whether listeners are called.
@@ -50,7 +50,7 @@ class TasksChanged:
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged:
-    """An existing connector is wanted to be something else."""
+    """The target state of an existing connector has changed."""
 
     connector: str
 
@@ -63,7 +63,7 @@ ConfigEvent = (
     | RestartRequest
     | LoggerLevel
 )
-"""What one record means for who listens."""
+"""The effect of one record, for listeners."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 

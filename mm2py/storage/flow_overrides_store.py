@@ -1,4 +1,4 @@
-"""What people changed of one flow beside its file, in ``mm2py-flows.<source>.internal`` on the target.
+"""Changes made to one flow over REST, in ``mm2py-flows.<source>.internal`` on the target.
 
 Flow: file configs + records read -> ``effective``, ``held``, ``history``; a change -> overrides, then history ->
 read back -> the listener. Whether this worker may write (it leads) is decided by who calls.
@@ -40,7 +40,7 @@ HISTORY_KEPT: Final = 200
 """Entries of the history; older ones get tombstones."""
 
 Edit = Callable[[FlowPicture], FlowPicture]
-"""What is in force -> what is to be."""
+"""Maps the settings in force to the new ones."""
 
 
 class ChangeGuard(Protocol):
@@ -67,8 +67,8 @@ class FlowOverridesStore:
     Args:
         table: the topic.
         connectors: the file's connector configs, placeholders kept.
-        names_a_secret: returns whether the value of a key must not be written here.
-        by_file: whether the file has the flow run.
+        names_a_secret: returns whether a key's value is secret.
+        by_file: whether the file enables the flow.
     """
 
     def __init__(
@@ -86,17 +86,18 @@ class FlowOverridesStore:
         self._names_a_secret = names_a_secret
         self._write_s = write_s
         self.state: Final = FlowState(connectors, names_a_secret, by_file=by_file)
-        """Of what was read: file and changes; only this store changes it."""
+        """File and changes as read; only this store modifies it."""
         self._newer: dict[str, str] = {}
         """Keys of settings that only a newer version can read, and why."""
         self._damaged: dict[str, str] = {}
-        """Keys of settings that nobody can read, and why: until compaction an older one counts, then the file."""
+        """Keys of damaged settings, and why: until compaction an older one counts, then the
+        file."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
         # Revisions count up: one change at a time.
         self._writing = asyncio.Lock()
-        # Who listens acts on whole changes, not on their first record.
+        # Listeners act on whole changes, not on their first record.
         self._holding_news = False
         self._news = False
 
@@ -112,7 +113,7 @@ class FlowOverridesStore:
         self._live = True
 
     def check_readable(self) -> None:
-        """Refuse to go by a part of what people have set: which one was compacted away must not decide.
+        """Refuse to run with a part of the settings: compaction must not decide which ones count.
 
         Raises:
             RetriableError: a setting was written by a newer version of this program.
@@ -125,7 +126,7 @@ class FlowOverridesStore:
             )
 
     def problems(self) -> Mapping[str, str]:
-        """Return what was set and cannot be read; empty where all of it can."""
+        """Return the unreadable settings; empty where there are none."""
         if not self._damaged:
             return {}
         keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
@@ -246,7 +247,7 @@ class FlowOverridesStore:
         ]
         if left_out:
             raise ConfigError(
-                f"connector {name} is left without {', '.join(left_out)}: the file alone says how clusters are reached",
+                f"connector {name} is left without {', '.join(left_out)}: only the file defines clusters",
                 remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
             )
 
@@ -273,7 +274,7 @@ class FlowOverridesStore:
     async def _confirm(
         self, guard: ChangeGuard, action: str, before: FlowPicture, after: FlowPicture, actor: str
     ) -> None:
-        """Take a written change back where another flow has changed meanwhile."""
+        """Revert a written change that conflicts with another flow's meanwhile."""
         old, new = self._configs(before), self._configs(after)
         if not await guard.refresh(old, new):
             return
@@ -297,7 +298,7 @@ class FlowOverridesStore:
     def _next(self, actor: str) -> Revision:
         number = self.state.revision + 1
         if number not in REVISIONS:
-            # Nobody could read it: the newest one was not counted, but made up.
+            # No reader accepts it: the newest revision is not of this program.
             raise ConfigError(
                 f"topic {self._table.topic} has a record of revision {number - 1}, none can follow",
                 remedy="write a tombstone for the key of each record with it, and restart the workers",

@@ -50,7 +50,7 @@ class InternalTopic:
 
 
 class TopicAdmin(Protocol):
-    """What is needed of ``mm2py.client.connect.admin.Admin``."""
+    """The methods used of ``mm2py.client.connect.admin.Admin``."""
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         """Create topics; the error of each, None where it worked."""

@@ -160,7 +160,7 @@ class JobClaim:
         self._lost: DriverSupersededError | None = None
         self._driver = DriverClaim[Job](writer, store.refresh, lambda: store.job)
         self.permit = Permit(clock)
-        """Of positions, maps, deletions and settings that only the driver may write."""
+        """For positions, maps, deletions and settings that only the driver may write."""
         self.job: Job | None = None
         """The job as this driver wrote it last."""
         self.stopped = False
@@ -347,7 +347,7 @@ class JobClaim:
         return self._lost
 
     async def insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step, again for up to ``WRITE_S`` where it fails now.
+        """Do a step, with retries for up to ``WRITE_S``.
 
         Raises:
             RetriableError: it still does.

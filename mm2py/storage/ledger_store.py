@@ -66,7 +66,7 @@ class LedgerStore(EventSink):
         self._early: dict[int, LedgerRecord] = {}
         """Events that were reported before the ledger was read, by number and in their order."""
         self._queue: dict[int, LedgerRecord | IncarnationRecord] = {}
-        """What is to be written, likewise."""
+        """Records to be written, likewise."""
         self._numbers = count()
         self._newest: dict[TopicPartition, int] = {}
         """The number of each partition's last record, which grows while it is there."""
@@ -185,7 +185,7 @@ class LedgerStore(EventSink):
         event: LossEvent,
         now_ms: int,
     ) -> None:
-        """Append an event, or let the range before it grow: retention goes on while the ledger takes nothing."""
+        """Append an event, or extend the range before it: retention goes faster than the ledger."""
         number = self._newest.get(event.partition, -1)
         before = queue.get(number)
         if isinstance(before, LedgerRecord) and _follows(before.event, event):

@@ -19,7 +19,7 @@ FIRST_COMPACTION: Final = 1_000
 
 @final
 class MemoryTopic:
-    """One compacted partition; its followers are called one turn of the loop later."""
+    """One compacted partition; its followers are notified on the next loop iteration."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class MemoryTable:
         return answer
 
     def catch_up(self) -> None:
-        """Hand on all records that are new."""
+        """Pass on all new records."""
         for record in self._topic.from_offset(self.position):
             # A handler may stop this table.
             following = self in self._topic.followers

@@ -21,9 +21,9 @@ from mm2py.storage.table import Table, batched
 SHOWN_BYTES: Final = 200
 
 Scalar = str | int | float | bool | None
-"""What a member of a source partition or offset may be (Java's ``OffsetUtils``)."""
+"""Type of a member of a source partition or offset (Java's ``OffsetUtils``)."""
 
-Identity = frozenset[tuple[str, str, Scalar]] | None
+MapIdentity = frozenset[tuple[str, str, Scalar]] | None
 
 
 @final
@@ -32,8 +32,8 @@ class OffsetMap:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes | None] = {}
-        self._contents: dict[bytes, tuple[str, Identity]] = {}
-        self._by_content: dict[tuple[str, Identity], bytes] = {}
+        self._contents: dict[bytes, tuple[str, MapIdentity]] = {}
+        self._by_content: dict[tuple[str, MapIdentity], bytes] = {}
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Take the next record of the topic; a malformed key is named in the log and ignored."""
@@ -85,7 +85,7 @@ def parse_offset_map(value: bytes) -> Mapping[str, Scalar] | None:
     return None if parsed is None else _flat(parsed, value, "value")
 
 
-def scalars_identity(members: Mapping[str, Scalar] | None) -> Identity:
+def scalars_identity(members: Mapping[str, Scalar] | None) -> MapIdentity:
     """Return what two maps with another member order have in common; 1 and true differ."""
     if members is None:
         return None
@@ -93,7 +93,7 @@ def scalars_identity(members: Mapping[str, Scalar] | None) -> Identity:
     return frozenset((name, type(value).__name__, value) for name, value in members.items())
 
 
-def _content(key: bytes) -> tuple[str, Identity]:
+def _content(key: bytes) -> tuple[str, MapIdentity]:
     connector, partition = parse_offset_key(key)
     return connector, scalars_identity(partition)
 
@@ -156,7 +156,7 @@ class KafkaOffsetBackingStore:
 
         Raises:
             RetriableError: the membership was lost meanwhile, nothing of it will be written.
-            PartitionError: the topic refused a record for good.
+            PartitionError: the topic refused a record; a retry does not help.
         """
         await asyncio.gather(
             *(self._table.post(batch) for batch in batched(tuple(values.items())) if batch)

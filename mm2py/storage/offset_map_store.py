@@ -40,7 +40,7 @@ class StoredMap(NamedTuple):
 
 
 class MapStore(Protocol):
-    """Where the maps of a task's partitions are kept."""
+    """Store of the maps of a task's partitions."""
 
     @property
     def topic(self) -> str:
@@ -89,7 +89,7 @@ class MapsOver(MapStore):
         self._maps = maps
 
     async def _ready(self) -> None:
-        """Come here before each request to the other store."""
+        """Hook before each request to the other store."""
 
     @property
     def topic(self) -> str:

@@ -36,7 +36,7 @@ FAILED: Final = (
 
 
 class PrivilegedWriter(Protocol):
-    """Writes what only the leader may write."""
+    """Writer of the records that only the leader may write."""
 
     @property
     def claimed(self) -> bool:
@@ -44,7 +44,7 @@ class PrivilegedWriter(Protocol):
         ...
 
     async def claim(self) -> None:
-        """Take the right to write from the leader before."""
+        """Take the right to write over from the previous leader."""
         ...
 
     async def write(self, entries: Sequence[Entry]) -> None:

@@ -54,7 +54,7 @@ class Table(Protocol):
         """Read to the end, then follow; ``handle`` takes every record, in order per partition.
 
         Raises:
-            RetriableError: not now; a later call begins anew.
+            RetriableError: not now; a later call starts over.
             ConfigError: the topic cannot be used as it is.
         """
         ...
@@ -103,7 +103,7 @@ class KafkaTable:
         follow: whether records are handled as they come; else at each ``read_to_end``.
         reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a transaction that
             only a task ends which is started later.
-        restore: creates the topic again where it was deleted, None: that is for others to do.
+        restore: creates the topic again where it was deleted; None: its owner does.
     """
 
     def __init__(
