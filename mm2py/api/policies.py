@@ -69,7 +69,7 @@ class ReplicationPolicy(Protocol):
 
 
 class TopicFilter(Protocol):
-    """Which topics are replicated."""
+    """Selects the topics that are replicated."""
 
     def should_replicate_topic(self, topic: str) -> bool:
         """Whether the user chose ``topic``."""
@@ -77,7 +77,7 @@ class TopicFilter(Protocol):
 
 
 class GroupFilter(Protocol):
-    """Which consumer groups are checkpointed."""
+    """Selects the consumer groups that are checkpointed."""
 
     def should_replicate_group(self, group: str) -> bool:
         """Whether the user chose ``group``."""
@@ -85,7 +85,7 @@ class GroupFilter(Protocol):
 
 
 class ConfigPropertyFilter(Protocol):
-    """Which topic configs are replicated."""
+    """Selects the topic configs that are replicated."""
 
     def should_replicate_config_property(self, name: str) -> bool:
         """Whether a topic config is copied."""
@@ -145,7 +145,7 @@ class DefaultReplicationPolicy:
             topic = upstream
 
     def heartbeats_topic(self) -> str:
-        """Return ``heartbeats``, whatever the separator."""
+        """Return ``heartbeats``, with any separator."""
         return HEARTBEATS
 
     def offset_syncs_topic(self, alias: str) -> str:

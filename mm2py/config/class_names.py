@@ -68,6 +68,6 @@ def canonical_class(name: str) -> str:
 
 
 def is_foreign_java_class(name: str) -> bool:
-    """Tell whether ``name`` is a Java class that this product has no counterpart of."""
+    """Whether ``name`` is a Java class that this product has no counterpart of."""
     canonical = canonical_class(name)
     return canonical.startswith(_JAVA_ROOTS) and ":" not in canonical and canonical not in _BUILT_IN

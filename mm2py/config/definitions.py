@@ -43,7 +43,7 @@ Check = Callable[[str, JavaValue], str]
 
 
 class Effect(StrEnum):
-    """What this product does with a property."""
+    """How this product treats a property."""
 
     HONOURED = "honoured"
     WITHOUT_EFFECT = "without effect"
@@ -145,7 +145,7 @@ class ConnectorDefinition:
     copies: str = ""
     """The value of ``copy.connector`` that chooses it, empty for a connector that every flow has."""
     findings: Callable[[Mapping[str, str]], Iterable[tuple[Severity, Problem]]] | None = None
-    """What only its plug-ins know to be wrong with its config, where they are at hand; called with raw texts."""
+    """Findings that only its plug-ins can make, where they are installed; called with raw texts."""
 
 
 ModelT = TypeVar("ModelT", bound=ConfigModel)

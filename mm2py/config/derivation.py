@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Where the value comes from, for a reader of ``config explain``."""
+        """Origin of the value, for ``config explain``."""
         if not self.line:
             return self.rule
         return f"line {self.line}: {self.key}" + (f" ({self.rule})" if self.rule else "")

@@ -19,7 +19,7 @@ _ORIGIN: Final = re.compile(r"https?://[^\s/*?#@]+", re.IGNORECASE)
 _METHOD: Final = re.compile(r"[A-Z]+")
 _FORM: Final = "write [set|add|setDate|addDate] <name>:<value>, rules with commas in double quotes"
 _DEFAULT_METHODS: Final = "POST,HEAD,GET"
-"""What Jetty sends where none are set."""
+"""Jetty's default."""
 
 
 @dataclass(frozen=True, slots=True)

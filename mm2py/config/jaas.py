@@ -38,7 +38,7 @@ _ESCAPED: Final = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a",
 }  # fmt: skip
 _CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[\w$]*LoginModule", re.ASCII)
-"""What may be shown of a text that is wrong: any other word may be a part of a password."""
+"""The only words of a wrong text that may be shown: any other one may be a part of a password."""
 _LEAST_SECRET: Final = 4
 _NO_SECRETS: Final = frozenset(
     ["username", "password", "clientId", "clientSecret", "scope", "true", "false"]
@@ -47,7 +47,7 @@ _QUOTED: Final = re.compile(r'[\\"\x00-\x1f]')
 
 
 class LoginKind(StrEnum):
-    """What a login module supplies."""
+    """The credentials that a login module supplies."""
 
     PASSWORD = "password"  # noqa: S105 - the name of a kind
     OAUTH = "oauth"
@@ -95,7 +95,7 @@ def parse_jaas(text: str) -> LoginModule:
         if next(tokens, ("", None))[0].lower() in _FLAGS:
             raise ConfigError("has more than one login module", remedy="keep one entry")
         raise ConfigError(
-            "goes on after the semicolon that ends it",
+            "has text after the semicolon that ends it",
             remedy='put a password with ";" in double quotes: password="..."',
         )
     return entry

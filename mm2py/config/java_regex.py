@@ -25,7 +25,7 @@ WINDOW_S: Final = 10.0
 little less than the time-out would hold all flows of a process for longer than a session."""
 MAX_PATTERN_CHARS: Final = 65_536
 MAX_REGEX_CHARS: Final = 16_384
-"""Of what is no plain name: 65,536 characters of classes or groups take a second to compile."""
+"""For other than plain names: 65,536 characters of classes or groups take a second to compile."""
 
 MAX_UNFOLDED: Final = 20_000
 """Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the product."""
@@ -63,7 +63,7 @@ class JavaPattern:
         self._since_s = self._slow_s = 0.0
 
     def matches(self, name: str) -> bool:
-        """Tell whether the whole name matches.
+        """Whether the whole name matches.
 
         Raises:
             ConfigError: the pattern needs too long on this name, or on those before it.
@@ -172,7 +172,7 @@ class PatternList:
             )
         # Lists of thousands of names are common; as one pattern they would take seconds to compile.
         names, others = _told_apart(items)
-        self._names = _Names(names)
+        self._names = _NameSet(names)
         self._pattern = _joined(others) if others else None
 
     @classmethod
@@ -182,18 +182,18 @@ class PatternList:
 
     @property
     def names(self) -> frozenset[str]:
-        """What is written as a name, not as a pattern; of a group that spans items also parts that do not match alone."""
+        """Items that are names; of a group that spans items also parts that do not match alone."""
         parts = (part for item in self.items for part in item.split("|"))
         return frozenset(part.replace("\\.", ".") for part in parts if _NAME.fullmatch(part))
 
     def matches(self, name: str) -> bool:
-        """Tell whether the whole name matches one of the patterns."""
+        """Whether the whole name matches one of the patterns."""
         if self._names.has(name):
             return True
         return self._pattern is not None and self._pattern.matches(name)
 
 
-class _Names:
+class _NameSet:
     """Patterns that are names, whose dots stand for any character: thousands of them need no compiler."""
 
     __slots__ = ("_texts",)

@@ -47,7 +47,7 @@ class JksKey:
 
 @dataclass(frozen=True, slots=True)
 class JksStore:
-    """What a store holds; certificates are DER."""
+    """Content of a store; certificates are DER."""
 
     trusted: tuple[bytes, ...]
     keys: tuple[JksKey, ...]
@@ -80,12 +80,12 @@ def read_jks(data: bytes, password: str | None) -> JksStore:
         if not hmac.compare_digest(found, digest):
             raise JksPasswordError("the digest does not fit the password")
     try:
-        return _Reader(data).store()
+        return _StoreReader(data).store()
     except (struct.error, UnicodeDecodeError) as error:
         raise JksError(f"cut off or damaged: {error}") from error
 
 
-class _Reader:
+class _StoreReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 4

@@ -148,7 +148,7 @@ def _pkcs12_identity(store: StoreSettings, data: bytes) -> Identity:
         raise _wrong(store, "location", "holds no private key")
     chain = [held.cert.certificate]
     rest = [entry.certificate for entry in held.additional_certs]
-    while rest:  # the file keeps no order; a server wants each one followed by its issuer
+    while rest:  # the file keeps no order; TLS requires each one to be followed by its issuer
         issuer = next((c for c in rest if c.subject == chain[-1].issuer), None)
         if issuer is None:
             break

@@ -114,7 +114,7 @@ def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFindi
         return findings + _value_findings(config, catalog)
     findings += key_findings(config, catalog)
     if config.unreadable:
-        return findings  # whatever reads the values would stumble over it again
+        return findings  # each check that reads the values would fail with it again
     findings += _value_findings(config, catalog)
     findings += _effect_findings(config, catalog)
     findings += security_findings(config)
@@ -344,7 +344,7 @@ def _aliases(config: MirrorMakerConfig) -> list[LintFinding]:
             line,
             "clusters",
             f"alias {alias!r} contains the separator {separator!r}: the source of its remote "
-            "topics cannot be told from their names",
+            "topics cannot be derived from their names",
             "choose another alias or replication.policy.separator",
         )
         for alias in config.clusters

@@ -59,7 +59,7 @@ _CLASSES: Final = (
 _ALIASES: Final = re.compile(r"[a-zA-Z0-9._,\s-]+")
 _WORD: Final = re.compile(r"true|false|source|sink", re.IGNORECASE)
 _FLOW_SWITCH: Final = re.compile(r".+->[^.]+\.enabled|(.+->[^.]+\.)?emit\.heartbeats\.enabled")
-"""What Java reads as a switch of a flow, untrimmed; connectors trim theirs."""
+"""Switches of a flow, which Java reads untrimmed; connectors trim theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ class MirrorMakerConfig:
         """Replace the placeholders of what this class reads itself, as Java's driver does, where the text has its form and is no secret."""
         for key, value in raw.items():
             if placeholders(value.text) and chosen(key):
-                with suppress(ConfigError):  # `_unresolved` tells it
+                with suppress(ConfigError):  # reported by `_unresolved`
                     text = self.providers.plain(value.text).strip()
                     if form.fullmatch(text):
                         raw[key] = value._replace(text=text)

@@ -122,7 +122,7 @@ def placeholders(text: str) -> list[Placeholder]:
 
 
 def _variables(text: str) -> Iterator[tuple[int, str]]:
-    """Yield position and text of every ``${...}``; linear, whatever the text holds."""
+    """Yield position and text of every ``${...}``, in linear time for any text."""
     start = text.find("${")
     while start >= 0:
         end = text.find("}", start + 2) + 1

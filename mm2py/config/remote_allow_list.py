@@ -1,4 +1,4 @@
-"""What a config that comes over REST may hold; pure.
+"""Rules for configs that come over REST; pure.
 
 Flow: config of a request, texts of the worker's own file -> ``remote_problems`` -> 400. A key with the same
 text as in the file is always accepted: it adds nothing. Everything else that loads code, reads files, asks
@@ -86,7 +86,8 @@ _LINK_LOCAL_INSIDE: Final = re.compile(
 )
 _ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
 _PLAIN_NAME: Final = re.compile(r"[!-9;<>-~]+")
-"""Printable ASCII but for ``=``, ``:`` and the blank: a name that needs no look at each character."""
+"""Printable ASCII but for ``=``, ``:`` and the blank: a name whose characters need no further
+check."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters except tab and line ends."""
@@ -188,7 +189,7 @@ class _Rules:
 
 
 def reaches_a_cluster(key: str) -> bool:
-    """Return whether a connector's property says which clusters a flow is between, or how to reach them."""
+    """Whether a connector's property defines a flow's clusters, or how to reach them."""
     client = _CLIENT.fullmatch(key) or _BARE_CLIENT.fullmatch(key)
     return _CLUSTER.fullmatch(key) is not None or (
         client is not None and _CONNECTION.fullmatch(client["client"]) is not None

@@ -1,4 +1,4 @@
-"""Which properties hold secrets: what logs, answers and listings must mask.
+"""Names of properties that hold secrets, which logs, responses and listings must mask.
 
 Flow: key, with or without the prefix of a client -> ``names_a_secret``; config -> ``secrets_in``, the texts to
 mask. A key is checked by its words: ``api.key`` is a secret, ``key.converter`` and ``token.endpoint.url`` are none.

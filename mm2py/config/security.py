@@ -77,7 +77,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings:
-    """Where tokens come from: the client credentials grant, or an unsigned JWT."""
+    """Source of tokens: the client credentials grant, or an unsigned JWT."""
 
     token_endpoint_url: str = ""
     client_id: str = ""
@@ -99,7 +99,7 @@ class OAuthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KerberosSettings:
-    """Where tickets come from; ``keytab`` and ``ticket_cache`` are paths, tried in Java's order: the cache first.
+    """Source of tickets; ``keytab`` and ``ticket_cache`` are paths, the cache first as in Java.
 
     ``ticket_cache`` is None where none is used, empty for the default one of the user. ``principal`` may be empty for a ticket
     cache. Renewal as in Java's ``KerberosLogin``: after ``renew_window_factor`` of a ticket's life plus a random part of up
