@@ -125,6 +125,7 @@ class ByteRate:
             raise ValueError("a byte rate must be above zero")
         self._clock = clock
         self.bytes_per_s = bytes_per_s
+        # At least one byte: the room would never be positive.
         self._burst = max(1.0, bytes_per_s * _BURST_S)
         self._tokens = self._burst
         self._updated = clock.monotonic()
@@ -138,6 +139,7 @@ class ByteRate:
     def spend(self, size_bytes: int) -> None:
         """Count bytes that were read."""
         self._refill()
+        # May go below zero: the size of an answer is known only afterwards.
         self._tokens -= size_bytes
 
     def room_bytes(self) -> int:
@@ -186,6 +188,7 @@ class LongPoll:
         """Return how long the next Fetch may wait, at most ``longest_ms``."""
         if not self._since:
             return longest_ms
+        # A dict keeps the order of insertion: the last one was held last.
         held_ms = (self._clock.monotonic() - next(reversed(self._since.values()))) * 1000
         return min(longest_ms, max(_SHORTEST_WAIT_MS, int(held_ms) // _HELD_PART))
 
@@ -240,6 +243,7 @@ _patience: Final[ContextVar[CallDeadlines | None]] = ContextVar("patience", defa
 @contextmanager
 def patience() -> Generator[CallDeadlines]:
     """Return the deadlines of the present call, also in the tasks that it starts."""
+    # A context variable: tasks that the call starts inherit it.
     outer = _patience.get()
     if outer is not None:
         yield outer
@@ -277,7 +281,9 @@ class RequestPace:
         line = self._lines.setdefault(address, _Line(self._per_s))
         turns = line.turns
         with patience() as deadlines, deadlines.suspended():
+            # First come, first served: asyncio's Lock wakes its waiters in order.
             async with line.first:
+                # Full: the oldest of the last ``per_s`` turns must be a second old.
                 while len(turns) == self._per_s:
                     pause_s = turns[0] + 1 - self._clock.monotonic()
                     if pause_s <= 0:

@@ -74,6 +74,7 @@ class Permit:
 
     def grant(self, until_s: float) -> None:
         """Allow writing until ``until_s``; never shortens the current validity."""
+        # Responses to heartbeats may be handled out of order of their sending.
         self._set(self.term, max(self._until_s, until_s))
 
     def revoke(self) -> None:
@@ -82,6 +83,7 @@ class Permit:
 
     def abandon(self) -> None:
         """End the term, because the membership is over; what is queued must never be sent."""
+        # The number is what a writer compares: no list of queues has to be kept.
         self._set(self.term + 1, -inf)
 
     def follow(self, term: int, until_s: float) -> None:
@@ -90,6 +92,7 @@ class Permit:
 
     def check(self) -> None:
         """Notify watchers if the permit has ended since the last check."""
+        # Nobody noticed the expiry yet: the timer did not run while the process was frozen.
         if self.was_valid and not self.valid:
             self._set(self.term, -inf)
 
@@ -100,6 +103,7 @@ class Permit:
         self.was_valid = self.valid
         if not self.was_valid:
             self._stop_timer()
+        # One timer for all extensions: it sleeps again if the instant has moved.
         elif until_s < inf and self._timer is None:
             self._timer = asyncio.create_task(self._run_out(), name="permit")
             _ending.add(self)

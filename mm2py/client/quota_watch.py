@@ -39,6 +39,7 @@ class QuotaWatch:
             (tuple(sorted(it.entity.items())), tuple(sorted(it.values.items()))) for it in quotas
         )
         before, self._seen = self._seen, now
+        # The first reading of a wait has nothing to be compared with.
         if before in (None, now):
             return False
         log.info(

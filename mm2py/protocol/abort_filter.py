@@ -29,6 +29,7 @@ class AbortFilter:
     def enter(self, last_offset: int) -> None:
         """Start the aborted transactions that begin up to ``last_offset``."""
         waiting = self._waiting
+        # Sorted backwards: the transaction that begins first is at the end.
         while waiting and waiting[-1][1] <= last_offset:
             self._inside.add(waiting.pop()[0])
 

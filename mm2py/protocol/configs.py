@@ -12,6 +12,7 @@ class LenientEnum(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> IntEnum | None:
+        # None lets Enum raise ValueError: an enum without UNKNOWN stays strict.
         unknown: IntEnum | None = cls.__members__.get("UNKNOWN")
         return unknown
 
@@ -23,7 +24,9 @@ class ConfigResourceType(LenientEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    # KIP-714.
     CLIENT_METRICS = 16
+    # KIP-848: configs of groups.
     GROUP = 32
 
 

@@ -145,6 +145,7 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
 def _add_topics(version: int, out: bytearray, partitions: Sequence[FetchPartition]) -> None:
     topics: dict[str | bytes, list[FetchPartition]] = {}
     for part in partitions:
+        # The protocol groups partitions by topic: one entry for each.
         topics.setdefault(part.topic_id if version >= _BY_ID else part.topic, []).append(part)
     out += _count(version, len(topics))
     for name, parts in topics.items():

@@ -253,6 +253,7 @@ def plain_join(
         _check_stamp(shift)
         for delta, (stamp, _, start, end) in enumerate(spans, total):
             moved = shift if append_time else shift + stamp
+            # A record's delta is a varlong, and int64 in Java: what does not fit would wrap there.
             _check_stamp(moved)
             append_record(out, payload[start:end], moved, delta)
         total += count

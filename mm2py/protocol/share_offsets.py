@@ -133,6 +133,7 @@ def _read_described(version: int, body: memoryview, at: int) -> dict[str, ShareO
 
 def _read_topic(version: int, body: memoryview, at: int, offsets: list[ShareOffset]) -> int:
     topic, at = read_compact_string(body, at)
+    # The topic's id, which is skipped, stands before its partitions.
     parts, at = read_unsigned(body, at + _TOPIC_ID_BYTES)
     for _ in range(parts - 1):
         partition, start, _epoch = _DESCRIBED.unpack_from(body, at)

@@ -156,10 +156,12 @@ def split(batch: RecordBatch, max_bytes: int) -> SplitResult:
     todo = _pieces(edges, 0, batch.count, -(-batch.size // max_bytes))
     while todo:
         low, high = todo.pop(0)
+        # A part covers the hole behind it, so that positions go on without a gap.
         last = batch.last_offset if high == batch.count else offsets[high] - 1
         piece = opened._replace(
             payload=opened.payload[edges[low] : edges[high]], records=high - low
         )
+        # Runs by source offsets: after a splice deltas no longer name them.
         cut = _renumber(piece)._replace(runs=join_runs((n, 1) for n in offsets[low:high]))
         part = _pack(opened.codec, cut, last_offset=last, epoch=batch.leader_epoch)
         if part.size <= max_bytes:
@@ -209,6 +211,7 @@ def repack(batch: RecordBatch) -> RecordBatch:
     """Pack the records of one batch again: dense deltas, fresh compression, the same offsets map."""
     packed = rewrite(batch.data)
     assert packed is not None, "a queued batch has records"
+    # The batch's bytes may have base offset 0 by now: the source's numbers are in the object alone.
     packed.runs, packed.leader_epoch = batch.runs, batch.leader_epoch
     packed.base_offset, packed.last_offset = batch.base_offset, batch.last_offset
     return packed

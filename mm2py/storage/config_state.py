@@ -84,6 +84,7 @@ class ConfigSnapshot:
 
     def tasks(self, connector: str) -> tuple[TaskId, ...]:
         """Return the tasks of a connector in order, none where its task configs are inconsistent."""
+        # Java's ClusterConfigState.tasks: none, until a later commit is complete.
         if connector in self.inconsistent:
             return ()
         return tuple(TaskId(connector, n) for n in range(self.task_counts.get(connector, 0)))

@@ -256,6 +256,7 @@ class FileOffsetBackingStore:
         # In the same folder: a rename is atomic within one file system only.
         new = self._path.with_name(f".{self._path.name}.new")
         try:
+            # Private from the start: offsets of third parties' sources may hold secrets.
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump(content, file, ensure_ascii=False, indent=1)

@@ -51,6 +51,7 @@ certificates_of: Final = PerClock(CertificateDates)
 
 def peer_expires_s(secured: ssl.SSLSocket) -> float | None:
     """Return until when the verified certificate of the other side is valid, None where none was verified."""
+    # Empty where the context does not verify (CERT_NONE).
     certificate = cast("Mapping[str, object] | None", secured.getpeercert())
     until = certificate.get("notAfter") if certificate else None
     return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None

@@ -100,6 +100,7 @@ class MetadataCache:
             return  # several responses of one broker name the same new leader
         if node_id >= 0 and node_id in self.brokers and epoch > known.leader.epoch:
             leader = Leader(node_id, epoch, known.leader.topic_id)
+            # The old time: the next refresh is not put off by a broker's hint.
             self._leaders[tp] = _Known(leader, known.learned_at)
             self._epochs[tp] = (leader.topic_id, epoch)
         # A refusal under an older epoch is about a leader that was replaced here already.

@@ -163,7 +163,9 @@ class TokenSource:
         settings = self._settings
         url = settings.token_endpoint_url
         opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NoRedirect()
+            # HTTP_PROXY of the environment applies: build_opener adds a ProxyHandler.
+            urllib.request.HTTPSHandler(context=context),
+            _NoRedirect(),
         )
         try:
             with opener.open(_request(settings), timeout=self._timeout_s) as response:
@@ -274,6 +276,7 @@ def _claim(token: str, name: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
+        # JWTs leave the padding out (RFC 7515).
         claims = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
     except ValueError:
         return None

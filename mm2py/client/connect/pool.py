@@ -93,6 +93,7 @@ class ConnectionPool:
         if attempt is None:
             attempt = asyncio.create_task(self._connect(broker, key))
             self._opening[key] = attempt
+            # By callback, not by the awaiting caller: it may be cancelled before the attempt ends.
             attempt.add_done_callback(lambda task: self._attempted(key, task))
         # Shared by several callers: the cancellation of one must not end it.
         return await asyncio.shield(attempt)

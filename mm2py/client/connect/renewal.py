@@ -37,6 +37,7 @@ class Renewal:
 
     async def finished(self) -> None:
         """Wait for an attempt, one that is under way or a new one; raises what it raised."""
+        # A login that is cancelled must not end the attempt that others wait for.
         await asyncio.shield(self.begin())
 
     async def tried(self) -> None:
@@ -44,6 +45,7 @@ class Renewal:
         running = self.begin()
         left_s = self._patient_until_s - asyncio.get_running_loop().time()
         if left_s > 0:
+            # ``wait`` neither cancels nor raises, other than ``wait_for``.
             await asyncio.wait({running}, timeout=left_s)
 
     def begin(self) -> "asyncio.Task[None]":

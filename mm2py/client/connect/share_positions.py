@@ -74,6 +74,7 @@ async def share_positions(
         for name, answer in descriptions.items()
         if any(_position(offset, ends) > offset.start for offset in answer.offsets)
     ]
+    # Asked again after the ends: a lag of 0 then covers each end that was listed (invariant 1).
     if again:
         descriptions |= await source.describe(again)
     return {
@@ -231,6 +232,8 @@ class _ConsumerGroups:
 
     def is_one(self, group: ListedGroup) -> bool:
         return (
+            # By both: brokers before 3.8 list no type, and
+            # Connect's workers are a classic group, too.
             group.protocol_type in _CONSUMER_PROTOCOLS
             and group.group_type.lower() in _CONSUMER_TYPES
         )
@@ -240,6 +243,7 @@ class _ConsumerGroups:
     ) -> Mapping[str, FetchedOffsets]:
         try:
             return await connection.call(group_offsets(groups))
+        # Brokers before 3.0 take one group a request (KIP-709).
         except UnsupportedVersionError:
             return {group: await connection.call(offset_fetch(group)) for group in groups}
 
@@ -256,6 +260,7 @@ class _ShareGroups:
 
     def are_supported(self, connection: BrokerConnection) -> bool:
         has_requests = {DESCRIBE_KEY, ALTER_KEY} <= connection.versions.keys()
+        # A broker may know the requests while the feature is off for the cluster (KIP-584).
         return has_requests and connection.feature_level(SHARE_FEATURE) > 0
 
     def listing(self) -> Call[ListedGroups]:

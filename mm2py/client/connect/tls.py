@@ -48,6 +48,7 @@ class TlsContexts:
             ConfigError: a store cannot be used.
         """
         versions = tuple(map(_version, self._files))
+        # Certificates are renewed in place (cert-manager): each new connection uses the newest.
         if self._context is None or versions != self._seen:
             identity = None if self._tls.keystore is None else read_identity(self._tls.keystore)
             self._context = _build(self._tls, identity)
@@ -61,6 +62,7 @@ def _version(path: Path) -> object:
         state = path.stat()
     except OSError:
         return None
+    # Kubernetes replaces a symbolic link: the inode changes, the time may not.
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
@@ -143,6 +145,7 @@ def tls_failure(
     # OpenSSL's names for bytes that are no TLS record; they differ between its releases.
     if any(word in reason for word in _PLAIN_REASONS):
         return ConnectionFailedError(f"{address} answers without TLS", remedy=NO_TLS_REMEDY)
+    # The broker ended the handshake: it wants another certificate, or one at all.
     if "ALERT" in reason:
         who = "no certificate" if tls.keystore is None else "our certificate"
         return AuthenticationError(

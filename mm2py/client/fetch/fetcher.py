@@ -156,6 +156,7 @@ class Fetcher:
         for tp in partitions:
             cursor = self._cursors.get(tp)
             if cursor is not None and not cursor.paused:
+                # What the node knows of its end now would be lost with the pause.
                 cursor.known_until(self._routes.known_at(cursor, self._clock.monotonic()))
                 cursor.pause()
                 self._routes.touch(cursor)
@@ -178,6 +179,7 @@ class Fetcher:
             cursor.resume()
             cursor.joined(self._clock.monotonic())
             parked = self._parked.pop(tp, None)
+            # Before the partition is fetched again: order within it is kept.
             if parked:
                 self._batches.append((tp, parked))
                 self._arrived.set()
@@ -186,6 +188,7 @@ class Fetcher:
     def rewind(self, tp: TopicPartition, position: int) -> bool:
         """Read a paused partition again from an earlier offset of its current log; return whether that is possible now."""
         cursor = self._cursors.get(tp)
+        # Only while nothing else moves the position.
         if cursor is None or cursor.failed or not cursor.paused or cursor.lookup is not Lookup.NONE:
             return False
         self._discard((tp,))
@@ -590,6 +593,7 @@ class OpenTransactions:
         for cursor in cursors:
             stable = cursor.last_stable_offset
             standing = known.pop(cursor, None)
+            # At the high watermark: nothing is open. A paused partition's offsets are old.
             if not 0 <= stable < cursor.high_watermark or cursor.paused:
                 if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
@@ -601,6 +605,7 @@ class OpenTransactions:
             if standing is None or standing.stable != stable:
                 if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
+                # The stable offset has moved: another transaction holds it now.
                 standing = _Standing(stable, now)
             elif standing.cause is None and now - standing.since >= self._timeout_s:
                 standing.cause = self._describe(cursor, now - standing.since)

@@ -109,6 +109,7 @@ class PartitionReads:
         leader = await self._cluster.leader(tp)
         read = _Read(tp, position, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(leader.node_id)
+        # One task per broker while there are reads, which takes all that wait into its next Fetch.
         if waiting is None:
             waiting = self._waiting[leader.node_id] = deque()
             self._spawn(self._serve(leader.node_id, waiting))
@@ -146,6 +147,7 @@ class PartitionReads:
             behind = fetched.high_watermark > read.position and not fetched.records
             if not fetched.error_code and behind and not empty_is_final:
                 read.max_bytes = min(2 * read.max_bytes, ANSWER_BYTES)
+                # First in the next request, where a broker returns one batch of any size (KIP-74).
                 waiting.appendleft(read)
                 continue
             try:

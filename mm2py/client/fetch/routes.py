@@ -141,6 +141,7 @@ class FetchRoutes:
         Also reports stalled partitions as read again once a broker has answered, and looks up the leaders of partitions
         whose broker is silent.
         """
+        # ``attempts`` is 0 after an answer with no error.
         for cursor in [c for c in self._unproven if not c.attempts]:
             del self._unproven[cursor]
             self._owner.stalled(cursor.tp, None)
@@ -258,6 +259,7 @@ class FetchRoutes:
             return
         for cursor in waiting:
             leader = self._cluster.known_leader(cursor.tp)
+            # It found another broker while the request was under way.
             if leader is None or cursor.failed or cursor.leader < 0:
                 continue
             # A frozen broker keeps its TCP connections; Java notices only after request.timeout.ms.

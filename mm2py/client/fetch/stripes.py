@@ -138,6 +138,7 @@ class _Reading:
             self.stripes.appendleft(made)
             return made
         start = self.stripes[-1].end
+        # Where a stripe holds few batches most of its bytes would repeat those of its neighbour.
         if not self.density or start >= log_end or size < (_BATCHES - 1) * batch:
             return None
         made = _Stripe(start, start + span, size, first=False)
@@ -357,6 +358,7 @@ class Stripes:
             max_bytes=stripe.size,
             isolation_level=self._isolation,
             session_id=0,
+            # A session has one position per partition; stripes have several.
             session_epoch=_OUTSIDE_SESSIONS,
             rack_id=self._cluster.settings.client_rack,
         )

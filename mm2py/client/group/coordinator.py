@@ -162,6 +162,8 @@ class CoordinatorLink:
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
         try:
+            # A purpose per group: groups of one worker
+            # would block each other on a shared connection.
             self._beats = await self._cluster.coordinator(self._group_id, f"group {self._group_id}")
             code = await self._beats.call(
                 heartbeat(self._group_id, generation, member_id), timeout_ms=timeout_ms
@@ -184,6 +186,8 @@ class CoordinatorLink:
                 await self._cluster.call_coordinator(
                     self._group_id,
                     leave_group(self._group_id, member_id),
+                    # Anything else, UNKNOWN_MEMBER_ID for
+                    # instance, means that we are no member: done.
                     code_of=lambda code: code if code in _MOVED else NONE,
                 )
         except (RetriableError, TimeoutError) as error:

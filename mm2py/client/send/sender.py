@@ -513,9 +513,9 @@ class Sender:
         self.buffered_bytes += by_bytes
 
     def withdraw(self, lane: SenderLane) -> None:
-        # Transient errors are waited for, and positions: records are never committed without them.
-        # CONCURRENT_TRANSACTIONS passes when the markers
-        # of the last transaction are written (KIP-890).
+        # Transient errors are waited for, and positions: records are
+        # never committed without them. CONCURRENT_TRANSACTIONS passes
+        # when the markers of the last transaction are written (KIP-890).
         is_lasting = lane.retries > PATIENT_RETRIES
         if is_lasting and not self._sends_last and lane.error[0] != codes.CONCURRENT_TRANSACTIONS:
             self.resized(lane.withdraw())
