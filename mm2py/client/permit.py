@@ -92,7 +92,7 @@ class Permit:
 
     def check(self) -> None:
         """Notify watchers if the permit has ended since the last check."""
-        # Nobody noticed the expiry yet: the timer did not run while the process was frozen.
+        # The expiry shows only now: the timer did not run while the process was frozen.
         if self.was_valid and not self.valid:
             self._set(self.term, -inf)
 

@@ -253,6 +253,7 @@ def _kind_of(error: Exception) -> str:
 
 
 def _examples(partitions: Collection[TopicPartition]) -> str:
-    # The first by name, so that the line of the recovery names the same ones as the line of the stall.
+    # The first by name, so that the line of the recovery
+    # names the same ones as the line of the stall.
     shown = ", ".join(map(str, nsmallest(EXAMPLES, partitions)))
     return f"{shown}, ..." if len(partitions) > EXAMPLES else shown

@@ -121,7 +121,8 @@ def _assignors(name: str, text: str) -> str:
             )
         if short not in names:
             names.append(short)
-    # Both kinds are for a group that is moved from one to the other, member by member: as in Java, it is eager meanwhile.
+    # Both kinds are for a group that is moved from one to the
+    # other, member by member: as in Java, it is eager meanwhile.
     eager = [it for it in names if it != "cooperative-sticky"]
     return ",".join(eager or names) or "range"
 
@@ -193,7 +194,8 @@ _COMMON_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     "socket.connection.setup.timeout.ms": 10_000,
     # Java sets SO_KEEPALIVE on every socket (Selector.configureSocketChannel).
     "socket.keepalive.enable": True,
-    # Java's request.timeout.ms: so long a broker that stands still keeps what was asked of it from the next leader.
+    # Java's request.timeout.ms: so long a broker that stands
+    # still keeps what was asked of it from the next leader.
     "socket.timeout.ms": 30_000,
     "topic.metadata.refresh.interval.ms": 300_000,
 }
@@ -218,7 +220,8 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
 _PRODUCER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     **_COMMON_DEFAULTS,
     "acks": -1,
-    # Java's 16 KiB are of each partition, and a request has one batch of many; librdkafka's requests have one.
+    # Java's 16 KiB are of each partition, and a request has
+    # one batch of many; librdkafka's requests have one.
     "batch.size": 131_072,
     "linger.ms": 5,
     "max.in.flight.requests.per.connection": 5,

@@ -282,10 +282,12 @@ class MirrorMakerConfig:
                 continue
             props = connector_config(self.layout, flow, (definition.name, definition.java_class))
             if copies == _SINK and EMIT_CHECKPOINTS in options_of(definition.model):
-                # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
+                # Nothing is known of the copies' offsets, so
+                # there is nothing to translate groups with.
                 props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
             if definition.copies == _SINK:
-                # The flows of one source have connectors of one name: each needs a group of its own.
+                # The flows of one source have connectors of
+                # one name: each needs a group of its own.
                 group = Value(f"connect-{flow}.{definition.name}", rule="derived from the flow")
                 props.setdefault(f"{CONSUMER_OVERRIDE}group.id", group)
             connectors[definition.name] = props

@@ -145,7 +145,8 @@ def _logical_lines(text: str) -> Iterator[_LogicalLine]:
     natural_lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not natural_lines[-1]:
         natural_lines.pop()
-    # Java ends an entry whose last line is continued, even an empty one, unless the file ends in \r\n.
+    # Java ends an entry whose last line is continued,
+    # even an empty one, unless the file ends in \r\n.
     last = 0 if text.endswith("\r\n") else len(natural_lines)
     joined, started = "", 0
     for number, natural in enumerate(natural_lines, 1):

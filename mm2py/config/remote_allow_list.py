@@ -48,7 +48,8 @@ _DENIED: Final = tuple(
         (r"config\.providers(\..*)?", "would declare config providers"),
     )
 )
-# Any Python module can be named there, is imported, and what it names is called (mirror.plugin_class).
+# Any Python module can be named there, is imported,
+# and what it names is called (mirror.plugin_class).
 _LOADED: Final = re.compile(
     r"(.*\.)?(replication\.policy|(topic|group|config\.property)\.filter)\.class", re.IGNORECASE
 )
@@ -213,7 +214,8 @@ def _jaas(value: str) -> Iterator[tuple[str, str]]:
     try:
         module: LoginModule = parse_jaas(value)
     except ConfigError:
-        # Not that error's text: it quotes words of the value, which may be a password in the wrong place.
+        # Not that error's text: it quotes words of the
+        # value, which may be a password in the wrong place.
         yield (
             "is not one entry of a login module that is known here",
             "name PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule with its options",
@@ -226,7 +228,8 @@ def _jaas(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _hands_out_secrets(server: str) -> bool:
-    # Names are not looked up here, they may lead elsewhere a moment later: each connection looks again.
+    # Names are not looked up here, they may lead elsewhere
+    # a moment later: each connection looks again.
     host = server.rpartition("://")[2].rpartition(":")[0].strip("[]").rstrip(".")
     try:
         address = ip_address(host)

@@ -512,7 +512,8 @@ def plain_sign(
     (KIP-534) would start the target's log cleaner with the source's clock.
     """
     if transactional and producer_id < 0:
-        # ProducerStateManager is asked only for batches with a producer id: a broker would store this one unchecked.
+        # ProducerStateManager is asked only for batches with a
+        # producer id: a broker would store this one unchecked.
         raise ValueError("a transactional batch needs a producer id")
     # Base offset and leader epoch are outside the CRC; the broker sets both when it appends.
     _FRONT.pack_into(data, 0, 0, len(data) - 12, -1)

@@ -60,7 +60,8 @@ def decompress(codec: Codec, data: Bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
         try:
             return _decompress(codec, data, bytearray(size))
         except cramjam.DecompressionError as error:
-            # One error class for a full buffer and for damaged input; only the first gets more room.
+            # One error class for a full buffer and for
+            # damaged input; only the first gets more room.
             if size >= limit or _FULL not in str(error):
                 raise ProtocolError(
                     f"a {codec.name.lower()} payload of {len(data)} bytes is damaged or larger "

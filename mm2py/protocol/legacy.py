@@ -116,8 +116,8 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
             raise damaged(f"a damaged message inside the wrapper at offset {message.offset}")
         inner.append(_message(payload[position : entry_[0]], magic)[0])
         position = entry_[0]
-    # From magic 1 on inner offsets are relative and the wrapper has the offset of the last (KIP-31);
-    # a wrapper with log append time gives its time to all (KIP-32).
+    # From magic 1 on inner offsets are relative and the wrapper has the offset of the
+    # last (KIP-31); a wrapper with log append time gives its time to all (KIP-32).
     shift = message.offset - inner[-1].offset if magic == 1 and inner else 0
     append_time = message.timestamp if magic == 1 and attributes & LOG_APPEND_FLAG else None
     for one in inner:

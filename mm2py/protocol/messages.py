@@ -94,7 +94,8 @@ def metadata(
             include_cluster_authorized_operations=cluster_operations,
         )
 
-    # Below v4 the request has no flag: a broker with auto.create.topics.enable creates missing topics (KIP-204).
+    # Below v4 the request has no flag: a broker with
+    # auto.create.topics.enable creates missing topics (KIP-204).
     low = 1 if allow_auto_topic_creation or names is None else 4
     low = 8 if operations or cluster_operations else low
     high = (

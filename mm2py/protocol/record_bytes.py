@@ -83,7 +83,8 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
     add, total, position, previous = spans.append, len(payload), 0, -1
     try:
         for _ in range(count):
-            # Varints of one byte are read in place: most are, and a call costs as much as the rest of the turn.
+            # Varints of one byte are read in place: most are,
+            # and a call costs as much as the rest of the turn.
             size = payload[position]
             if size < 0x80:
                 size, position = (size >> 1) ^ -(size & 1), position + 1

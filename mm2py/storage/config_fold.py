@@ -173,7 +173,8 @@ class ConfigFold:
         name, tasks, beside = commit.name, commit.tasks, commit.beside
         config = self._connectors.get(name)
         if config is None:
-            # Compaction has eaten the connector's config and its tombstone: what is left means nothing.
+            # Compaction has eaten the connector's config
+            # and its tombstone: what is left means nothing.
             self._remove(name)
             return None
         deferred = self._deferred.get(name)

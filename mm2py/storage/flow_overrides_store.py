@@ -217,7 +217,8 @@ class FlowOverridesStore:
             RequestTimedOutError: the topic could not be read, or the outcome is unknown.
         """
         async with self._writing:
-            # A former leader's last change, or one whose outcome was unknown, may not have been read.
+            # A former leader's last change, or one whose
+            # outcome was unknown, may not have been read.
             await self._table.read_to_end(self._write_s)
             before, after = self.state.picture(), self._edited(edit)
             # Listeners act on whole changes, and only on those that are kept.

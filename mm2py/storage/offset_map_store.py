@@ -254,7 +254,8 @@ class OffsetMapStore:
             try:
                 await asyncio.gather(*posts)
             finally:
-                # Of a post that was done at once, the callback comes after the caller continues (Python 3.12).
+                # Of a post that was done at once, the callback
+                # comes after the caller continues (Python 3.12).
                 for post in posts:
                     if post.done():
                         self._note_written(post)

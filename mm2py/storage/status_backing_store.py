@@ -173,7 +173,8 @@ class StatusBackingStore:
             self._post_again(put)
         elif isinstance(error, Mm2pyError):
             log.warning("state was not written topic=%s cause=%s", self._table.topic, error)
-            # Otherwise the membership was lost, or the writer was closed: the states of others count.
+            # Otherwise the membership was lost, or the
+            # writer was closed: the states of others count.
             if not isinstance(error, RetriableError):
                 self._unwritten[key] = put, str(error)
                 asyncio.get_running_loop().call_later(WRITE_S, self._post_again, put)

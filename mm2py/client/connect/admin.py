@@ -143,7 +143,8 @@ class Admin:
             code = 0 if topic.error is None else topic.error.code
             error = self.cluster.denied(code, "Describe", name)
             if error is not None:
-                # Brokers answer the same of a topic that does not exist to those who may not describe it.
+                # Brokers answer the same of a topic that does
+                # not exist to those who may not describe it.
                 error.remedy += f"; if {name} was deleted, name it in topics.exclude"
                 denied[name] = error
         return denied

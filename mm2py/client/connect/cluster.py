@@ -207,7 +207,8 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connections.close()
-        # Garbage collection of cycles hardly ever runs (wiring.py), so the pool could outlive its flow by far.
+        # Garbage collection of cycles hardly ever runs
+        # (wiring.py), so the pool could outlive its flow by far.
         self.pool.close()
 
     # ---- metadata ----
@@ -442,7 +443,8 @@ class Cluster:
 
     def _take(self, result: MetadataResult) -> None:
         if result.error_code:
-            # Without topics, which are there all the same. KIP-1102: what is known of the brokers may be of another cluster.
+            # Without topics, which are there all the same. KIP-1102:
+            # what is known of the brokers may be of another cluster.
             self._cache.brokers = {}
             raise ConnectionFailedError(
                 f"{self} gives no metadata: {error_name(result.error_code)} ({result.error_code})"

@@ -422,7 +422,8 @@ class BrokerConnection:
         try:
             request.on_response(body, lease)
         except Exception as error:
-            # Report it to the request's owner here; owners of other requests are notified when the connection ends.
+            # Report it to the request's owner here; owners of
+            # other requests are notified when the connection ends.
             failure = error
             if not isinstance(error, Mm2pyError):
                 log.exception("answer cannot be handled broker=%s", self.address)
@@ -598,7 +599,8 @@ def unwelcome(end: Farewell, settings: ConnectionSettings) -> Mm2pyError | None:
         return ConnectionFailedError(
             f"{end.address} is a TLS listener, spoken to without TLS", remedy=_TLS_REMEDY
         )
-    # Brokers send a TLS alert; a TLS proxy before them may just close the connection, without a reset.
+    # Brokers send a TLS alert; a TLS proxy before them
+    # may just close the connection, without a reset.
     if end.by_peer and not end.first_bytes and not end.known:
         return ConnectionFailedError(
             f"{end.address} hung up on the first request, as TLS listeners do without TLS",

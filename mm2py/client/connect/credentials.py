@@ -95,7 +95,8 @@ class Credentials:
         offered = await ask(sasl_handshake(sasl.mechanism))
         if offered.error_code:
             raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
-        # Not earlier: the response may wait for a Fetch, and a Kerberos authenticator is only valid for minutes.
+        # Not earlier: the response may wait for a Fetch, and
+        # a Kerberos authenticator is only valid for minutes.
         exchange = await self._exchange(sasl, host)
         lifetime_ms = 0
         try:

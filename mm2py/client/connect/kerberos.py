@@ -193,7 +193,8 @@ class KerberosLogin:
                 if cached[1] or not settings.keytab:
                     return cached
         _check_keytab(settings.keytab)
-        # A separate in-memory cache per login: MIT's library would renew a shared one by its own rules.
+        # A separate in-memory cache per login: MIT's
+        # library would renew a shared one by its own rules.
         cache = f"MEMORY:mm2py-{os.getpid()}-{next(_NUMBERS)}"
         store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": cache}
         name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)

@@ -178,7 +178,8 @@ class ConnectionPool:
         newly_refused = refused and not state.refused
         state.refused = refused
         if state.up is None and broker.node_id < 0 and not refused:
-            # If no address answers, the cluster's user logs that; else this one is logged once another works.
+            # If no address answers, the cluster's user logs
+            # that; else this one is logged once another works.
             state.lost_at = state.lost_at or now
             state.unsaid = error
             return

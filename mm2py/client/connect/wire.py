@@ -199,7 +199,8 @@ class Wire:
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
         self._closed = False
-        # By number: the loop may still have an event of a socket that was closed after its wait for events.
+        # By number: the loop may still have an event of a
+        # socket that was closed after its wait for events.
         self._fd = sock.fileno()
         self._loop.add_reader(self._fd, self._read)
 
@@ -273,7 +274,8 @@ class Wire:
         except Mm2pyError as error:
             peer.abort(str(error))
             return
-        # With a fixed SO_RCVLOWAT the last bytes of the stream would never wake the loop, so it follows each frame.
+        # With a fixed SO_RCVLOWAT the last bytes of the stream
+        # would never wake the loop, so it follows each frame.
         missing = receiver.missing_bytes
         if self._tls is not None:
             missing -= (

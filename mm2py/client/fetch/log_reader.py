@@ -449,8 +449,8 @@ class LogReader:
             elif nothing and _readable_end(part) >= (
                 end := self._wanted(tp, _end_of(tp, part, ends))
             ):
-                # Brokers skip holes inside the log, so an empty response below the last stable offset
-                # means that everything from here to the end was compacted away.
+                # Brokers skip holes inside the log, so an empty response below the last
+                # stable offset means that everything from here to the end was compacted away.
                 self._move(tp, max(end, self._positions[tp]))
                 self._hand_on_again(tp, handle)
         return problem

@@ -326,7 +326,8 @@ class FetchNode:
 
         def take(body: memoryview, lease: BufferLease | None) -> None:
             self._asked_bytes = 0
-            # A batch above the limit is returned all the same (KIP-74). After one, other brokers wait for the next response.
+            # A batch above the limit is returned all the same (KIP-74).
+            # After one, other brokers wait for the next response.
             self._oversized_bytes = len(body) if len(body) > max_bytes + _FRAMING_BYTES else 0
             if lease is None:
                 # A short answer came in the head buffer, which the next read overwrites.

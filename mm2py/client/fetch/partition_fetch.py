@@ -138,7 +138,8 @@ class PartitionReads:
         except BaseException:
             waiting.extend(reads.values())  # which ``_serve`` cancels
             raise
-        # A broker returns a batch that exceeds a limit only as the first one of its answer (KIP-74).
+        # A broker returns a batch that exceeds a limit
+        # only as the first one of its answer (KIP-74).
         empty_is_final = not any(answer.records for answer in answers)
         for fetched in answers:
             read = reads.pop(TopicPartition(fetched.topic, fetched.partition), None)

@@ -246,7 +246,8 @@ class FetchRoutes:
     def _settle(self, cursor: Cursor, leader: Leader) -> None:
         cursor.led_by(leader)
         if cursor.attempts:
-            # Brokers name a dead leader until its session ends: only its response proves that the partition is read.
+            # Brokers name a dead leader until its session ends:
+            # only its response proves that the partition is read.
             self._unproven[cursor] = None
         else:
             self._owner.stalled(cursor.tp, None)

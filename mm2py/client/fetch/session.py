@@ -145,7 +145,8 @@ class FetchSession:
         self._by_key.clear()
         fetchable = [cursor for cursor in cursors if cursor.fetchable]
         if fetchable:
-            # Within a session the broker rotates partitions; outside the client must, or the last ones starve (KIP-74).
+            # Within a session the broker rotates partitions; outside
+            # the client must, or the last ones starve (KIP-74).
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
         partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
@@ -161,8 +162,8 @@ class FetchSession:
     def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
         topics: dict[str | bytes, ForgottenTopic] = {}
         for asked in gone:
-            # A new cursor of the same partition took the key over: the request changes it, and a broker
-            # applies the forgotten topics after the changes, so it would drop the partition.
+            # A new cursor of the same partition took the key over: the request changes it, and a
+            # broker applies the forgotten topics after the changes, so it would drop the partition.
             if self._by_key.get(asked.key) is not asked:
                 continue
             del self._by_key[asked.key]

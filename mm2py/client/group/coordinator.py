@@ -226,7 +226,8 @@ class CoordinatorLink:
             self._cluster.coordinator_moved(self._group_id)
             raise
         except asyncio.CancelledError:
-            # The request that waits in the broker would block everything after it on this connection.
+            # The request that waits in the broker would
+            # block everything after it on this connection.
             self._drop_rounds("the round was given up")
             raise
 

@@ -276,13 +276,15 @@ class GroupMember:
             except Mm2pyError as error:
                 self._over(str(error))
                 return
-            # A response about an old generation, or during a join, is stale: the response to the join decides.
+            # A response about an old generation, or during a
+            # join, is stale: the response to the join decides.
             stale = joining or self._joining or generation != self._generation
             # Both prove the membership: REBALANCE_IN_PROGRESS is answered to members alone.
             if code in (NONE, REBALANCE_IN_PROGRESS):
                 backoff.reset()
                 self._confirm(sent_at, stable=code == NONE)
-                # A slow response leaves little of the session that it proves: repeat before that is over.
+                # A slow response leaves little of the session
+                # that it proves: repeat before that is over.
                 pause_s = min(interval_s, max(pause_s, self._left_s() / 2))
                 if code == REBALANCE_IN_PROGRESS and not stale:
                     self._complete("")

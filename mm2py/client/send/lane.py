@@ -271,10 +271,12 @@ class SenderLane:
         self._max_in_flight = max_in_flight
         self.next_source = -1  # source offset after what was offered, for offsets.identical=require
         self.lasting = False  # a successor continues under its producer id
-        # Target offsets of another writer's records. They show in the next answer to a batch of ours, and not before; an open
-        # transaction hides none. A lane with transactions notes none: their markers lie between its batches, too.
+        # Target offsets of another writer's records. They show in the next answer
+        # to a batch of ours, and not before; an open transaction hides none. A lane
+        # with transactions notes none: their markers lie between its batches, too.
         self.foreign: tuple[int, int] | None = None
-        # At the last ``look_after``: acknowledgements, and the newest waiting batch by ``id()``: a reference would keep it.
+        # At the last ``look_after``: acknowledgements, and the newest
+        # waiting batch by ``id()``: a reference would keep it.
         self._seen: tuple[int, int] = (0, 0)
         self._was_full = False  # the maximum of batches was in flight before the last response
         self._confirmed = False
@@ -436,7 +438,8 @@ class SenderLane:
             and unsettled[0] is sent
             and (len(unsettled) == 1 or unsettled[1].outcome is not Outcome.ACKED)
         ):
-            # The common case, first for speed: the oldest batch, and the ones after it are still in flight.
+            # The common case, first for speed: the oldest
+            # batch, and the ones after it are still in flight.
             unsettled.popleft()
             sent.base_offset = base_offset
             self.queued_bytes -= sent.counted
@@ -712,7 +715,8 @@ class SenderLane:
         with suppress(ProtocolError, MemoryError):
             joined = merge(parts)
         if joined is None or len(joined.data) > most:
-            # One is damaged, or the joined batch is larger: send each unchanged, so that the target accepts or refuses it alone.
+            # One is damaged, or the joined batch is larger: send each
+            # unchanged, so that the target accepts or refuses it alone.
             self._apart = len(parts) - 1
             return batch, len(batch.data)
         for _ in range(len(parts) - 1):

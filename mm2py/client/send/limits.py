@@ -129,7 +129,8 @@ class TargetLimits:
             names = sorted(name for name in set(topics) if self.is_old(name, max_age_s))
             for start in range(0, len(names), TOPICS_PER_REQUEST):
                 chunk, now = names[start : start + TOPICS_PER_REQUEST], self._clock.monotonic()
-                # An old limit is used until the response, so other callers neither wait nor request it again.
+                # An old limit is used until the response, so
+                # other callers neither wait nor request it again.
                 again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}
                 self._sizes.update(again)
                 sizes = await topic_limits(self._cluster, chunk)

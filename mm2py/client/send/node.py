@@ -341,7 +341,8 @@ class ProduceNode:
             self._owner.answered(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
             self._schedule()
-        # Not pumped at once: responses that arrive together make lanes ready for one larger request.
+        # Not pumped at once: responses that arrive
+        # together make lanes ready for one larger request.
 
     def _throttled(self, throttle_ms: int) -> None:
         """Pause for the throttle time of a quota, during which the broker reads nothing (KIP-219)."""

@@ -61,12 +61,14 @@ async def _smaller(
 ) -> Repair:
     batch, size = sent.batch, len(sent.batch.data)
     max_bytes = await limit_of(target.topic)
-    # Unknown, or the topic's own compression.type makes the batch larger on the broker: halves find the limit.
+    # Unknown, or the topic's own compression.type makes the
+    # batch larger on the broker: halves find the limit.
     limit = max_bytes if 0 < max_bytes < size else size // 2 + 1
     result = split(batch, limit)
     too_large = result.too_large
     if too_large is not None and batch.count > 1:
-        # Cut so that the record is alone: those before it are still sent, then it is refused by itself.
+        # Cut so that the record is alone: those before it
+        # are still sent, then it is refused by itself.
         result = split(batch, max(limit, too_large.size_bytes))
     if result.too_large is None and len(result.parts) > 1:
         return Repair(result.parts, limit)

@@ -107,7 +107,8 @@ class LaneResume:
             # map's interval of copies lies behind its end.
             elif 0 <= known[lane] < end:
                 tail = LaneTail(lane.target, known[lane], end, partial(self._read, lane.target))
-                # Tasks with transactions keep no producer id: what the last one wrote after the map was aborted.
+                # Tasks with transactions keep no producer id: what
+                # the last one wrote after the map was aborted.
                 kept = self._copied.producer(lane.source).producer_id
                 tail.is_aborted = lane.transactional and kept < 0
                 beginnings[lane] = tail

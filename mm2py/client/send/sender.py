@@ -467,7 +467,8 @@ class Sender:
             if lane.can_send() or (lane.queue and not lane.admitted):
                 self.ready(lane)
         elif state is LaneState.RESOLVING and self.transactions is not None:
-            # An outcome or our sequence is in doubt: the whole transaction is aborted and sent again.
+            # An outcome or our sequence is in doubt: the
+            # whole transaction is aborted and sent again.
             code, text = lane.error
             self.transactions.refused(code, f"{lane.target} {text}".strip())
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:

@@ -365,7 +365,8 @@ class LaneTail:
             # A fetch from the middle of a batch returns it whole.
             if last >= self._position and fields[0] < self.end:
                 self._unread_gone += max(0, fields[0] - self._position)
-                # A transaction of ours includes its map: after the map's end a transactional batch is aborted or foreign.
+                # A transaction of ours includes its map: after the
+                # map's end a transactional batch is aborted or foreign.
                 if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)

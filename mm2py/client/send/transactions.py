@@ -312,7 +312,8 @@ class Transactions:
         await self._until(self._is_settled)
         if self._inside or self._added:
             self._phase, self._ending = Phase.ENDING, True
-            # Without a single batch there is nothing to commit, and KIP-890 brokers refuse it (INVALID_TXN_STATE).
+            # Without a single batch there is nothing to commit,
+            # and KIP-890 brokers refuse it (INVALID_TXN_STATE).
             await self._end(commit=self._landed)
         self._begin_next()
 
