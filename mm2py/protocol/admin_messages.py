@@ -173,6 +173,7 @@ def describe_client_quotas() -> Call[ClientQuotas]:
         ]
         return ClientQuotas(answer.error_code, answer.error_message, tuple(quotas))
 
+    # ``strict=False`` with no component matches every entity.
     return schema_call(request, admin_schema.DescribeClientQuotasResponse, convert, (0, 1))
 
 
@@ -405,5 +406,6 @@ def _exact(acls: Sequence[Acl]) -> None:
         required(acl.resource_name, "resource name")
         required(acl.principal, "principal")
         required(acl.host, "host")
+        # 0 is UNKNOWN, 1 ANY, in all four enums.
         if min(acl.resource_type, acl.pattern_type, acl.operation, acl.permission) < 2:
             raise UnsendableError(f"an ACL with UNKNOWN or ANY is none of a cluster: {acl}")

@@ -146,6 +146,7 @@ def classify(
     result = StageResult(wanted_offset)
     try:
         _stage(record_set, wanted_offset, lease, aborted, origins, result)
+    # MemoryError, for instance: each batch holds a reference that no owner would give back.
     except BaseException:
         for batch in result.batches:
             if batch.lease is not None:
@@ -166,8 +167,10 @@ def _stage(
     walker: _Walk | None = None  # most record sets need none
     position, total, floor = 0, len(record_set), -1
     while True:
+        # Under read_committed with aborted transactions each batch is examined by itself, in order.
         if not aborted:
             begin = position
+            # All ordinary batches in one call, in C where it was built.
             position, floor, epoch = scan(
                 record_set,
                 position,
@@ -335,6 +338,8 @@ class _Walk:
             text = f"the batch at offset {base} does not match its CRC"
             result.problem = StageProblem(ProblemKind.CRC, base, text)
             return None
+        # The walk stops before it: the origin of its
+        # producer is looked up, then it is fetched again.
         if self._is_unknown(header):
             result.unknown = _unknown_producers(record_set, position, self._origins)
             return None
@@ -366,6 +371,7 @@ class _Walk:
         codec = attributes & CODEC_MASK
         if codec > Codec.ZSTD:
             return self._problem(ProblemKind.CODEC, base, f"codec {codec} is not known")
+        # More records than offsets: no compaction makes that.
         if count > last_delta + 1:
             return self._problem(
                 ProblemKind.LENGTH, base, f"{count} records with last offset delta {last_delta}"
@@ -377,6 +383,7 @@ class _Walk:
         except ProtocolError as error:
             return self._problem(ProblemKind.RECORDS, base, error.message)
         if reason is not None and last >= self._wanted:
+            # Only the part from the position on: what lies before was reported by an earlier fetch.
             self._result.dropped.append(Dropped(max(base, self._wanted), last, reason))
             if reason is DropReason.LOOP:
                 self._result.looped.append(view)

@@ -80,6 +80,7 @@ def _decompress(codec: Codec, data: Bytes, out: bytearray) -> memoryview:
     if codec is Codec.ZSTD:
         return view[: cramjam.zstd.decompress_into(data, out)]
     if bytes(data[:8]) != _XERIAL_MAGIC:
+        # The length is at the front of a raw block: the buffer is grown before it is tried.
         if cramjam.snappy.decompress_raw_len(data) > len(out):
             raise cramjam.DecompressionError(f"failed to write {_FULL}")
         return view[: cramjam.snappy.decompress_raw_into(data, out)]  # librdkafka writes no frame

@@ -248,6 +248,7 @@ def _flexible_partition(
         name, topic_id, index, code, high, stable, start, aborted, preferred, records
     )
     found.append(part)
+    # No tags in nearly every partition: the dict is only made where there are some.
     if body[position] == 0:
         return position + 1
     tags, position = read_tags(body, position)
@@ -266,6 +267,7 @@ def _records(body: memoryview, position: int, size: int) -> tuple[memoryview | N
     if size < 0:
         return None, position
     end = position + size
+    # A memoryview slice would just be shorter, and the record set seem cut at the limit.
     if end > len(body):
         raise IndexError("a record set runs over the end of its message")
     return body[position:end], end

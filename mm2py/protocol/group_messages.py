@@ -94,6 +94,7 @@ def find_coordinators(group_ids: Sequence[str]) -> Call[dict[str, CoordinatorRes
             for coordinator in answer.coordinators
         }
 
+    # v4 takes several keys; below, the library would send the empty ``key``.
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (4, 6))
 
 
@@ -118,6 +119,7 @@ def join_group(
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             member_id=member_id,
+            # No static membership (KIP-345): a worker that leaves frees its work at once.
             group_instance_id=None,
             protocol_type=protocol_type,
             protocols=[
@@ -404,6 +406,7 @@ def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
             for group in answer.groups
         }
 
+    # v8 takes several groups; v10 names topics by id.
     return schema_call(request, consumer_schema.OffsetFetchResponse, convert, (8, 9))
 
 

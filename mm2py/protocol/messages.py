@@ -146,6 +146,7 @@ def list_offsets(
     def request() -> consumer_schema.ListOffsetsRequest:
         kind = consumer_schema.ListOffsetsRequest.ListOffsetsTopic
         return consumer_schema.ListOffsetsRequest(
+            # A consumer: replicas name themselves here.
             replica_id=-1,
             isolation_level=isolation_level,
             topics=[

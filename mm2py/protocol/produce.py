@@ -91,6 +91,8 @@ def encode_produce(
     flexible = version >= _FLEXIBLE
     topics: dict[str, dict[int, bytearray | memoryview]] = {}
     for (topic, partition), data in batches.items():
+        # The protocol groups partitions by topic; the
+        # order of batches within a request has no meaning.
         topics.setdefault(topic, {})[partition] = data
     head = request_header(PRODUCE_KEY, version, correlation_id, client_id, flexible=flexible)
     head += compact_string(transactional_id) if flexible else string(transactional_id)
@@ -109,6 +111,7 @@ def encode_produce(
             else:
                 head += _PARTITION_SIZE.pack(partition, length)
             parts.append(head)
+            # Not copied: the receive buffer of the Fetch itself goes into ``sendmsg``.
             parts.append(data)
             size += len(head) + length
             # The tags of the partition that ends with the batch before.
@@ -131,6 +134,7 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
     None when there is more to read: an error, a message, throttling, or a version that is not flexible; ``decode_produce``
     reads those. One unpack per topic instead of one object per partition.
     """
+    # ``body[0]`` is the header's tag section, empty in every answer of today.
     if version < _FLEXIBLE or len(body) < 2 or body[0]:
         return None
     counts: list[tuple[tuple[str, int], int]] = []
@@ -143,6 +147,7 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
                 body
             ):  # more results than the body can hold: do not build a layout for them
                 return None
+            # The same few counts come again and again: their layouts are cached.
             layout = _plain_results(count - 1)
             results = layout.unpack_from(body, position)
             position += layout.size

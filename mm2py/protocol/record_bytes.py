@@ -101,6 +101,7 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
             else:
                 timestamp_delta, position = read_varint(payload, position + 1)
             offset_delta, position = read_varint(payload, position)
+            # Compaction leaves holes in a batch's deltas, but never changes their order.
             if position > end or offset_delta <= previous:
                 raise damaged(f"offset delta {offset_delta} follows {previous}")
             add(_span(RecordSpan, (timestamp_delta, offset_delta, position, end)))
@@ -259,6 +260,7 @@ def plain_join(
             append_record(out, payload[start:end], moved, delta)
         total += count
     runs = join_runs(run for batch in batches for run in batch.runs)
+    # The runs become the offset map: it must not name other records than the batch has.
     if total > _MAX_COUNT or total != sum(count for _, count in runs):
         raise damaged(f"runs {runs} do not count {total} records")
     # The codec that most of the bytes have already.

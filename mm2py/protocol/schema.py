@@ -48,6 +48,7 @@ def prepare_package() -> None:
         return
     package = QuietPackage("kafka")
     package.__spec__, package.__file__ = spec, spec.origin
+    # Enough for ``import kafka.protocol...``: submodules are found by the path alone.
     package.__path__ = list(spec.submodule_search_locations or ())
     sys.modules["kafka"] = package
 

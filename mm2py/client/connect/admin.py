@@ -425,6 +425,7 @@ class Admin:
         ids: dict[int, tuple[str, int]] = {}
         for node_id in self.cluster.broker_ids if producer_ids else ():
             connection = await self.cluster.connection(node_id, ADMIN)
+            # Rolling upgrade: ids of newer brokers are still found.
             with suppress(UnsupportedVersionError):
                 answer = await connection.call(admin_messages.list_transactions([*producer_ids]))
                 ids |= {it: (name, node_id) for it, name in answer.items()}

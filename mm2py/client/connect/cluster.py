@@ -512,6 +512,7 @@ class Cluster:
                 done: set[asyncio.Task[R]] = set()
                 with suppress(TimeoutError):
                     async with deadlines.within(SILENT_S if candidates else None):
+                        # ``wait`` leaves the attempts running at a time-out, other than ``gather``.
                         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
                     address = str(asked.pop(attempt))

@@ -550,6 +550,7 @@ class BrokerConnection:
             self.abort("idle")
         else:
             idle_ms = self._settings.connections_max_idle_ms
+            # -1 is for ever, as in Java.
             if idle_ms >= 0:
                 self._watch_until(now + min(idle_ms, _UNLIMITED_MS) / 1000)
         self._last_seen_id = self._correlation_id

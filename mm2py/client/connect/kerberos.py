@@ -173,6 +173,7 @@ class KerberosLogin:
         # Java's KerberosLogin: a share of the ticket's life with jitter, but not
         # before sasl.kerberos.min.time.before.relogin unless the ticket ends sooner.
         self._renew_s = now_s + (window_s if least_s >= life_s else max(window_s, least_s))
+        # Monotonic instants: the library's lifetime is relative, and wall clocks are set.
         self._credentials, self._logged_in_s, self._end_s = credentials, now_s, now_s + life_s
         log.info("Kerberos ticket principal=%s valid_s=%d", settings.principal or "-", life_s)
 
@@ -229,6 +230,7 @@ class KerberosLogin:
         # Another process may have renewed it already; if not, kinit does.
         if self._credentials is None or cached[1] > left_s + 1 or not settings.kinit_cmd:
             return cached
+        # A cache is not ours to fill: only kinit renews its ticket, as in Java's KerberosLogin.
         command = [settings.kinit_cmd, "-R"]
         if settings.ticket_cache:
             command += ["-c", settings.ticket_cache]

@@ -51,6 +51,7 @@ class FetchLosses:
             "truncation",
             "the source lost records that were copied already (unclean leader election)",
         )
+        # Before the report: the owner may drop the partition in answer to it.
         cursor.seek(cut)
         # An empty range: only records that were not read yet are gone.
         if gap.count:

@@ -234,6 +234,7 @@ class FetchNode:
             except Mm2pyError as error:
                 # The partitions look their leaders up again; the pause prevents a busy loop.
                 self._connection = None
+                # Paused ones stay here: nothing of them is fetched that could have failed.
                 lost = [c for c in self._cursors if c.fetchable or c.lookup is not Lookup.NONE]
                 self._owner.lost(lost, error)
                 self._asking_since = None  # only now: what is lost is known until then
@@ -437,6 +438,7 @@ class FetchNode:
             ):
                 continue
             fetched(cursor, part, lease)
+            # ``fetched`` may have moved, paused or failed it.
             if in_stripes and cursor in cursors and cursor.fetchable:
                 read = cursor.position - asked.wanted.position
                 self._stripes.add(cursor, len(part.records or b""), read)

@@ -335,6 +335,8 @@ class GroupMember:
 
     def _proven_until(self) -> float:
         session_end = self._confirmed_at + self.session_timeout_ms / 1000
+        # Heartbeats are answered during a rebalance, too: without this bound one
+        # that never ends would keep the permit while the coordinator removes us.
         round_end = self._stable_at + self._rebalance_timeout_ms / 1000
         return min(session_end, round_end)
 

@@ -169,6 +169,7 @@ class LaneResume:
         writer = tail.writers.get(kept)
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
+        # The stored id was replaced or never wrote here: ours is stored before the first batch (1).
         if writer is None:
             await self._begin_anew(lane, tail.end)
         return LaneBeginning(tail.end, writer)

@@ -204,6 +204,7 @@ class Sender:
             for batch in batches:
                 _release(batch)
             return
+        # Before the cut: limits apply to the bytes that are sent.
         if self._codec is not None:
             batches = [self._in_codec(batch, self._codec) for batch in batches]
         if lane.limit_bytes:
@@ -397,6 +398,8 @@ class Sender:
                     return
             else:
                 if self.transactions is not None:
+                    # Before ``lane.refused``: the lane must not
+                    # recover a batch of a broken transaction.
                     if code in ENDS_TRANSACTION:
                         self.transactions.refused(code, f"{lane.target} {text}".strip())
                     self.transactions.progressed()

@@ -265,6 +265,7 @@ class LaneTail:
         """
         if not self.is_over and not await self._has_records():
             self.is_over = True
+        # The tail was compared to its end: everything from here on is new.
         if self.is_over:
             return [], batch
         if self._gone:

@@ -203,6 +203,7 @@ class Transactions:
             ConfigError: the cluster is too old, or refuses ``transaction.timeout.ms``.
             FatalServerError: the principal may not use the transactional id; names the missing grant.
         """
+        # Several Senders share this producer, and each starts it.
         async with self._starting:
             if self.producer_id >= 0:
                 return
@@ -309,7 +310,9 @@ class Transactions:
         """
         if self._phase in (Phase.IDLE, Phase.OPEN):
             return
+        # The offset records were sent after ``settle``: they must be in the log before EndTxn (3).
         await self._until(self._is_settled)
+        # Otherwise the coordinator knows of no transaction, and there is nothing to end.
         if self._inside or self._added:
             self._phase, self._ending = Phase.ENDING, True
             # Without a single batch there is nothing to commit,
@@ -506,6 +509,7 @@ class Transactions:
         try:
             connection = await self._cluster.connection(await self._coordinator(), ADMIN)
             answer = await connection.call(call)
+        # The coordinator may have moved: it is looked up again.
         except RetriableError:
             self._node_id = None
             raise
