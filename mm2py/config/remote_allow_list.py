@@ -200,8 +200,8 @@ def reaches_a_cluster(key: str) -> bool:
 def _denied(key: str) -> str:
     if key in _NO_FILE:
         return ""
-    # sasl.oauthbearer.*.url and later names of the kind: the
-    # worker would send requests for whoever asks (SSRF).
+    # sasl.oauthbearer.*.url and later names of the kind: the worker
+    # would send requests to addresses of the caller's choice (SSRF).
     lower = key.lower()
     if "url" in lower.partition("oauthbearer")[2]:
         return _URL

@@ -132,7 +132,7 @@ def describe_log_dirs(topics: Mapping[str, Sequence[int]]) -> Call[LogDirs]:
             # A replica that is moved between log dirs exists twice (KIP-113).
             if not each.is_future_key
         }
-        # -1 (UNKNOWN_VOLUME_BYTES) where a broker does not tell.
+        # -1 (UNKNOWN_VOLUME_BYTES) where a broker does not disclose it.
         free = [-1 if it.usable_bytes is None else it.usable_bytes for it in answer.results]
         return LogDirs(sizes, sum(free) if free and min(free) >= 0 else None)
 

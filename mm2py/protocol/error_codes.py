@@ -82,7 +82,7 @@ FENCED_INSTANCE_ID: Final = 82
 GROUP_SUBSCRIBED_TO_TOPIC: Final = 86
 # KIP-467 names the record in the answer to Produce.
 INVALID_RECORD: Final = 87
-# KIP-599: quota of controller mutations; the answer says when to repeat.
+# KIP-599: quota of controller mutations; throttle_time_ms of the answer is the pause.
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 PRODUCER_FENCED: Final = 90
 # KIP-516: the broker does not know the id, yet or any more; 103: another topic has the name.

@@ -460,7 +460,7 @@ class Admin:
         settings = self.cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         listed = await self._list_once(timestamps, read_committed=read_committed)
-        # Only what failed is asked again; leaders of the rest may move meanwhile.
+        # Only failed look-ups are repeated; leaders of the rest may move meanwhile.
         for _ in range(_LIST_OFFSETS_RETRIES):
             again = {
                 tp: timestamps[tp]

@@ -469,7 +469,7 @@ class Cluster:
         )
         by_address: dict[str, BrokerAddress] = {}
         for broker in brokers:
-            # A bootstrap address is usually a broker's own, too: it is asked once.
+            # A bootstrap address is usually a broker's own, too: one attempt is enough.
             by_address.setdefault(str(broker), broker)
         return list(by_address.values())
 
@@ -561,8 +561,7 @@ class Cluster:
     async def _run_refresh(self, refresh: _Refresh) -> None:
         try:
             async with self._refresh_lock:
-                # As Java's Metadata.timeToAllowUpdate:
-                # retry.backoff.ms between two refreshes, whoever asks.
+                # As Java's Metadata.timeToAllowUpdate: retry.backoff.ms between any two refreshes.
                 pause_s = self._refreshed_at - self.clock.monotonic()
                 pause_s += self.settings.retry_backoff_ms / 1000
                 if pause_s > 0:

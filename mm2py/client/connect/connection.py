@@ -465,7 +465,7 @@ class BrokerConnection:
             log.exception("lost request cannot be handled broker=%s", self.address)
 
     def _error_for(self, request: _InFlight, now: float) -> Mm2pyError:
-        # The request that was overdue ended the connection; the others are victims.
+        # The request that was overdue ended the connection; the others were lost with it.
         if request.deadline <= now:
             return RequestTimedOutError(
                 f"{self.address} did not answer within {request.timeout_ms} ms"

@@ -103,7 +103,7 @@ class GroupAdmin:
         for group, listing in listings.items():
             # Saves a FindCoordinator per group.
             self.cluster.coordinator_found(group, listing.node_id)
-        # A part of the groups is of use; none is an error.
+        # A part of the groups is useful; none is an error.
         if problems and len(problems) == len(nodes):
             raise problems[0]
         return GroupCatalog(listings, str(problems[0]) if problems else "")

@@ -75,7 +75,7 @@ class MetadataCache:
             if not topic.error_code:
                 if not self._is_left(topic):
                     self._update_topic(topic, now)
-            # Only this error says that it is gone; all others are of the broker's or our rights.
+            # Only this error means that it is gone; all others are of the broker's or our rights.
             elif topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 self._forget(topic.name)
 

@@ -74,7 +74,7 @@ async def share_positions(
         for name, answer in descriptions.items()
         if any(_position(offset, ends) > offset.start for offset in answer.offsets)
     ]
-    # Asked again after the ends: a lag of 0 then covers each end that was listed (invariant 1).
+    # Requested again after the ends: a lag of 0 then covers each end that was listed (invariant 1).
     if again:
         descriptions |= await source.describe(again)
     return {

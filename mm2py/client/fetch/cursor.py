@@ -19,7 +19,7 @@ from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
-# Fetch 13 names topics by id (KIP-516). A broker that was not told
+# Fetch 13 names topics by id (KIP-516). A broker that has not learned
 # of a new topic yet answers the first one, too; metadata decide.
 _RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
 _REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})

@@ -78,7 +78,6 @@ class _Again:
         """Take the next record in place of the one before of its key."""
         key = record.offset if record.key is None else record.key
         # Removed first: a dict keeps the place of a key that is only overwritten.
-        # Removed first, so that the order is that of the newest records.
         self.newest.pop(key, None)
         self.newest[key] = record
 
@@ -323,7 +322,7 @@ class LogReader:
                 if self._rest_s:
                     await self._clock.sleep(self._rest_s)
                 continue
-            # Records, but none beyond the position: asked again at once it would answer the same.
+            # Records, but none beyond the position: the next response would be the same.
             if any(part.records for part in answer.partitions):
                 raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
             if self._clock.monotonic() - began < _TAIL_REST_S:

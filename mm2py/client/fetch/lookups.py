@@ -137,7 +137,7 @@ async def _ask(
     limits, offsets, starts, ends, epochs = await asyncio.gather(
         _offsets(connection, dict.fromkeys((*questions.timed, *placed), LATEST), isolation_level),
         _offsets(connection, questions.first, isolation_level),
-        # Ends of the log itself, whatever isolation.level is:
+        # Ends of the log itself, under any isolation.level:
         # the last stable offset may be below the position.
         _offsets(connection, dict.fromkeys((*outside, *placed), EARLIEST), 0),
         _offsets(connection, dict.fromkeys(outside, LATEST), 0),

@@ -195,7 +195,7 @@ class FetchNode:
 
         An incremental response leaves out what has not changed, so it is about all partitions.
         """
-        # An answer to a request without this partition says nothing about it.
+        # An answer to a request without this partition has no information about it.
         if cursor.paused or self._answered_at <= cursor.joined_at:
             return cursor.known_at
         if self.is_throttled:

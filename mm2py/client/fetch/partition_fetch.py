@@ -134,7 +134,7 @@ class PartitionReads:
         except Mm2pyError as error:
             _fail(reads.values(), error)
             return
-        # Cancelled: the callers wait on futures that nobody would answer.
+        # Cancelled: otherwise the callers would wait for ever.
         except BaseException:
             waiting.extend(reads.values())  # which ``_serve`` cancels
             raise

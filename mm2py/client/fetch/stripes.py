@@ -413,7 +413,7 @@ class Stripes:
                 before = cursor.position
                 try:
                     # An empty or refused answer ahead of the position
-                    # says nothing: the log may grow until then.
+                    # proves nothing: the log may grow until then.
                     if part.records or (stripe.first and stripe.start == before):
                         self._owner.fetched(cursor, part, stripe.lease or _NO_LEASE)
                 finally:
