@@ -248,7 +248,8 @@ class FlowOverridesStore:
         ]
         if left_out:
             raise ConfigError(
-                f"connector {name} is left without {', '.join(left_out)}: only the file defines clusters",
+                f"connector {name} is left without {', '.join(left_out)}:"
+                " only the file defines how clusters are reached",
                 remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
             )
 
