@@ -18,7 +18,7 @@ from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.config.client_properties import effective_client_properties, with_prefix
 from mm2py.config.definitions import parse_config
-from mm2py.config.librdkafka import Value, producer_settings
+from mm2py.config.librdkafka import SettingValue, producer_settings
 from mm2py.errors import FatalError, PartitionError, RetriableError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
@@ -32,7 +32,7 @@ PUT_S: Final = 5.0
 FLUSH_S: Final = 5.0
 """How long ``pre_commit`` waits for acknowledgements (Java's ``offset.flush.timeout.ms``); at the end of it nothing is committed."""
 
-_NO_LIMITS: Final[Mapping[str, Value]] = {
+_NO_LIMITS: Final[Mapping[str, SettingValue]] = {
     "queue.buffering.max.kbytes": (1 << 31) - 1,
     "queue.buffering.max.messages": 0,
 }
@@ -58,7 +58,7 @@ class MirrorSinkTask(SinkTask):
         config: Mapping[str, str],
         context: SinkTaskContext,
         *,
-        sender: Callable[[Mapping[str, Value], Refused], TargetSender] = _SENDER,
+        sender: Callable[[Mapping[str, SettingValue], Refused], TargetSender] = _SENDER,
     ) -> None:
         parsed = parse_config(MirrorSinkTaskConfig, config)
         self._policy, self._alias = policy_from_config(config), parsed.source_cluster_alias

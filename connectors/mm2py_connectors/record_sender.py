@@ -42,7 +42,7 @@ from confluent_kafka import (
 
 from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.client.connect.kerberos import use_java_krb5_conf
-from mm2py.config.librdkafka import KEYTAB, PRINCIPAL, Value
+from mm2py.config.librdkafka import KEYTAB, PRINCIPAL, SettingValue
 from mm2py.errors import ConfigError, FatalError
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ LIBRDKAFKA: Final = logging.getLogger("librdkafka")
 LIBRDKAFKA.addFilter(_not_expected)
 
 
-def check_kerberos(values: Mapping[str, Value]) -> None:
+def check_kerberos(values: Mapping[str, SettingValue]) -> None:
     """Check that the library can log in by Kerberos, where its settings ask for that.
 
     Raises:
@@ -205,7 +205,7 @@ class RecordSender:
 
     def __init__(
         self,
-        values: Mapping[str, Value],
+        values: Mapping[str, SettingValue],
         refused: Refused,
         *,
         is_sync: bool = False,

@@ -56,7 +56,7 @@ class SinkConnector(AnyConnector, Protocol):
 
 
 class ConnectorFactory(Protocol):
-    """What an entry point of group ``mm2py.connectors`` names: a class that builds connectors."""
+    """The class that an entry point of group ``mm2py.connectors`` names; it builds connectors."""
 
     java_class: ClassVar[str]
     """Java's class name, as used in configs and ``/connector-plugins``."""
@@ -67,7 +67,7 @@ class ConnectorFactory(Protocol):
 
 
 class DescribedConnectorFactory(ConnectorFactory, Protocol):
-    """What a connector class may say of itself beyond ``ConnectorFactory``.
+    """Optional attributes of a connector class beyond ``ConnectorFactory``.
 
     Each member is optional by itself: the runtime reads it with ``getattr``.
     """
@@ -116,7 +116,8 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
         ...
 
     takes_bytes: ClassVar[bool]
-    """Of a sink: whether its tasks get bytes whatever the converters are; otherwise what those make of them."""
+    """Of a sink: whether its tasks get bytes, regardless of the converters; otherwise converted
+    records."""
 
     @staticmethod
     def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:

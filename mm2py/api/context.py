@@ -1,4 +1,4 @@
-"""What the runtime lends to connectors and tasks, and nothing more."""
+"""Contexts that the runtime provides to connectors and tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class WaitingPartition:
 
 
 class EventKind(StrEnum):
-    """What happened to a range of source offsets; the words stand in the loss ledger."""
+    """Kind of an event about a range of source offsets, as in the loss ledger."""
 
     RETENTION = "retention"
     """Deleted on the source before it was copied."""
@@ -98,10 +98,10 @@ class LossEvent:
 
 
 class EventSink(Protocol):
-    """Where loss events go: the ledger of one flow."""
+    """Receiver of loss events: the ledger of one flow."""
 
     def report(self, event: LossEvent) -> bool:
-        """Take an event over and see to it that it is written; False if it was reported before."""
+        """Accept an event, and write it; False if it was reported before."""
         ...
 
     def unwritten(self) -> Collection[TopicPartition]:
@@ -125,10 +125,11 @@ class SourceGap:
     """Records of a source partition that are gone before they were copied.
 
     ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is ``retention``, ``truncation`` or
-    ``recreated`` (words of ``EventKind``); ``detail`` is for people. Empty when nothing is known to be lost.
-    ``topic_id`` is that of the incarnation that follows, zeros where it is not known. ``returns``: the incarnation before had no
-    partition of this number, so that its end was reported and nothing is lost. ``under_way`` records that were read before it are
-    not delivered yet; the task fills it in.
+    ``recreated`` (words of ``EventKind``); ``detail`` is for messages. Empty when nothing is known
+    to be lost. ``topic_id`` is that of the incarnation that follows, zeros where it is not known.
+    ``returns``: the incarnation before had no partition of this number, so that its end was
+    reported and nothing is lost. ``under_way`` records that were read before it are not delivered
+    yet; the task fills it in.
     """
 
     __slots__ = (
@@ -170,7 +171,7 @@ class ConnectorContext(Protocol):
         ...
 
     def request_reconfiguration(self) -> None:
-        """Ask the runtime to call ``task_configs`` again and restart what differs."""
+        """Request a new call of ``task_configs``, and a restart of the tasks that differ."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -180,7 +181,7 @@ class ConnectorContext(Protocol):
 
 @runtime_checkable
 class PartitionRates(Protocol):
-    """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
+    """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     def partition_rates(self) -> Mapping[TopicPartition, float]:
         """Return bytes per second by source partition, without partitions that are not measured yet."""
@@ -189,7 +190,7 @@ class PartitionRates(Protocol):
 
 @runtime_checkable
 class PublishedTasks(Protocol):
-    """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
+    """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     def published_tasks(self) -> Sequence[Mapping[str, str]]:
         """Return the connector's task configs that are in force: none at its first start or after a stop."""
@@ -198,7 +199,7 @@ class PublishedTasks(Protocol):
 
 @runtime_checkable
 class KeptOutPartitions(Protocol):
-    """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
+    """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     @property
     def kept_out(self) -> Collection[TopicPartition]:

@@ -1,4 +1,4 @@
-"""What a custom message handler and a custom rebalance listener of ``mirror-maker-py`` implement.
+"""Contracts of custom message handlers and rebalance listeners of ``mirror-maker-py``.
 
 Found by entry point (``mm2py.message_handlers``, ``mm2py.rebalance_listeners``): the name on the command line is that
 of the entry point. Source: ``MirrorMakerMessageHandler`` and ``ConsumerRebalanceListener`` of Java's MirrorMaker 1.

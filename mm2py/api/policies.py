@@ -69,7 +69,7 @@ class ReplicationPolicy(Protocol):
 
 
 class TopicFilter(Protocol):
-    """Which topics are replicated."""
+    """Selects the topics that are replicated."""
 
     def should_replicate_topic(self, topic: str) -> bool:
         """Whether the user chose ``topic``."""
@@ -77,7 +77,7 @@ class TopicFilter(Protocol):
 
 
 class GroupFilter(Protocol):
-    """Which consumer groups are checkpointed."""
+    """Selects the consumer groups that are checkpointed."""
 
     def should_replicate_group(self, group: str) -> bool:
         """Whether the user chose ``group``."""
@@ -85,7 +85,7 @@ class GroupFilter(Protocol):
 
 
 class ConfigPropertyFilter(Protocol):
-    """Which topic configs are replicated."""
+    """Selects the topic configs that are replicated."""
 
     def should_replicate_config_property(self, name: str) -> bool:
         """Whether a topic config is copied."""
@@ -139,12 +139,13 @@ class DefaultReplicationPolicy:
         """Remove all hops."""
         while True:
             upstream = self.upstream_topic(topic)
+            # Identity returns the same name for ever; Java has the same check.
             if upstream is None or upstream == topic:
                 return topic
             topic = upstream
 
     def heartbeats_topic(self) -> str:
-        """Return ``heartbeats``, whatever the separator."""
+        """Return ``heartbeats``, with any separator."""
         return HEARTBEATS
 
     def offset_syncs_topic(self, alias: str) -> str:
@@ -194,6 +195,8 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
 
     def remote_topic(self, source_alias: str, topic: str) -> str:
         """Return the same name, except for heartbeats."""
+        # By the end of the name: ``A.heartbeats`` is a
+        # copy, and must get another prefix on its way.
         if self._looks_like_heartbeat(topic):
             return super().remote_topic(source_alias, topic)
         return topic

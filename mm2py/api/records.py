@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, cast
 from mm2py.api.schema import Schema
 
 SourcePartition = Mapping[str, str | int]
-"""Where a record came from, in the connector's own terms; keys in the order Java writes them."""
+"""Origin of a record, in the connector's own terms; keys in the order Java writes them."""
 
 SourceOffset = Mapping[str, str | int]
 """How far the source partition has been read; ``{"offset": n}`` for the mirrors."""

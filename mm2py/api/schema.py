@@ -42,7 +42,7 @@ class SchemaType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What a value is; ``items`` are those of an array or the values of a map, ``keys`` a map's keys."""
+    """Type of a value; ``items`` are of an array or a map's values, ``keys`` a map's keys."""
 
     type: SchemaType
     optional: bool = False

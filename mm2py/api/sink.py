@@ -51,7 +51,7 @@ class SinkTaskContext(Protocol):
         ...
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Hand over a record that cannot be delivered (Java's ``ErrantRecordReporter``).
+        """Report a record that cannot be delivered (Java's ``ErrantRecordReporter``).
 
         It is logged and sent to the dead letter queue as ``errors.*`` say, and counts as delivered then.
 

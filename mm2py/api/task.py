@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What the target acknowledged of one partition since the last report.
+    """Acknowledgements of one partition since the last report.
 
     ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent. ``passed``: records
     that have no copy there because of transforms, between the runs or, up to ``through``, after the last one. ``at_ms``: when
@@ -112,7 +112,7 @@ class BatchSourceTask(Protocol):
 
 @runtime_checkable
 class TakesOver(Protocol):
-    """What a ``BatchSourceTask`` may do besides: leave out at its start what ``TaskContext.kept_out`` names."""
+    """Optional for a batch task: leaves ``TaskContext.kept_out`` out at its start."""
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
         """Copy these too, from their stored positions of now; called concurrently with ``poll``, once at a time, and cancelled at the end.
@@ -124,7 +124,7 @@ class TakesOver(Protocol):
 
 @runtime_checkable
 class ReadsAgain(Protocol):
-    """What a ``BatchSourceTask`` may do besides: take back what its target does not take, to read it again later."""
+    """Optional for a batch task: takes back what its target refuses, and reads it later."""
 
     def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
         """Forget the newest ``records`` handed out of a held partition, from ``offset`` on; return whether that is possible now.
@@ -136,7 +136,7 @@ class ReadsAgain(Protocol):
 
 @runtime_checkable
 class Paced(Protocol):
-    """What a task with a limit may do besides: change it while it runs."""
+    """Optional for a task with a byte rate: changes it at run time."""
 
     def pace(self, bytes_per_s: int) -> None:
         """Read so much per second from now on; of no effect where the task's config has no limit."""

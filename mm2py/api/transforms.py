@@ -1,4 +1,4 @@
-"""What transforms and predicates implement (Java's ``Transformation`` and ``Predicate``; KIP-66, KIP-585).
+"""Contracts of transforms and predicates (KIP-66, KIP-585; ``Transformation``, ``Predicate``).
 
 Found by entry point (``mm2py.transforms``, ``mm2py.predicates``): a class with ``java_class``, called with its own properties,
 without their prefix.
@@ -42,7 +42,7 @@ class Predicate(Protocol):
 
 
 class TransformationFactory(Protocol):
-    """What an entry point of group ``mm2py.transforms`` names.
+    """The factory that an entry point of group ``mm2py.transforms`` names.
 
     ``config_model``, ``plugin_version`` and ``keeps_partition`` may be left out; the runtime reads them with ``getattr``.
     ``keeps_partition``: ``apply`` changes neither the topic nor the partition of a record, and makes the same of the same
@@ -59,7 +59,7 @@ class TransformationFactory(Protocol):
 
 
 class PredicateFactory(Protocol):
-    """What an entry point of group ``mm2py.predicates`` names; see ``TransformationFactory``."""
+    """The factory that an entry point of group ``mm2py.predicates`` names."""
 
     java_class: ClassVar[str]
     config_model: ClassVar[type[ConfigModel]]

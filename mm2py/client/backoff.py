@@ -31,6 +31,7 @@ class Backoff:
 
     def next_s(self) -> float:
         """Count one more failure and return the pause before the next attempt, in seconds."""
+        # ldexp raises OverflowError for large exponents: failures grow without end.
         exponent = min(self.failures, _MAX_EXPONENT)
         self.failures += 1
         pause_ms = min(math.ldexp(self._initial_ms, exponent), self._max_ms)

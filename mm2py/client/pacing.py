@@ -1,4 +1,4 @@
-"""When the next request may be sent, and how long it may wait at the broker: quota (KIP-219), byte rate, holds, turns. No I/O.
+"""Pacing of requests and of waits at the broker: quota (KIP-219), byte rate, holds, turns. No I/O.
 
 Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
 ``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and released ->
@@ -31,7 +31,7 @@ WITHHELD_S: Final = 60.0
 
 
 def quota_holds(node_id: int, client_id: str) -> RetriableError:
-    """Return what is to be reported of reads that a broker has withheld for ``WITHHELD_S``."""
+    """Return the error to report of reads that a broker has withheld for ``WITHHELD_S``."""
     return RetriableError(
         f"a quota of broker {node_id} has held back all that is read for {WITHHELD_S:.0f} s",
         remedy=f"raise consumer_byte_rate of client {client_id} or of its user: a batch that is larger than the rate"
@@ -44,11 +44,12 @@ SHOWN_S: Final = 5.0
 
 
 QUOTAS_EVERY_S: Final = 5.0
-"""Between two looks at the cluster's quotas, while one of them makes a connection wait for longer than that."""
+"""Interval of checks of the cluster's quotas, while one of them throttles a connection for longer
+than that."""
 
 
 def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: str) -> str:
-    """Return what is to be shown of brokers that announced a throttle: node id and seconds that are left; empty for short ones.
+    """Return a note on brokers that throttle, with node id and seconds left; empty for short times.
 
     ``what`` is held back by them, ``quota`` the name of the quota (``producer_byte_rate``).
     """
@@ -87,6 +88,7 @@ class Throttle:
         elif self._withheld_since is None:
             self._withheld_since = now
         if throttle_ms > 0:
+            # Responses of other requests on the connection may carry shorter times.
             self._until = max(self._until, now + throttle_ms / 1000)
 
     def lift(self) -> None:
@@ -98,8 +100,8 @@ class Throttle:
         since = self._withheld_since
         return 0.0 if since is None else self._clock.monotonic() - since
 
-    def is_to_be_told(self) -> bool:
-        """Whether that has lasted for ``WITHHELD_S``; ``quota_holds`` says so."""
+    def is_reportable(self) -> bool:
+        """Whether that has lasted for ``WITHHELD_S``; ``quota_holds`` is the error to report."""
         return self.withheld_s() > WITHHELD_S
 
     def remaining_s(self) -> float:
@@ -123,6 +125,7 @@ class ByteRate:
             raise ValueError("a byte rate must be above zero")
         self._clock = clock
         self.bytes_per_s = bytes_per_s
+        # At least one byte: the room would never be positive.
         self._burst = max(1.0, bytes_per_s * _BURST_S)
         self._tokens = self._burst
         self._updated = clock.monotonic()
@@ -136,6 +139,7 @@ class ByteRate:
     def spend(self, size_bytes: int) -> None:
         """Count bytes that were read."""
         self._refill()
+        # May go below zero: the size of an answer is known only afterwards.
         self._tokens -= size_bytes
 
     def room_bytes(self) -> int:
@@ -184,13 +188,14 @@ class LongPoll:
         """Return how long the next Fetch may wait, at most ``longest_ms``."""
         if not self._since:
             return longest_ms
+        # A dict keeps the order of insertion: the last one was held last.
         held_ms = (self._clock.monotonic() - next(reversed(self._since.values()))) * 1000
         return min(longest_ms, max(_SHORTEST_WAIT_MS, int(held_ms) // _HELD_PART))
 
 
 @final
 class CallDeadlines:
-    """Deadlines of one call, which stand still while a request of it waits for its turn: an unsent one keeps nobody waiting for a broker."""
+    """Deadlines of one call, stopped while a request of it waits for its turn."""
 
     def __init__(self) -> None:
         self._left_s: dict[asyncio.Timeout, float] = {}
@@ -202,6 +207,7 @@ class CallDeadlines:
         if seconds is None:
             yield
             return
+        # Entered while a turn is waited for: its time begins when that is over.
         async with asyncio.timeout(None if self._waiting else seconds) as deadline:
             self._left_s[deadline] = seconds
             try:
@@ -216,6 +222,7 @@ class CallDeadlines:
         if not self._waiting:
             for deadline in self._left_s:
                 due = deadline.when()
+                # ``reschedule`` of an expired one raises RuntimeError.
                 if due is not None and not deadline.expired():
                     self._left_s[deadline] = due - now()
                     deadline.reschedule(None)
@@ -236,6 +243,7 @@ _patience: Final[ContextVar[CallDeadlines | None]] = ContextVar("patience", defa
 @contextmanager
 def patience() -> Generator[CallDeadlines]:
     """Return the deadlines of the present call, also in the tasks that it starts."""
+    # A context variable: tasks that the call starts inherit it.
     outer = _patience.get()
     if outer is not None:
         yield outer
@@ -249,7 +257,7 @@ def patience() -> Generator[CallDeadlines]:
 
 @final
 class _Line:
-    """Who waits for an address, and when the last requests went to it."""
+    """Queue for an address, and the times of the last requests to it."""
 
     __slots__ = ("first", "turns")
 
@@ -273,7 +281,9 @@ class RequestPace:
         line = self._lines.setdefault(address, _Line(self._per_s))
         turns = line.turns
         with patience() as deadlines, deadlines.suspended():
+            # First come, first served: asyncio's Lock wakes its waiters in order.
             async with line.first:
+                # Full: the oldest of the last ``per_s`` turns must be a second old.
                 while len(turns) == self._per_s:
                     pause_s = turns[0] + 1 - self._clock.monotonic()
                     if pause_s <= 0:

@@ -1,13 +1,15 @@
 """The right of this process to write for one flow: data, positions, states and configs.
 
-Flow: confirmed heartbeat -> ``grant`` -> writers ask ``allows`` immediately before bytes leave; expiry,
-``revoke`` and ``abandon`` -> watchers, which reset connections that still hold unanswered requests.
+Flow: confirmed heartbeat -> ``grant`` -> writers ask ``allows`` immediately before bytes leave;
+expiry, ``revoke`` and ``abandon`` -> watchers, which reset connections that still hold unanswered
+requests.
 
 Invariants (tests of the same names):
 
-1. Nothing is sent after the granted instant. It is compared at each send, not only by a timer: a process
-   that was frozen, or a machine that slept, may run its sockets before its timers.
-2. ``abandon`` ends a term for good: what was queued under it is never sent, whatever is granted later.
+1. Nothing is sent after the granted instant. It is compared at each send, not only by a timer: a
+   process that was frozen, or a machine that slept, may run its sockets before its timers.
+2. ``abandon`` is final for a term: what was queued under it is never sent, also after a later
+grant.
 3. A grant never extends an abandoned term; the next grant begins a new one.
 """
 
@@ -72,6 +74,7 @@ class Permit:
 
     def grant(self, until_s: float) -> None:
         """Allow writing until ``until_s``; never shortens the current validity."""
+        # Responses to heartbeats may be handled out of order of their sending.
         self._set(self.term, max(self._until_s, until_s))
 
     def revoke(self) -> None:
@@ -80,6 +83,7 @@ class Permit:
 
     def abandon(self) -> None:
         """End the term, because the membership is over; what is queued must never be sent."""
+        # The number is what a writer compares: no list of queues has to be kept.
         self._set(self.term + 1, -inf)
 
     def follow(self, term: int, until_s: float) -> None:
@@ -88,6 +92,7 @@ class Permit:
 
     def check(self) -> None:
         """Notify watchers if the permit has ended since the last check."""
+        # The expiry shows only now: the timer did not run while the process was frozen.
         if self.was_valid and not self.valid:
             self._set(self.term, -inf)
 
@@ -98,6 +103,7 @@ class Permit:
         self.was_valid = self.valid
         if not self.was_valid:
             self._stop_timer()
+        # One timer for all extensions: it sleeps again if the instant has moved.
         elif until_s < inf and self._timer is None:
             self._timer = asyncio.create_task(self._run_out(), name="permit")
             _ending.add(self)

@@ -1,4 +1,4 @@
-"""Quotas that are changed while one of them holds a connection back."""
+"""Detects changes of quotas while one of them throttles a connection."""
 
 import logging
 from typing import final
@@ -12,18 +12,21 @@ log = logging.getLogger(__name__)
 
 @final
 class QuotaWatch:
-    """Looks whether a cluster's quotas are changed while one of them makes the connection to a node wait."""
+    """Detects changes of a cluster's quotas while one throttles the connection to a node."""
 
     def __init__(self, cluster: Cluster, node_id: int) -> None:
         self._cluster, self._node_id = cluster, node_id
         self._seen: frozenset[object] | None = None
 
     def forget(self) -> None:
-        """The wait is over: the next look begins anew."""
+        """Forget the last reading, because the wait is over."""
         self._seen = None
 
     async def is_changed(self, left_s: float) -> bool:
-        """Return whether they are others than at the look before, of a wait that has ``left_s`` left; False while they are not told."""
+        """Return whether quotas differ from the last reading; False while they are unknown.
+
+        ``left_s`` is what is left of the wait.
+        """
         try:
             quotas = await Admin(self._cluster).client_quotas()
         except RetriableError:
@@ -36,6 +39,7 @@ class QuotaWatch:
             (tuple(sorted(it.entity.items())), tuple(sorted(it.values.items()))) for it in quotas
         )
         before, self._seen = self._seen, now
+        # The first reading of a wait has nothing to be compared with.
         if before in (None, now):
             return False
         log.info(

@@ -105,6 +105,7 @@ class StallLog:
         before = self._stalled.get(partition)
         if before is not None:
             del before.since[partition]
+        # The first of a new stall names the cause; later ones of its kind are counted.
         if not kind.since:
             kind.error = error
         now = self._clock.monotonic()
@@ -172,6 +173,8 @@ class StallLog:
         if self._timer is not None:
             self._timer.cancel()
         self._due_s = instant_s
+        # In the creator's context: its log scope names
+        # flow and task, the caller's may be another's.
         self._timer = asyncio.get_running_loop().create_task(
             self._wait(instant_s), context=self._context, name="stall-log"
         )
@@ -250,6 +253,7 @@ def _kind_of(error: Exception) -> str:
 
 
 def _examples(partitions: Collection[TopicPartition]) -> str:
-    # The first by name, so that the line of the recovery names the same ones as the line of the stall.
+    # The first by name, so that the line of the recovery
+    # names the same ones as the line of the stall.
     shown = ", ".join(map(str, nsmallest(EXAMPLES, partitions)))
     return f"{shown}, ..." if len(partitions) > EXAMPLES else shown

@@ -1,1 +1,1 @@
-"""What the user wrote: properties files, patterns, providers, the MirrorMaker 2 model."""
+"""User configuration: properties files, patterns, providers, the MirrorMaker 2 model."""

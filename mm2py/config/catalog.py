@@ -1,4 +1,4 @@
-"""Which properties a mirror maker file can contain, and what type each of them has.
+"""The properties that a mirror maker file can contain, with their types.
 
 Flow: a key of the file -> ``Scope`` (top level, cluster, flow) and name -> ``Known`` or None. Lint
 asks it for types, for the right place of a key and for the nearest known name.
@@ -69,7 +69,7 @@ _CLIENT_PREFIXES: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a key of the file belongs: ``prefix`` is ``A.``, ``A->B.`` or empty."""
+    """Scope of a key of the file: ``prefix`` is ``A.``, ``A->B.`` or empty."""
 
     kind: Literal["top", "cluster", "flow"]
     prefix: str
@@ -108,7 +108,7 @@ class Catalog:
         self._clusters = frozenset(clusters)
 
     def scope(self, key: str) -> Scope:
-        """Tell where a key belongs; the longest alias wins."""
+        """Return the scope of a key; the longest alias wins."""
         flow, name = max(
             flows_of(key, self._clusters),
             key=lambda it: (len(it[0].source), len(it[0].target)),

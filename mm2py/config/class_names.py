@@ -59,6 +59,7 @@ _JAVA_ROOTS: Final = ("org.", "com.", "io.", "net.")
 def canonical_class(name: str) -> str:
     """Return Java's name of a built-in class; other names are returned trimmed."""
     trimmed = name.strip()
+    # ``module:Class`` is Python's form, ``module.Class`` Java's.
     package, _, bare = trimmed.replace(":", ".").rpartition(".")
     ours = not package or f"{package}.".startswith(_OUR_PACKAGES)
     if bare in _BY_BARE_NAME and (ours or f"{package}." == _MIRROR):
@@ -67,6 +68,6 @@ def canonical_class(name: str) -> str:
 
 
 def is_foreign_java_class(name: str) -> bool:
-    """Tell whether ``name`` is a Java class that this product has no counterpart of."""
+    """Whether ``name`` is a Java class that this product has no counterpart of."""
     canonical = canonical_class(name)
     return canonical.startswith(_JAVA_ROOTS) and ":" not in canonical and canonical not in _BUILT_IN

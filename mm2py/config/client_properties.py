@@ -1,4 +1,4 @@
-"""Which client properties each client of a flow gets: Java's prefixes and precedence.
+"""Client properties of each client of a flow: Java's prefixes and precedence.
 
 Flow: connector or worker config (texts) -> effective properties of one client -> ``clients``.
 ``MirrorConnectorConfig.sourceConsumerConfig`` and its five siblings, ``Worker.baseProducerConfigs``

@@ -131,6 +131,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerS
         lambda _: scope,
         connection=connection_settings(props, scope=scope),
     )
+    # Five: as many batches as a broker remembers of an idempotent producer.
     in_flight = min(settings.max_in_flight_requests_per_connection, MAX_IN_FLIGHT)
     return settings.model_copy(update={"max_in_flight_requests_per_connection": in_flight})
 
@@ -168,8 +169,10 @@ def _security(
 ) -> tuple[str, TlsSettings | None, SaslSettings | None]:
     read = SecurityProperties(parse_config(SecurityOptions, props, lambda _: scope), scope)
     protocol = read.options.security_protocol.upper()
+    # SSL and SASL_SSL.
     tls = tls_settings(read) if protocol.endswith("SSL") else None
     sasl = sasl_settings(read) if protocol.startswith("SASL_") else None
+    # Opened once now: a wrong store refuses the start, not each connection later.
     for each in (tls, sasl.oauth.tls if sasl is not None and sasl.oauth is not None else None):
         if each is not None:
             _check_stores(read, each)

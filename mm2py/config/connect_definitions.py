@@ -42,7 +42,7 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """What one key holds and what is wrong with it (Java's ``ConfigValueInfo``)."""
+    """Value and errors of one key (Java's ``ConfigValueInfo``)."""
 
     name: str
     value: str | None

@@ -43,7 +43,7 @@ Check = Callable[[str, JavaValue], str]
 
 
 class Effect(StrEnum):
-    """What this product does with a property."""
+    """How this product treats a property."""
 
     HONOURED = "honoured"
     WITHOUT_EFFECT = "without effect"
@@ -145,7 +145,7 @@ class ConnectorDefinition:
     copies: str = ""
     """The value of ``copy.connector`` that chooses it, empty for a connector that every flow has."""
     findings: Callable[[Mapping[str, str]], Iterable[tuple[Severity, Problem]]] | None = None
-    """What only its plug-ins know to be wrong with its config, where they are at hand; called with raw texts."""
+    """Findings that only its plug-ins can make, where they are installed; called with raw texts."""
 
 
 ModelT = TypeVar("ModelT", bound=ConfigModel)
@@ -153,6 +153,7 @@ ModelT = TypeVar("ModelT", bound=ConfigModel)
 
 def property_name(field_name: str) -> str:
     """Return the Java property name of a model field."""
+    # offset-syncs is the only word of a declared option with a dash.
     return field_name.replace("offset_syncs", "offset-syncs").replace("_", ".")
 
 
@@ -184,6 +185,7 @@ def to_props(model: type[ConfigModel], **fields: JavaValue) -> dict[str, str]:
 def check_config(model: type[ConfigModel], props: Mapping[str, str]) -> list[Problem]:
     """Return every problem of ``props``; unknown keys are not problems, as in Java."""
     problems = [p for option in options_of(model).values() for p in _parse(model, option, props)[1]]
+    # Cross checks read raw texts: they may rely on each being valid by itself.
     return problems or model.cross_check(props)
 
 
@@ -205,6 +207,7 @@ def parse_config(
         value, problems = _parse(model, option, props)
         for problem in problems:
             raise _error(problem, origin)
+        # What is absent keeps the model's default, which is not parsed.
         if option.name in props:
             values[option.field] = value
     for problem in model.cross_check(props):
@@ -225,6 +228,7 @@ def value_problem(option: Option, text: str) -> str:
 
 def refusal_of(option: Option, value: JavaValue) -> PropertyRefusal | None:
     """Return why a value is out of the bounds or choices of its option, None where it is not."""
+    # A bool is an int in Python.
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _out_of_range(option, value)
     if value is None or not option.choices:
@@ -272,6 +276,7 @@ def _parse(
         if not model.model_fields[option.field].is_required():
             return None, []
         return None, [Problem(option.name, None, "is missing", f"set {option.name}")]
+    # Messages are logged and answered over REST.
     shown = "********" if option.type is JavaType.PASSWORD else text
     try:
         value = parse_value(option.type, text)

@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Where the value comes from, for a reader of ``config explain``."""
+        """Origin of the value, for ``config explain``."""
         if not self.line:
             return self.rule
         return f"line {self.line}: {self.key}" + (f" ({self.rule})" if self.rule else "")
@@ -107,6 +107,7 @@ def owners(key: str, aliases: Collection[str]) -> Iterator[tuple[ClusterAlias, s
     """Return each alias that a key begins with, and the rest of it; the shortest alias first."""
     at = key.find(".")
     while 0 <= at < len(key) - 1:
+        # An alias may have dots: ``a`` and ``a.b`` may both own ``a.b.producer.acks``.
         if key[:at] in aliases:
             yield ClusterAlias(key[:at]), key[at + 1 :]
         at = key.find(".", at + 1)
@@ -128,6 +129,8 @@ def cluster_props(layout: Layout, alias: str) -> Effective:
     for name in CLIENT_KEYS:
         if name in props:
             for kind in _KINDS:
+                # Own keys first: ``B.ssl.*`` reaches producer,
+                # consumer and admin of B before the top level does.
                 props.setdefault(f"{kind}.{name}", props[name])
     for name in CLIENT_KEYS:
         if name in raw:
@@ -139,7 +142,9 @@ def cluster_props(layout: Layout, alias: str) -> Effective:
 
 def worker_config(layout: Layout, flow: FlowName, resolve: Callable[[str], str]) -> Effective:
     """``MirrorMakerConfig.workerConfig``, with our defaults where the file is silent."""
+    # The worker runs beside the target: its topics and its group are there.
     props = cluster_props(layout, flow.target) | layout.workers
+    # Java resolves the worker's config here, and a connector's in the worker, at each start.
     props = {key: value._replace(text=resolve(value.text)) for key, value in props.items()}
     props |= layout.providers
     derived = {
@@ -171,6 +176,7 @@ def connector_config(layout: Layout, flow: FlowName, connector: tuple[str, str])
         ("target.cluster.alias", flow.target),
     ):
         props.setdefault(key, Value(alias, rule="derived from the flow"))
+    # After the clusters' parts: a flow's own line wins.
     props |= layout.flows.get(flow, {})
     for key, text in zip(("name", "connector.class"), connector, strict=True):
         props[key] = Value(text, rule="derived from the flow")
@@ -180,6 +186,8 @@ def connector_config(layout: Layout, flow: FlowName, connector: tuple[str, str])
 
 def _cluster_part(layout: Layout, alias: ClusterAlias, side: str) -> Effective:
     return {
+        # As connectorBaseConfig: ``source.producer.acks``,
+        # but ``source.cluster.bootstrap.servers``.
         f"{side}.{key}" if key.startswith(_KINDS) else f"{side}.cluster.{key}": value
         for key, value in cluster_props(layout, alias).items()
     }

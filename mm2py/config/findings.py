@@ -1,4 +1,4 @@
-"""What is worth saying about a properties file, with the line it is about.
+"""Findings about a properties file, with their lines.
 
 Findings are made by the loader and by lint; an ``ERROR`` refuses the start, a ``WARNING`` runs
 differently from what the line seems to say, an ``INFO`` is good to know.

@@ -1,4 +1,4 @@
-"""What Connect itself reads of every connector: types, defaults and places as Java has them.
+"""Options that Connect reads of every connector: types, defaults and places as in Java.
 
 Flow: connector config -> ``parse_config(FrameworkConfig, ...)`` -> runtime; the same declarations ->
 ``connect_definitions``. Java's documentation in our words.
@@ -98,7 +98,7 @@ def _version(role: str, order: int) -> Option:
 
 
 class FrameworkConfig(ConfigModel):
-    """What the worker reads of every connector (Java's ``ConnectorConfig``), in Java's order."""
+    """Options of every connector (Java's ``ConnectorConfig``), in Java's order."""
 
     name: Annotated[
         str,
@@ -220,7 +220,7 @@ _EXACTLY_ONCE: Final = "Exactly Once Support"
 
 
 class SourceFrameworkConfig(FrameworkConfig):
-    """What the worker reads of every source connector (Java's ``SourceConnectorConfig``), besides the common keys."""
+    """Further options of every source connector (Java's ``SourceConnectorConfig``)."""
 
     topic_creation_groups: Annotated[
         tuple[str, ...],
@@ -266,7 +266,7 @@ class SourceFrameworkConfig(FrameworkConfig):
 
 
 class LossPolicies(ConfigModel):
-    """What happens to a partition that lost records or cannot be copied; read by the worker of a source task."""
+    """Policies for partitions that lost records or cannot be copied; read by the worker."""
 
     gap_policy: Annotated[
         str,
@@ -314,7 +314,7 @@ def _pattern(name: str, value: JavaValue) -> str:
 
 
 class SinkFrameworkConfig(FrameworkConfig):
-    """What the worker reads of every sink connector (Java's ``SinkConnectorConfig``), besides the common keys."""
+    """Options of every sink connector (Java's ``SinkConnectorConfig``), besides the common keys."""
 
     topics: Annotated[
         tuple[str, ...],
@@ -357,11 +357,11 @@ class SinkFrameworkConfig(FrameworkConfig):
 
 
 class TaskFrameworkConfig(LossPolicies, SourceFrameworkConfig):
-    """What the worker reads of the config of a source task."""
+    """Options of a source task that the worker reads."""
 
 
 class TaskConfig(ConfigModel):
-    """What Connect puts into the config of every task."""
+    """Properties that Connect adds to the config of every task."""
 
     task_class: Annotated[
         str | None,
@@ -370,7 +370,7 @@ class TaskConfig(ConfigModel):
 
 
 class ConverterConfig(ConfigModel):
-    """What every configurable converter has (Java's ``ConverterConfig``)."""
+    """Options of every configurable converter (Java's ``ConverterConfig``)."""
 
     converter_type: Annotated[
         str | None,

@@ -19,7 +19,7 @@ _ORIGIN: Final = re.compile(r"https?://[^\s/*?#@]+", re.IGNORECASE)
 _METHOD: Final = re.compile(r"[A-Z]+")
 _FORM: Final = "write [set|add|setDate|addDate] <name>:<value>, rules with commas in double quotes"
 _DEFAULT_METHODS: Final = "POST,HEAD,GET"
-"""What Jetty sends where none are set."""
+"""Jetty's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ def header_rules(text: str) -> tuple[HeaderRule, ...]:
     if "\n" in text or "\r" in text:
         raise ConfigError("has more than one line", remedy=_FORM)
     try:
+        # As Jetty's StringUtil.csvSplit, which Connect's header filter uses.
         items = next(csv.reader([text.strip()], skipinitialspace=True, strict=True))
     except csv.Error:
         raise ConfigError("has quotes that do not match", remedy=_FORM) from None

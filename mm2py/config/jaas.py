@@ -38,7 +38,7 @@ _ESCAPED: Final = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a",
 }  # fmt: skip
 _CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[\w$]*LoginModule", re.ASCII)
-"""What may be shown of a text that is wrong: any other word may be a part of a password."""
+"""The only words of a wrong text that may be shown: any other one may be a part of a password."""
 _LEAST_SECRET: Final = 4
 _NO_SECRETS: Final = frozenset(
     ["username", "password", "clientId", "clientSecret", "scope", "true", "false"]
@@ -47,7 +47,7 @@ _QUOTED: Final = re.compile(r'[\\"\x00-\x1f]')
 
 
 class LoginKind(StrEnum):
-    """What a login module supplies."""
+    """The credentials that a login module supplies."""
 
     PASSWORD = "password"  # noqa: S105 - the name of a kind
     OAUTH = "oauth"
@@ -95,7 +95,7 @@ def parse_jaas(text: str) -> LoginModule:
         if next(tokens, ("", None))[0].lower() in _FLAGS:
             raise ConfigError("has more than one login module", remedy="keep one entry")
         raise ConfigError(
-            "goes on after the semicolon that ends it",
+            "has text after the semicolon that ends it",
             remedy='put a password with ";" in double quotes: password="..."',
         )
     return entry
@@ -113,6 +113,7 @@ def system_property(name: str, environ: Mapping[str, str]) -> str:
         raise ConfigError("KAFKA_OPTS: quotes do not match", remedy="correct KAFKA_OPTS") from None
     prefix = f"-D{name}="
     values = [word[len(prefix) :] for word in words if word.startswith(prefix)]
+    # Of an option given twice the JVM takes the last.
     return values[-1] if values else ""
 
 
@@ -155,6 +156,7 @@ def _section(text: str) -> LoginModule:
                     f"has more than one login module in {_SECTION}", remedy="keep one entry"
                 )
             return entry
+        # Another section, for instance of a broker: its login modules need not be known.
         while next(tokens, ("}", None)) != ("}", None):
             pass
         next(tokens, None)  # the semicolon
@@ -165,6 +167,7 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
     name, value = first
     if not name:
         raise ConfigError("names no login module", remedy=_FORM)
+    # Named in messages only if it looks like a class: anything else may be a password.
     if not _CLASS.fullmatch(name):
         raise ConfigError("does not begin with the class of a login module", remedy=_FORM)
     flag = next(tokens, ("", None))[0].lower()

@@ -25,7 +25,7 @@ WINDOW_S: Final = 10.0
 little less than the time-out would hold all flows of a process for longer than a session."""
 MAX_PATTERN_CHARS: Final = 65_536
 MAX_REGEX_CHARS: Final = 16_384
-"""Of what is no plain name: 65,536 characters of classes or groups take a second to compile."""
+"""For other than plain names: 65,536 characters of classes or groups take a second to compile."""
 
 MAX_UNFOLDED: Final = 20_000
 """Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the product."""
@@ -39,6 +39,7 @@ _ANCHORS: Final = {
     "b": r"\b",
     "B": r"\B",
     "G": r"\G",
+    # Java's \Z is before a last line end; that of regex is the end alone, as Java's \z.
     "Z": r"(?=\n?\Z)",
     "z": r"\Z",
 }
@@ -62,13 +63,14 @@ class JavaPattern:
         self._since_s = self._slow_s = 0.0
 
     def matches(self, name: str) -> bool:
-        """Tell whether the whole name matches.
+        """Whether the whole name matches.
 
         Raises:
             ConfigError: the pattern needs too long on this name, or on those before it.
         """
         if self._slow_s > BUDGET_S and time.monotonic() - self._since_s <= WINDOW_S:
             raise self._too_slow(f"{BUDGET_S:g} s on names such as {name!r}")
+        # CPU of this thread, not wall time: a busy machine must not make a pattern slow.
         began_s = time.thread_time()
         try:
             matched = self._compiled.fullmatch(name, timeout=MATCH_TIMEOUT_S) is not None
@@ -77,6 +79,7 @@ class JavaPattern:
         spent_s = time.thread_time() - began_s
         if spent_s > SLOW_S:
             now_s = time.monotonic()
+            # The window begins anew with the first slow match after it.
             if now_s - self._since_s > WINDOW_S:
                 self._since_s, self._slow_s = now_s, 0.0
             self._slow_s += spent_s
@@ -97,6 +100,7 @@ class JavaPattern:
         if not self.matches(name):
             return None
         try:
+            # RegexRouter: the whole name has to match, but replaceFirst replaces the first find.
             match = self._compiled.search(name, timeout=MATCH_TIMEOUT_S)
         except TimeoutError:
             raise self._too_slow(f"{MATCH_TIMEOUT_S} s on {name!r}") from None
@@ -120,6 +124,7 @@ def _expanded(match: "regex.Match[str]", replacement: str) -> str:
             at += 1
         else:
             group, at = _group_reference(match, replacement, at + 1)
+            # A group that took no part is empty in Java, None here.
             parts.append(match.group(group) or "")
     return "".join(parts)
 
@@ -165,8 +170,9 @@ class PatternList:
             raise ConfigError(
                 f"{length} characters together, at most {MAX_PATTERN_CHARS} are allowed"
             )
+        # Lists of thousands of names are common; as one pattern they would take seconds to compile.
         names, others = _told_apart(items)
-        self._names = _Names(names)
+        self._names = _NameSet(names)
         self._pattern = _joined(others) if others else None
 
     @classmethod
@@ -176,18 +182,18 @@ class PatternList:
 
     @property
     def names(self) -> frozenset[str]:
-        """What is written as a name, not as a pattern; of a group that spans items also parts that do not match alone."""
+        """Items that are names; of a group that spans items also parts that do not match alone."""
         parts = (part for item in self.items for part in item.split("|"))
         return frozenset(part.replace("\\.", ".") for part in parts if _NAME.fullmatch(part))
 
     def matches(self, name: str) -> bool:
-        """Tell whether the whole name matches one of the patterns."""
+        """Whether the whole name matches one of the patterns."""
         if self._names.has(name):
             return True
         return self._pattern is not None and self._pattern.matches(name)
 
 
-class _Names:
+class _NameSet:
     """Patterns that are names, whose dots stand for any character: thousands of them need no compiler."""
 
     __slots__ = ("_texts",)
@@ -213,6 +219,8 @@ class _Names:
 
 def _told_apart(items: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
     """Return the items that are names, and the others; groups, classes and flags may span items."""
+    # A group, class or flag may begin in one item and
+    # end in another: Java joins before it compiles.
     if not all(map(_ALONE.fullmatch, items)):
         return [], items
     alternatives = [part for item in items for part in item.split("|")]
@@ -284,6 +292,7 @@ class _Translator:
         body = self._alternatives(depth=0)
         if not self._scan.at_end():
             raise refuse(self._scan, "an unmatched )")
+        # Without ASCII, (?i) would fold all of Unicode, which Java does only with (?u).
         if self._ignores_case and _UNICODE_SET in body:
             raise refuse(self._scan, "a Unicode set together with (?i)")
         return body
@@ -319,6 +328,7 @@ class _Translator:
             return special[char]()
         if char in "*+?":
             raise refuse(scan, f"{char!r} with nothing to repeat in front of it")
+        # Java refuses it; regex would take it as text.
         if char == "{":
             raise refuse(scan, "'{' that is no repetition")
         return literal(char), True
@@ -328,10 +338,12 @@ class _Translator:
         scan = self._scan
         if scan.at_end() or scan.peek() not in "*+?{":
             return "", 1
+        # Java versions differ here (``^*``), and it has no use in a name's pattern.
         if not repeatable:
             raise refuse(scan, "a repetition of an anchor")
         char = scan.take()
         text, times = (char, 2 if char == "+" else 1) if char != "{" else self._counts()
+        # Reluctant and possessive forms mean the same in V1.
         if not scan.at_end() and scan.peek() in "?+":
             text += scan.take()
         if not scan.at_end() and scan.peek() in "*+?{":
@@ -355,6 +367,7 @@ class _Translator:
 
     def _group(self, depth: int) -> tuple[str, bool]:
         scan = self._scan
+        # The compiler is recursive: a deep pattern would end in RecursionError.
         if depth > 50:
             raise refuse(scan, "groups nested more than 50 deep")
         self._opened += 1
@@ -455,12 +468,15 @@ class _Translator:
         scan = self._scan
         number = int(scan.take())
         while not scan.at_end() and scan.peek() in "0123456789":
+            # Java takes further digits only while a group of that number exists.
             if number * 10 + int(scan.peek()) > self._groups:
                 break
             number = number * 10 + int(scan.take())
         return self._back_reference(number)
 
     def _back_reference(self, number: int) -> str:
+        # Inside or before its group a reference fails in Java, and regex treats it otherwise.
         if number not in self._closed:
             raise refuse(self._scan, f"\\{number} in front of the end of group {number}")
+        # In a group of its own, so that a digit behind it is no part of the number.
         return rf"(?:\{number})"

@@ -73,7 +73,9 @@ class Scanner:
                 raise refuse(self, f"\\{char} without {width} hexadecimal digits")
             return self._code_point(digits)
         if char == "c" and not self.at_end():
+            # As Java: no check whether it is a letter.
             return chr(ord(self.take()) ^ 64)
+        # Java reserves all letters for escapes of later versions.
         if char.isascii() and (char.isalpha() or char == ""):
             raise refuse(self, f"\\{char}, an escape that is not known")
         return char
@@ -81,6 +83,7 @@ class Scanner:
     def _octal(self) -> str:
         digits = ""
         while len(digits) < 3 and self.peek() in _OCTAL and self.peek():
+            # \0377 is the largest: three digits only below \0400.
             if len(digits) == 2 and digits[0] > "3":
                 break
             digits += self.take()
@@ -165,10 +168,12 @@ def parse_class(scan: Scanner) -> str:
     while True:
         if scan.at_end():
             raise refuse(scan, "a character class that is not closed")
+        # First after the bracket it is text, as in Java.
         if scan.peek() == "]" and (items or operands):
             scan.take()
             break
         if scan.take_if("&&"):
+            # Java versions read && without a side differently.
             if not items or scan.peek() == "&":
                 raise refuse(scan, "&& without a set on both sides")
             operands.append("".join(items))
@@ -203,6 +208,7 @@ def _item(scan: Scanner) -> list[str]:
         low = scan.escaped_character()
     else:
         low = scan.take()
+    # A dash before the end or a nested class stands for itself.
     if scan.peek() != "-" or scan.peek(1) in ("]", "[", ""):
         return [literal(low)]
     scan.take()

@@ -33,7 +33,10 @@ class JavaType(StrEnum):
 
 
 _BITS: Final = {JavaType.SHORT: 15, JavaType.INT: 31, JavaType.LONG: 63}
+# Integer.parseInt takes a sign but no underscores or blanks inside, which int() would take.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+# As Double.parseDouble with its type letter (1.5d);
+# NaN, Infinity and hexadecimal forms are refused.
 _DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?")
 _JAVA_TRIM: Final = "".join(chr(c) for c in range(0x21))
 """``String.trim`` removes every character up to and including the blank."""
@@ -43,6 +46,8 @@ _COMMA: Final = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
 def parse_list(text: str) -> tuple[str, ...]:
     """Split at commas, blanks around them removed; an empty text is an empty list."""
     trimmed = text.strip(_JAVA_TRIM)
+    # As String.split with a limit: ``a,,b`` has an empty
+    # item in the middle, and so has ``a,`` at its end.
     return tuple(_COMMA.split(trimmed)) if trimmed else ()
 
 
@@ -63,6 +68,7 @@ def parse_value(kind: JavaType, text: str) -> JavaValue:
     """
     trimmed = text.strip(_JAVA_TRIM)
     if kind is JavaType.BOOLEAN:
+        # ConfigDef.parseType is strict here, other than Boolean.parseBoolean.
         if trimmed.lower() not in ("true", "false"):
             raise _refusal(kind)
         return trimmed.lower() == "true"
@@ -91,6 +97,7 @@ def rendered(value: JavaValue) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    # ``AbstractCollection.toString``.
     return f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value)
 
 

@@ -47,7 +47,7 @@ class JksKey:
 
 @dataclass(frozen=True, slots=True)
 class JksStore:
-    """What a store holds; certificates are DER."""
+    """Content of a store; certificates are DER."""
 
     trusted: tuple[bytes, ...]
     keys: tuple[JksKey, ...]
@@ -74,17 +74,18 @@ def read_jks(data: bytes, password: str | None) -> JksStore:
         raise JksError("no JKS store")
     if password is not None:
         content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+        # As Java hashes a char[]: two bytes per UTF-16 unit, no byte order mark.
         secret = password.encode("utf-16-be")
         found = hashlib.sha1(secret + _WHITENER + content).digest()  # noqa: S324 - JKS is made of SHA-1
         if not hmac.compare_digest(found, digest):
             raise JksPasswordError("the digest does not fit the password")
     try:
-        return _Reader(data).store()
+        return _StoreReader(data).store()
     except (struct.error, UnicodeDecodeError) as error:
         raise JksError(f"cut off or damaged: {error}") from error
 
 
-class _Reader:
+class _StoreReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 4
@@ -120,10 +121,12 @@ class _Reader:
 
     def _text(self) -> str:
         (size,) = struct.unpack(">H", self._take(2))
+        # DataOutput.writeUTF: modified UTF-8, whose surrogates and NUL only matter for display.
         return self._take(size).decode("utf-8", errors="replace")
 
     def _take(self, size: int) -> bytes:
         end = self._at + size
+        # The last 20 bytes are the digest of the store.
         if end > len(self._data) - _DIGEST_BYTES:
             raise struct.error("the end comes too early")
         taken, self._at = self._data[self._at : end], end
@@ -147,6 +150,7 @@ def _element(data: bytes, tag: int) -> tuple[bytes, bytes]:
     if data[0] != tag:
         raise JksError("a key entry is damaged")
     size, start = data[1], 2
+    # DER's long form: the low bits are the number of length bytes.
     if size & 0x80:
         start = 2 + (size & 0x7F)
         size = int.from_bytes(data[2:start], "big")
@@ -156,6 +160,7 @@ def _element(data: bytes, tag: int) -> tuple[bytes, bytes]:
 def _decrypt(octets: bytes, password: str) -> bytes:
     """``KeyProtector.recover``: XOR with a chain of SHA-1 digests, checked by another one."""
     secret = password.encode("utf-16-be")
+    # Salt, the key XORed with the stream, and the digest of password and key.
     salt, body = octets[:_DIGEST_BYTES], octets[_DIGEST_BYTES:-_DIGEST_BYTES]
     stream = bytearray()
     digest = salt

@@ -73,6 +73,8 @@ def read_identity(store: StoreSettings) -> Identity:
         identity = _pem_identity(store)
     else:
         data = _bytes_of(store)
+        # ``ssl.keystore.type`` may say JKS of a PKCS12 file
+        # and the other way round: since Java 8 both work.
         identity = _jks_identity(store, data) if is_jks(data) else _pkcs12_identity(store, data)
     _check_pair(store, identity)
     return identity
@@ -92,6 +94,7 @@ def _check_pair(store: StoreSettings, identity: Identity) -> None:
         certified = certificate.public_key().public_bytes(*form)
     except (ValueError, IndexError):
         raise _wrong(store, _place_name(store), "holds a certificate that cannot be read") from None
+    # OpenSSL would fail with KEY_VALUES_MISMATCH at each connection; here the start is refused.
     if load_der_private_key(identity.key, None).public_key().public_bytes(*form) != certified:
         raise _wrong(
             store, _place_name(store), "holds a key that does not belong to its first certificate",
@@ -145,7 +148,7 @@ def _pkcs12_identity(store: StoreSettings, data: bytes) -> Identity:
         raise _wrong(store, "location", "holds no private key")
     chain = [held.cert.certificate]
     rest = [entry.certificate for entry in held.additional_certs]
-    while rest:  # the file keeps no order; a server wants each one followed by its issuer
+    while rest:  # the file keeps no order; TLS requires each one to be followed by its issuer
         issuer = next((c for c in rest if c.subject == chain[-1].issuer), None)
         if issuer is None:
             break
@@ -209,6 +212,7 @@ def _pem_key(store: StoreSettings, label: str, der: bytes) -> bytes:
             f"ssl.key.password is missing for the encrypted private key of {_place(store)}",
             remedy="set ssl.key.password",
         )
+    # With a password for a key that has none, cryptography raises TypeError.
     password = (store.key_password or "").encode() if encrypted else None
     try:
         key = load_der_private_key(der, password)

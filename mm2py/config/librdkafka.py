@@ -17,7 +17,7 @@ from mm2py.config.key_material import read_identity, read_trusted
 from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings, TlsSettings
 from mm2py.errors import ConfigError
 
-Value = str | int | float | bool
+SettingValue = str | int | float | bool
 T = TypeVar("T")
 
 KEYTAB: Final = "sasl.kerberos.keytab"
@@ -36,6 +36,7 @@ _PEM_LINE: Final = 64
 _ASSIGNORS: Final = {
     "RangeAssignor": "range",
     "RoundRobinAssignor": "roundrobin",
+    # librdkafka has no eager sticky assignor; range is the protocol that Java members also know.
     "StickyAssignor": "range",
     "CooperativeStickyAssignor": "cooperative-sticky",
 }
@@ -46,12 +47,12 @@ _TOKENS: Final = "sasl.oauthbearer."
 class Settings:
     """``values`` for confluent-kafka; ``connection`` is the same cluster for our own client; ``remarks`` one line each."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, SettingValue]
     connection: ConnectionSettings
     remarks: tuple[str, ...]
 
 
-Convert = Callable[[str, str], Value]
+Convert = Callable[[str, str], SettingValue]
 """Property name and text to a value; ConfigError where the text is none."""
 
 
@@ -83,6 +84,7 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _kib(name: str, text: str) -> int:
+    # Bytes in Java, kibibytes here, up to what fits its int.
     return min(max(1, _number(name, text) // _KIB), _MOST_KIB)
 
 
@@ -119,7 +121,8 @@ def _assignors(name: str, text: str) -> str:
             )
         if short not in names:
             names.append(short)
-    # Both kinds are for a group that is moved from one to the other, member by member: as in Java, it is eager meanwhile.
+    # Both kinds are for a group that is moved from one to the
+    # other, member by member: as in Java, it is eager meanwhile.
     eager = [it for it in names if it != "cooperative-sticky"]
     return ",".join(eager or names) or "range"
 
@@ -185,16 +188,18 @@ _PRODUCER: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     ),
     "retries": (("retries",), _NOT_NEGATIVE),
 }
-_COMMON_DEFAULTS: Final[Mapping[str, Value]] = {
+_COMMON_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1_000,
     "socket.connection.setup.timeout.ms": 10_000,
+    # Java sets SO_KEEPALIVE on every socket (Selector.configureSocketChannel).
     "socket.keepalive.enable": True,
-    # Java's request.timeout.ms: so long a broker that stands still keeps what was asked of it from the next leader.
+    # Java's request.timeout.ms: so long a broker that stands
+    # still keeps what was asked of it from the next leader.
     "socket.timeout.ms": 30_000,
     "topic.metadata.refresh.interval.ms": 300_000,
 }
-_CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
+_CONSUMER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     **_COMMON_DEFAULTS,
     "auto.offset.reset": "latest",
     "check.crcs": True,
@@ -212,10 +217,11 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     # By default it waits a second once so much is there: most of it idle.
     "fetch.queue.backoff.ms": 10,
 }
-_PRODUCER_DEFAULTS: Final[Mapping[str, Value]] = {
+_PRODUCER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     **_COMMON_DEFAULTS,
     "acks": -1,
-    # Java's 16 KiB are of each partition, and a request has one batch of many; librdkafka's requests have one.
+    # Java's 16 KiB are of each partition, and a request has
+    # one batch of many; librdkafka's requests have one.
     "batch.size": 131_072,
     "linger.ms": 5,
     "max.in.flight.requests.per.connection": 5,
@@ -245,6 +251,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
         _CONSUMER["session.timeout.ms"][0][0],
         _CONSUMER["max.poll.interval.ms"][0][0],
     )
+    # librdkafka refuses max.poll.interval.ms below session.timeout.ms, Java does not.
     values[longest] = max(int(values[longest]), int(values[session]))
     assignors = props.get("partition.assignment.strategy", "")
     if ".StickyAssignor" in assignors:
@@ -268,6 +275,8 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     values[buffer] = max(int(values[buffer]), needed)
     possible = (
         values["acks"] == -1
+        # As in Java's ProducerConfig idempotence gives
+        # way to other settings, unless it is asked for.
         and int(values["max.in.flight.requests.per.connection"]) <= 5
         and values.get("retries") != 0
     )
@@ -283,7 +292,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
 def _settings(
     props: Mapping[str, str],
     table: Mapping[str, tuple[tuple[str, ...], Convert]],
-    defaults: Mapping[str, Value],
+    defaults: Mapping[str, SettingValue],
     scope: str,
 ) -> Settings:
     connection = connection_settings(props, scope=scope)
@@ -306,8 +315,8 @@ def _settings(
     return Settings(values, connection, tuple(remarks))
 
 
-def _secured(settings: ConnectionSettings) -> dict[str, Value]:
-    values: dict[str, Value] = {
+def _secured(settings: ConnectionSettings) -> dict[str, SettingValue]:
+    values: dict[str, SettingValue] = {
         "bootstrap.servers": settings.addresses,
         "security.protocol": settings.security_protocol.lower(),
     }
@@ -318,11 +327,12 @@ def _secured(settings: ConnectionSettings) -> dict[str, Value]:
     return values
 
 
-def _tls(tls: TlsSettings) -> dict[str, Value]:
-    values: dict[str, Value] = {
+def _tls(tls: TlsSettings) -> dict[str, SettingValue]:
+    values: dict[str, SettingValue] = {
         "ssl.endpoint.identification.algorithm": "https" if tls.check_hostname else "none"
     }
     if tls.truststore is None:
+        # The system's certificates, wherever the distribution has them.
         values["ssl.ca.location"] = "probe"
     else:
         values["ssl.ca.pem"] = _pem("CERTIFICATE", read_trusted(tls.truststore))
@@ -343,8 +353,8 @@ def _pem(label: str, blocks: Sequence[bytes]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sasl(sasl: SaslSettings) -> dict[str, Value]:
-    values: dict[str, Value] = {"sasl.mechanism": sasl.mechanism}
+def _sasl(sasl: SaslSettings) -> dict[str, SettingValue]:
+    values: dict[str, SettingValue] = {"sasl.mechanism": sasl.mechanism}
     if sasl.oauth is not None:
         return values | _tokens(sasl.oauth)
     if sasl.kerberos is not None:
@@ -352,9 +362,9 @@ def _sasl(sasl: SaslSettings) -> dict[str, Value]:
     return values | {"sasl.username": sasl.username, "sasl.password": sasl.password}
 
 
-def _tickets(kerberos: KerberosSettings) -> dict[str, Value]:
+def _tickets(kerberos: KerberosSettings) -> dict[str, SettingValue]:
     """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with nothing else."""
-    values: dict[str, Value] = {"sasl.kerberos.service.name": kerberos.service_name}
+    values: dict[str, SettingValue] = {"sasl.kerberos.service.name": kerberos.service_name}
     if kerberos.principal:
         values[PRINCIPAL] = kerberos.principal
     if not kerberos.keytab:
@@ -369,7 +379,7 @@ def _tickets(kerberos: KerberosSettings) -> dict[str, Value]:
     }
 
 
-def _tokens(oauth: OAuthSettings) -> dict[str, Value]:
+def _tokens(oauth: OAuthSettings) -> dict[str, SettingValue]:
     if not oauth.token_endpoint_url:
         claims = dict(oauth.claims)
         config = f"principal={claims.get('sub', '')} lifeSeconds={oauth.lifetime_s}"
@@ -377,7 +387,7 @@ def _tokens(oauth: OAuthSettings) -> dict[str, Value]:
             "enable.sasl.oauthbearer.unsecure.jwt": True,
             f"{_TOKENS}config": config,
         }
-    values: dict[str, Value] = {
+    values: dict[str, SettingValue] = {
         f"{_TOKENS}method": "oidc",
         f"{_TOKENS}token.endpoint.url": oauth.token_endpoint_url,
         f"{_TOKENS}client.id": oauth.client_id,

@@ -16,7 +16,7 @@ MAX_VALUE_BYTES: Final = 512 * 1024
 
 MAX_KEYS: Final = 2_000
 MAX_CONFIG_BYTES: Final = 900_000
-"""Of a connector's config as JSON."""
+"""Size of a connector's config as JSON."""
 
 _SHOWN_CHARS: Final = 40
 

@@ -96,6 +96,7 @@ def _without_secrets(config: MirrorMakerConfig, finding: LintFinding) -> LintFin
         resolved = config.providers.resolve_text(value.text)
     except ConfigError:
         return finding  # it is about the provider
+    # What the file has in clear is no secret; words below four letters are too common to mask.
     own = {"", value.text, value.text.strip(), *_WORD.findall(value.text)}
     words = {resolved, resolved.strip(), *_WORD.findall(resolved)} - own
     if not words:
@@ -113,7 +114,7 @@ def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFindi
         return findings + _value_findings(config, catalog)
     findings += key_findings(config, catalog)
     if config.unreadable:
-        return findings  # whatever reads the values would stumble over it again
+        return findings  # each check that reads the values would fail with it again
     findings += _value_findings(config, catalog)
     findings += _effect_findings(config, catalog)
     findings += security_findings(config)
@@ -216,6 +217,7 @@ def _findings(
     findings: list[LintFinding] = []
     for severity, problem in problems:
         value = effective.get(problem.name, Value(""))
+        # A placeholder's value may be a secret: it is not shown, the file's line is named.
         secret = problem.value is None or placeholders(value.text)
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"
@@ -342,7 +344,7 @@ def _aliases(config: MirrorMakerConfig) -> list[LintFinding]:
             line,
             "clusters",
             f"alias {alias!r} contains the separator {separator!r}: the source of its remote "
-            "topics cannot be told from their names",
+            "topics cannot be derived from their names",
             "choose another alias or replication.policy.separator",
         )
         for alias in config.clusters

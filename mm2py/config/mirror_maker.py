@@ -59,7 +59,7 @@ _CLASSES: Final = (
 _ALIASES: Final = re.compile(r"[a-zA-Z0-9._,\s-]+")
 _WORD: Final = re.compile(r"true|false|source|sink", re.IGNORECASE)
 _FLOW_SWITCH: Final = re.compile(r".+->[^.]+\.enabled|(.+->[^.]+\.)?emit\.heartbeats\.enabled")
-"""What Java reads as a switch of a flow, untrimmed; connectors trim theirs."""
+"""Switches of a flow, which Java reads untrimmed; connectors trim theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,7 @@ class MirrorMakerConfig:
         except ConfigError as error:
             self.providers = Providers.of({}, {})
             findings.append(self._provider_finding(error))
+        # Before the layout: aliases decide which keys are prefixes of a cluster or a flow.
         self._put_in(raw, _ALIASES, lambda key: key == "clusters")
         self.clusters = tuple(
             ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
@@ -186,6 +187,7 @@ class MirrorMakerConfig:
     def flow_enabled(self, flow: FlowName) -> bool:
         """Whether the flow replicates topics (``A->B.enabled``)."""
         value = self.raw.get(f"{flow}.enabled")
+        # Without a switch a flow is off, as in MirrorMakerConfig.clusterPairs.
         return value is not None and parse_boolean_leniently(value.text, absent=False)
 
     @cached_property
@@ -280,10 +282,12 @@ class MirrorMakerConfig:
                 continue
             props = connector_config(self.layout, flow, (definition.name, definition.java_class))
             if copies == _SINK and EMIT_CHECKPOINTS in options_of(definition.model):
-                # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
+                # Nothing is known of the copies' offsets, so
+                # there is nothing to translate groups with.
                 props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
             if definition.copies == _SINK:
-                # The flows of one source have connectors of one name: each needs a group of its own.
+                # The flows of one source have connectors of
+                # one name: each needs a group of its own.
                 group = Value(f"connect-{flow}.{definition.name}", rule="derived from the flow")
                 props.setdefault(f"{CONSUMER_OVERRIDE}group.id", group)
             connectors[definition.name] = props
@@ -301,7 +305,7 @@ class MirrorMakerConfig:
         """Replace the placeholders of what this class reads itself, as Java's driver does, where the text has its form and is no secret."""
         for key, value in raw.items():
             if placeholders(value.text) and chosen(key):
-                with suppress(ConfigError):  # `_unresolved` tells it
+                with suppress(ConfigError):  # reported by `_unresolved`
                     text = self.providers.plain(value.text).strip()
                     if form.fullmatch(text):
                         raw[key] = value._replace(text=text)
@@ -387,6 +391,7 @@ class MirrorMakerConfig:
 
     def _bad_bootstrap(self, alias: str) -> Iterator[LintFinding]:
         name = f"{alias}.bootstrap.servers"
+        # As MirrorMakerConfig.clusterProps: a key without an alias is every cluster's default.
         value = self.raw.get(name) or self.raw.get("bootstrap.servers")
         if value is None:
             yield LintFinding(

@@ -1,4 +1,4 @@
-"""What replication policies and filters read, and Java's defaults of it.
+"""Options of replication policies and filters, with Java's defaults.
 
 Flow: connector config -> ``mm2py.mirror.filters``, ``mm2py.mirror.policies``; the same declarations are fields of the
 connectors' configs, because Java lists them there.
@@ -18,7 +18,8 @@ _STRING, _PATTERNS, _CLASS = JavaType.STRING, JavaType.PATTERNS, JavaType.CLASS
 _Texts = tuple[str, ...]
 
 DEFAULT_SEPARATOR: Final = "."
-"""Of the parts of a remote topic's name. As in Java a policy reads the text of its options itself, untrimmed."""
+"""Between the parts of a remote topic's name. As in Java a policy reads the text of its options
+itself, untrimmed."""
 
 Topics = Annotated[
     _Texts,

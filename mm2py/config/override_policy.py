@@ -1,4 +1,4 @@
-"""Which client properties a connector config may set (``connector.client.config.override.policy``).
+"""Client properties that a connector config may set (``connector.client.config.override.policy``).
 
 Flow: worker property -> ``override_policy`` -> ``refusal`` of one property.
 """
@@ -14,7 +14,7 @@ _ENDING: Final = "ConnectorClientConfigOverridePolicy"
 
 @dataclass(frozen=True, slots=True)
 class OverridePolicy:
-    """What may be overridden; ``allowed`` None allows everything."""
+    """Properties that may be overridden; ``allowed`` None allows everything."""
 
     name: str
     allowed: frozenset[str] | None

@@ -108,6 +108,7 @@ def parse(data: bytes, *, path: str = "<memory>", encoding: str = LATIN_1) -> Pr
     current: dict[str, Property] = {}
     duplicates: list[Property] = []
     for entry in _entries(list(_logical_lines(text)), path):
+        # Removed first: the order of entries is that of the lines that count.
         earlier = current.pop(entry.key, None)
         if earlier is not None:
             duplicates.append(earlier)
@@ -122,6 +123,7 @@ def _entries(lines: Sequence[_LogicalLine], path: str) -> Iterator[Property]:
                 f"{path}:{line}: \\u is not followed by four hexadecimal digits",
                 remedy="double the backslash if it is meant literally",
             )
+    # The number makes each key unique, so that duplicates survive, and keeps ``#:`` off the start.
     numbered = "\n".join(f"{line}.{text}" for text, line in lines)
     properties = Properties()
     try:
@@ -139,10 +141,12 @@ def _entries(lines: Sequence[_LogicalLine], path: str) -> Iterator[Property]:
 def _logical_lines(text: str) -> Iterator[_LogicalLine]:
     """Join continuation lines and drop comments and blank lines as Java does."""
     # \r\n counts as one line end everywhere, which also keeps the line numbers right.
+    # Not splitlines(): it also breaks at \x0b, \x1c to \x1e and \x85, which Java takes as text.
     natural_lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not natural_lines[-1]:
         natural_lines.pop()
-    # Java ends an entry whose last line is continued, even an empty one, unless the file ends in \r\n.
+    # Java ends an entry whose last line is continued,
+    # even an empty one, unless the file ends in \r\n.
     last = 0 if text.endswith("\r\n") else len(natural_lines)
     joined, started = "", 0
     for number, natural in enumerate(natural_lines, 1):
@@ -163,12 +167,14 @@ def _logical_lines(text: str) -> Iterator[_LogicalLine]:
 
 
 def _ends_in_escape(content: str) -> bool:
+    # An even number of backslashes are escaped backslashes.
     return (len(content) - len(content.rstrip("\\"))) % 2 == 1
 
 
 def _value_start(raw: str) -> int:
     at = 0
     while at < len(raw) and raw[at] not in "=: \t\f":
+        # An escaped separator (``\:``, ``\=``, ``\ ``) is a part of the key.
         at += 2 if raw[at] == "\\" else 1
     while at < len(raw) and raw[at] in _BLANK:
         at += 1

@@ -89,6 +89,7 @@ class Providers:
             ConfigError: as ``resolve_text``.
         """
         parts, end, problem = list[str](), 0, ""
+        # One pass over the text as written: what a value contains is no placeholder (as in Java).
         for start, variable in _variables(text):
             placeholder = _placeholder(variable)
             if placeholder is None:
@@ -104,6 +105,7 @@ class Providers:
         provider = self._declared.get(placeholder.provider)
         value = None if provider is None else provider(placeholder.path, placeholder.key)
         if value:
+            # An empty text is no secret: masking it would hide everything.
             self._secrets.add(value)
         return value
 
@@ -120,7 +122,7 @@ def placeholders(text: str) -> list[Placeholder]:
 
 
 def _variables(text: str) -> Iterator[tuple[int, str]]:
-    """Yield position and text of every ``${...}``; linear, whatever the text holds."""
+    """Yield position and text of every ``${...}``, in linear time for any text."""
     start = text.find("${")
     while start >= 0:
         end = text.find("}", start + 2) + 1
@@ -132,6 +134,7 @@ def _variables(text: str) -> Iterator[tuple[int, str]]:
 
 def _placeholder(variable: str) -> Placeholder | None:
     """Split at the first two colons, as ``ConfigTransformer.DEFAULT_PATTERN`` does."""
+    # At most three parts: a key may have colons.
     provider, *rest = variable[2:-1].split(":", 2)
     if not rest:
         return None
@@ -200,6 +203,7 @@ def _from_directory(allowed: list[Path], path: str, key: str) -> str | None:
     if not path:
         return None
     file = Path(path) / key
+    # A key with a slash or ``..`` would leave the directory.
     if Path(key).name != key or not _permitted(file, allowed):
         raise ConfigError(
             f"file {file} is outside its directory or allowed.paths",

@@ -1,4 +1,4 @@
-"""What a config that comes over REST may hold; pure.
+"""Rules for configs that come over REST; pure.
 
 Flow: config of a request, texts of the worker's own file -> ``remote_problems`` -> 400. A key with the same
 text as in the file is always accepted: it adds nothing. Everything else that loads code, reads files, asks
@@ -48,7 +48,8 @@ _DENIED: Final = tuple(
         (r"config\.providers(\..*)?", "would declare config providers"),
     )
 )
-# Any Python module can be named there, is imported, and what it names is called (mirror.plugin_class).
+# Any Python module can be named there, is imported,
+# and what it names is called (mirror.plugin_class).
 _LOADED: Final = re.compile(
     r"(.*\.)?(replication\.policy|(topic|group|config\.property)\.filter)\.class", re.IGNORECASE
 )
@@ -86,7 +87,8 @@ _LINK_LOCAL_INSIDE: Final = re.compile(
 )
 _ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
 _PLAIN_NAME: Final = re.compile(r"[!-9;<>-~]+")
-"""Printable ASCII but for ``=``, ``:`` and the blank: a name that needs no look at each character."""
+"""Printable ASCII but for ``=``, ``:`` and the blank: a name whose characters need no further
+check."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters except tab and line ends."""
@@ -112,6 +114,7 @@ def remote_problems(
     return [
         Problem(key, None, message, remedy)
         for key, value in config.items()
+        # A config that was read over REST may be sent back whole.
         if file_texts.get(key) != value
         for message, remedy in rules.of(key, value)
     ]
@@ -177,6 +180,7 @@ class _Rules:
             )  # elsewhere a plug-in may have such names of its own
         if match is not None and match["client"] not in (CLIENT_OPTIONS.keys() | _NOT_OF_CLIENTS):
             yield "is no known property of a Kafka client", _BY_FILE
+        # CVE-2023-25194: JndiLoginModule in a connector config ran code in Connect workers.
         if key.endswith("sasl.jaas.config"):
             yield from _jaas(value)
         if key.endswith("bootstrap.servers") and any(
@@ -186,7 +190,7 @@ class _Rules:
 
 
 def reaches_a_cluster(key: str) -> bool:
-    """Return whether a connector's property says which clusters a flow is between, or how to reach them."""
+    """Whether a connector's property defines a flow's clusters, or how to reach them."""
     client = _CLIENT.fullmatch(key) or _BARE_CLIENT.fullmatch(key)
     return _CLUSTER.fullmatch(key) is not None or (
         client is not None and _CONNECTION.fullmatch(client["client"]) is not None
@@ -196,6 +200,8 @@ def reaches_a_cluster(key: str) -> bool:
 def _denied(key: str) -> str:
     if key in _NO_FILE:
         return ""
+    # sasl.oauthbearer.*.url and later names of the kind: the worker
+    # would send requests to addresses of the caller's choice (SSRF).
     lower = key.lower()
     if "url" in lower.partition("oauthbearer")[2]:
         return _URL
@@ -208,7 +214,8 @@ def _jaas(value: str) -> Iterator[tuple[str, str]]:
     try:
         module: LoginModule = parse_jaas(value)
     except ConfigError:
-        # Not that error's text: it quotes words of the value, which may be a password in the wrong place.
+        # Not that error's text: it quotes words of the
+        # value, which may be a password in the wrong place.
         yield (
             "is not one entry of a login module that is known here",
             "name PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule with its options",
@@ -221,7 +228,8 @@ def _jaas(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _hands_out_secrets(server: str) -> bool:
-    # Names are not looked up here, they may lead elsewhere a moment later: each connection looks again.
+    # Names are not looked up here, they may lead elsewhere
+    # a moment later: each connection looks again.
     host = server.rpartition("://")[2].rpartition(":")[0].strip("[]").rstrip(".")
     try:
         address = ip_address(host)

@@ -71,7 +71,7 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestSettings:
-    """What the REST server is built from; ``notices`` are to be logged once each.
+    """Settings of the REST server; ``notices`` are to be logged once each.
 
     ``internal_given``: the file has ``internal.listener``; else its address follows the advertised one.
     """
@@ -289,7 +289,7 @@ class _Refusals:
 
 
 class _Public:
-    """Which addresses are opened for users: the rule of the public listener."""
+    """Addresses that are opened for users: the rule of the public listener."""
 
     def __init__(
         self,
@@ -376,7 +376,7 @@ def _unsupported(options: RestOptions, refuse: _Refusals, *, dedicated: bool) ->
 
 
 def _check_providers(options: RestOptions, props: Mapping[str, str], refuse: _Refusals) -> None:
-    """What callers of REST may have resolved has to be bounded: else it is every file, or the whole environment."""
+    """Bound what REST callers may have resolved, or it is every file and the environment."""
     for name in options.rest_config_providers_allow:
         kind = props.get(f"config.providers.{name}.class", "").strip()
         bound = "allowlist.pattern" if kind.endswith("EnvVarConfigProvider") else "allowed.paths"

@@ -1,4 +1,4 @@
-"""Which properties hold secrets: what logs, answers and listings must mask.
+"""Names of properties that hold secrets, which logs, responses and listings must mask.
 
 Flow: key, with or without the prefix of a client -> ``names_a_secret``; config -> ``secrets_in``, the texts to
 mask. A key is checked by its words: ``api.key`` is a secret, ``key.converter`` and ``token.endpoint.url`` are none.
@@ -77,6 +77,7 @@ def names_a_secret(key: str) -> bool:
     entry = CLIENT_OPTIONS.get(_CLIENT.sub("", key, count=1))
     if entry is not None and entry.type is JavaType.PASSWORD:
         return True
+    # Before the endings: ``password.file`` is hidden too, better once too often.
     if any(word in lower for word in _ANYWHERE) or _MISSPELLED.search(lower):
         return True
     if re.split(r"[._-]", lower)[-1] in _ABOUT:

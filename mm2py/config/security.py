@@ -77,7 +77,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings:
-    """Where tokens come from: the client credentials grant, or an unsigned JWT."""
+    """Source of tokens: the client credentials grant, or an unsigned JWT."""
 
     token_endpoint_url: str = ""
     client_id: str = ""
@@ -99,7 +99,7 @@ class OAuthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KerberosSettings:
-    """Where tickets come from; ``keytab`` and ``ticket_cache`` are paths, tried in Java's order: the cache first.
+    """Source of tickets; ``keytab`` and ``ticket_cache`` are paths, the cache first as in Java.
 
     ``ticket_cache`` is None where none is used, empty for the default one of the user. ``principal`` may be empty for a ticket
     cache. Renewal as in Java's ``KerberosLogin``: after ``renew_window_factor`` of a ticket's life plus a random part of up
@@ -133,6 +133,7 @@ def tls_settings(read: SecurityProperties) -> TlsSettings:
     Raises:
         ConfigError: two sources for one thing, half of a pair, or a value that is not known.
     """
+    # Empty switches the check off; https is the default since 2.0 (KIP-294).
     algorithm = read.options.ssl_endpoint_identification_algorithm.lower()
     if algorithm not in ("", "https"):
         raise read.wrong(
@@ -192,6 +193,7 @@ def _keystore(read: SecurityProperties) -> StoreSettings | None:
     if not key and not location:
         _refuse_lone_password(read, "ssl.keystore", password)
         return None
+    # DefaultSslEngineFactory refuses it too; a truststore alone may do without a password.
     if location and kind != _PEM and password is None:
         raise read.wrong("ssl.keystore.location", "needs a password", "set ssl.keystore.password")
     return StoreSettings(
@@ -235,6 +237,7 @@ def sasl_settings(read: SecurityProperties) -> SaslSettings:
         )
     _refuse_java_classes(read)
     kind = _LOGIN_KINDS.get(mechanism, LoginKind.PASSWORD)
+    # Java finds out at the first login.
     if login.kind is not kind:
         raise read.wrong(
             "sasl.jaas.config",
@@ -263,8 +266,10 @@ def _mechanism(read: SecurityProperties, login: LoginModule | None) -> str:
     mechanism = read.options.sasl_mechanism
     choices = f"set it to one of {', '.join(MECHANISMS)}"
     if not mechanism:
+        # Java's default mechanism: files that only name Krb5LoginModule rely on it.
         if login is not None and login.kind is LoginKind.KERBEROS:
             return _GSSAPI
+        # With another login module Java's default can only fail.
         raise read.wrong("sasl.mechanism", "is missing (Java's default is GSSAPI)", choices)
     if mechanism not in MECHANISMS:
         raise read.wrong("sasl.mechanism", f"is {mechanism}, which is not known here", choices)
@@ -278,6 +283,7 @@ def _kerberos(read: SecurityProperties, login: LoginModule) -> KerberosSettings:
     where, options = "sasl.jaas.config", read.options
     principal, keytab = login.options.get("principal", ""), ""
     if is_on("useKeyTab"):
+        # Krb5LoginModule takes both forms.
         keytab = login.options.get("keyTab", "").removeprefix("FILE:").removeprefix("file:")
         for name, given in (("keyTab", keytab), ("principal", principal)):
             if not given:
@@ -330,6 +336,7 @@ def _password_login(read: SecurityProperties, mechanism: str, login: LoginModule
             raise read.wrong(
                 "sasl.jaas.config", f"has no {option}", f'add {option}="..." before the semicolon'
             )
+    # KIP-48: the token is the user name, and the exchange needs an extension.
     if mechanism in _SCRAM and login.options.get("tokenauth", "").strip().lower() == "true":
         raise read.wrong(
             "sasl.jaas.config", "logs in by delegation token, which is not supported",
@@ -346,6 +353,7 @@ def _oauth(read: SecurityProperties, login: LoginModule) -> OAuthSettings:
     url = read.options.sasl_oauthbearer_token_endpoint_url or ""
     handler_name = "sasl.login.callback.handler.class"
     handler = read.options.sasl_login_callback_handler_class
+    # An older and the newer name of one class; both are in files.
     if handler and handler not in (*_TOKEN_HANDLERS, _UNSECURED_HANDLER):
         raise read.wrong(
             handler_name, f"is {handler}: Java code, which cannot be loaded here",
@@ -434,6 +442,7 @@ def _extensions(
         if prefix is None:
             continue
         name = key.removeprefix(prefix)
+        # KIP-342, RFC 7628: letters only, and ``auth`` is the token's own key.
         if not _EXTENSION_NAME.fullmatch(name) or name == "auth":
             raise read.wrong(
                 "sasl.jaas.config", f"has an extension {name!r}, not a name of letters"

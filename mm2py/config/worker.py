@@ -44,7 +44,7 @@ def _default_converter(role: str) -> Option:
 
 
 class ProcessConfig(ConfigModel):
-    """What is read once per process (Java's ``MirrorMakerConfig``, and ours)."""
+    """Options that are read once per process (Java's ``MirrorMakerConfig``, and ours)."""
 
     clusters: Annotated[tuple[str, ...], Option(_LIST, "Aliases of the clusters.")] = ()
     dedicated_mode_enable_internal_rest: Annotated[
@@ -318,7 +318,7 @@ class WorkerConfig(ConfigModel):
 
 
 class ConnectWorkerConfig(ConfigModel):
-    """What an ordinary Connect worker reads besides ``WorkerConfig``; in the dedicated mode bytes stay bytes."""
+    """Further options of a Connect worker; in the dedicated mode bytes stay bytes."""
 
     key_converter: Annotated[str, _default_converter("key")]
     value_converter: Annotated[str, _default_converter("value")]
@@ -333,7 +333,7 @@ class ConnectWorkerConfig(ConfigModel):
 
 
 class StandaloneConfig(ConnectWorkerConfig):
-    """What a standalone worker reads besides."""
+    """Further options of a standalone worker."""
 
     offset_storage_file_filename: Annotated[
         str, Option(_STRING, "File that holds the source offsets.")

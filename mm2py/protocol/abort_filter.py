@@ -29,6 +29,7 @@ class AbortFilter:
     def enter(self, last_offset: int) -> None:
         """Start the aborted transactions that begin up to ``last_offset``."""
         waiting = self._waiting
+        # Sorted backwards: the transaction that begins first is at the end.
         while waiting and waiting[-1][1] <= last_offset:
             self._inside.add(waiting.pop()[0])
 
@@ -55,6 +56,7 @@ def marker_type(view: memoryview, count: int) -> int:
     Raises:
         ProtocolError: the marker is damaged.
     """
+    # Control batches are never compressed, and have one record.
     payload = view[HEADER_BYTES:]
     record = walk(payload, count)[0]
     try:

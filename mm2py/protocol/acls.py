@@ -18,6 +18,7 @@ class AclResourceType(LenientEnum):
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
     DELEGATION_TOKEN = 6
+    # KIP-373: creation of delegation tokens for others.
     USER = 7
 
 
@@ -49,6 +50,7 @@ class AclOperation(LenientEnum):
     IDEMPOTENT_WRITE = 12
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
+    # KIP-939.
     TWO_PHASE_COMMIT = 15
 
 

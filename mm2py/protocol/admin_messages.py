@@ -88,6 +88,7 @@ def describe_configs(
             for result in answer.results
         )
 
+    # v1 names the source of each value (KIP-226).
     return schema_call(request, admin_schema.DescribeConfigsResponse, convert, (1, 4))
 
 
@@ -128,11 +129,14 @@ def describe_log_dirs(topics: Mapping[str, Sequence[int]]) -> Call[LogDirs]:
             for folder in answer.results
             for topic in folder.topics
             for each in topic.partitions
+            # A replica that is moved between log dirs exists twice (KIP-113).
             if not each.is_future_key
         }
+        # -1 (UNKNOWN_VOLUME_BYTES) where a broker does not disclose it.
         free = [-1 if it.usable_bytes is None else it.usable_bytes for it in answer.results]
         return LogDirs(sizes, sum(free) if free and min(free) >= 0 else None)
 
+    # v4 has total and usable bytes (KIP-827).
     return schema_call(request, admin_schema.DescribeLogDirsResponse, convert, (1, 4))
 
 
@@ -169,6 +173,7 @@ def describe_client_quotas() -> Call[ClientQuotas]:
         ]
         return ClientQuotas(answer.error_code, answer.error_message, tuple(quotas))
 
+    # ``strict=False`` with no component matches every entity.
     return schema_call(request, admin_schema.DescribeClientQuotasResponse, convert, (0, 1))
 
 
@@ -274,6 +279,7 @@ def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
             for acl, result in zip(acls, answer.results, strict=True)
         )
 
+    # v1 has the pattern type (KIP-290); without it a prefixed ACL would become a literal one.
     return schema_call(request, admin_schema.CreateAclsResponse, convert, (1, 3))
 
 
@@ -369,6 +375,7 @@ def controller_time() -> Call[ControllerTime]:
     def convert(answer: admin_schema.DescribeQuorumResponse) -> ControllerTime:
         parts = [part for topic in answer.topics for part in topic.partitions]
         leaders = [
+            # The leader reports itself as caught up at its present time.
             voter.last_caught_up_timestamp
             for part in parts
             for voter in part.current_voters
@@ -377,6 +384,7 @@ def controller_time() -> Call[ControllerTime]:
         codes = [answer.error_code, *(part.error_code for part in parts)]
         return ControllerTime(next(filter(None, codes), 0), max(leaders, default=-1))
 
+    # v1 has the timestamps of voters (KIP-836).
     return schema_call(request, admin_schema.DescribeQuorumResponse, convert, (1, 1))
 
 
@@ -398,5 +406,6 @@ def _exact(acls: Sequence[Acl]) -> None:
         required(acl.resource_name, "resource name")
         required(acl.principal, "principal")
         required(acl.host, "host")
+        # 0 is UNKNOWN, 1 ANY, in all four enums.
         if min(acl.resource_type, acl.pattern_type, acl.operation, acl.permission) < 2:
             raise UnsendableError(f"an ACL with UNKNOWN or ANY is none of a cluster: {acl}")

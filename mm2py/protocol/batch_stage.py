@@ -102,7 +102,7 @@ class StageProblem(NamedTuple):
 
 @final
 class StageResult:
-    """What one record set holds; ``last_epoch`` is the last whole batch's leader epoch or -1.
+    """The content of one record set; ``last_epoch`` is the last whole batch's leader epoch or -1.
 
     ``looped`` are the whole batches that were dropped as loops; ``unknown`` the producer ids whose origin must be
     looked up before the walk can continue.
@@ -146,6 +146,7 @@ def classify(
     result = StageResult(wanted_offset)
     try:
         _stage(record_set, wanted_offset, lease, aborted, origins, result)
+    # MemoryError, for instance: each batch holds a reference that no owner would give back.
     except BaseException:
         for batch in result.batches:
             if batch.lease is not None:
@@ -166,8 +167,10 @@ def _stage(
     walker: _Walk | None = None  # most record sets need none
     position, total, floor = 0, len(record_set), -1
     while True:
+        # Under read_committed with aborted transactions each batch is examined by itself, in order.
         if not aborted:
             begin = position
+            # All ordinary batches in one call, in C where it was built.
             position, floor, epoch = scan(
                 record_set,
                 position,
@@ -221,13 +224,19 @@ def plain_scan(
         )
         end, last = position + _LOG_OVERHEAD + length, base + last_delta
         if (
+            # Holes of compaction: a broker refuses them in
+            # Produce (LogValidator), so they are spliced.
             not 0 < count == last_delta + 1
             or not _MIN_LENGTH <= length <= total - position - _LOG_OVERHEAD
+            # A Fetch returns the batch that contains the position, from its beginning.
             or base < wanted_offset
+            # Offsets that do not rise: the log or the response is damaged.
             or base <= floor
+            # Markers are of the source's transactions; LOG_APPEND_TIME is written into each record.
             or attributes & _SPECIAL
             or attributes & CODEC_MASK > Codec.ZSTD
             or not 0 <= base <= last <= MAX_INT64
+            # Without a producer id it is no mirror's: ours are always idempotent.
             or (passing is not None and producer >= 0 and producer not in passing)
         ):
             break
@@ -253,11 +262,13 @@ class _Tiny(Generic[Made]):
     def take(self, batch: RecordBatch) -> None:
         """Append a batch, or keep it for ``flush``."""
         view, epoch, attributes = batch.data, batch.leader_epoch, batch.attributes
+        # Transactional ones count, too: ``sign`` clears the flag.
         is_tiny = len(view) < _TINY_BYTES and not attributes & ~TRANSACTIONAL_FLAG
         waiting = self._waiting
         if waiting and (
             not is_tiny
             or self._bytes + len(view) > _GATHERED_BYTES
+            # A batch has one leader epoch, and the cursor keeps them for KIP-320.
             or epoch != waiting[-1].leader_epoch
         ):
             self.flush()
@@ -313,10 +324,13 @@ class _Walk:
         header = HEADER.unpack_from(record_set, position)
         base, length, epoch, _, stored, _, last_delta, _, _, _, _, _, count = header
         end, last, result = position + _LOG_OVERHEAD + length, base + last_delta, self._result
+        # Before the CRC, which covers neither base offset
+        # nor length: they lead out of the record set.
         if length < _MIN_LENGTH or not 0 <= base <= last <= MAX_INT64 or count < 0:
             text = f"length {length}, last offset delta {last_delta}, {count} records"
             result.problem = StageProblem(ProblemKind.LENGTH, base, text)
             return None
+        # A broker cuts the last batch at max_bytes (KIP-74).
         if end > len(record_set):
             return None
         view = record_set[position:end]
@@ -324,6 +338,8 @@ class _Walk:
             text = f"the batch at offset {base} does not match its CRC"
             result.problem = StageProblem(ProblemKind.CRC, base, text)
             return None
+        # The walk stops before it: the origin of its
+        # producer is looked up, then it is fetched again.
         if self._is_unknown(header):
             result.unknown = _unknown_producers(record_set, position, self._origins)
             return None
@@ -355,6 +371,7 @@ class _Walk:
         codec = attributes & CODEC_MASK
         if codec > Codec.ZSTD:
             return self._problem(ProblemKind.CODEC, base, f"codec {codec} is not known")
+        # More records than offsets: no compaction makes that.
         if count > last_delta + 1:
             return self._problem(
                 ProblemKind.LENGTH, base, f"{count} records with last offset delta {last_delta}"
@@ -366,6 +383,7 @@ class _Walk:
         except ProtocolError as error:
             return self._problem(ProblemKind.RECORDS, base, error.message)
         if reason is not None and last >= self._wanted:
+            # Only the part from the position on: what lies before was reported by an earlier fetch.
             self._result.dropped.append(Dropped(max(base, self._wanted), last, reason))
             if reason is DropReason.LOOP:
                 self._result.looped.append(view)
@@ -376,11 +394,14 @@ class _Walk:
     ) -> DropReason | None:
         aborts = self._aborts
         if aborts is not None:
+            # First: the list of aborted transactions is by
+            # first offset, and this batch may begin one.
             aborts.enter(last)
         if attributes & CONTROL_FLAG:
             if aborts is not None and count:
                 aborts.passed_marker(view, producer, count)
             return DropReason.CONTROL
+        # LogCleaner keeps an emptied batch while it is its producer's last one, for the sequence.
         if count == 0:
             return DropReason.EMPTY
         if attributes & TRANSACTIONAL_FLAG and aborts is not None and aborts.covers(producer):
@@ -411,6 +432,7 @@ class _Walk:
     def foreign(self, record_set: memoryview, position: int, floor: int) -> None:
         """Handle what follows the last v2 batch: old formats, an unknown one, or a partial tail."""
         total = len(record_set)
+        # The magic byte is at 16 in all formats.
         if total - position <= 16 or record_set[position + 16] == 2:
             return
         magic = record_set[position + 16]
@@ -497,9 +519,12 @@ def plain_sign(
     (KIP-534) would start the target's log cleaner with the source's clock.
     """
     if transactional and producer_id < 0:
-        # ProducerStateManager is asked only for batches with a producer id: a broker would store this one unchecked.
+        # ProducerStateManager is asked only for batches with a
+        # producer id: a broker would store this one unchecked.
         raise ValueError("a transactional batch needs a producer id")
+    # Base offset and leader epoch are outside the CRC; the broker sets both when it appends.
     _FRONT.pack_into(data, 0, 0, len(data) - 12, -1)
+    # The low byte of the int16: all flags and the codec are in it.
     attributes = data[22] & CODEC_MASK
     _ATTRIBUTES.pack_into(
         data, ATTRIBUTES_OFFSET, attributes | TRANSACTIONAL_FLAG if transactional else attributes

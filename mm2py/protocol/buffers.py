@@ -88,6 +88,7 @@ class BufferPool:
 
     def acquire(self, size_bytes: int) -> PooledBuffer:
         """Return a buffer of at least ``size_bytes`` with one reference."""
+        # Few sizes: a buffer of one answer fits most later ones.
         rounded = max(_MIN_BUFFER_BYTES, 1 << (size_bytes - 1).bit_length())
         if rounded > _LARGE_BYTES:  # a single huge record: do not round up to twice its size
             rounded = -(-size_bytes // _LARGE_BYTES) * _LARGE_BYTES
@@ -106,6 +107,7 @@ class BufferPool:
     def take_back(self, data: bytearray) -> None:
         """Keep or free the memory of a buffer; called at its last release."""
         size = len(data)
+        # ``leased_bytes`` still counts this one: it is settled below.
         if self.leased_bytes + self.free_bytes <= self._max_kept_bytes:
             self._free.setdefault(size, []).append(data)
             self.free_bytes += size
@@ -114,6 +116,7 @@ class BufferPool:
     def settled(self, size_bytes: int) -> None:
         """Stop counting leased bytes, and notify the owners that wait for memory."""
         self.leased_bytes -= size_bytes
+        # A copy: a listener may remove itself.
         for waiting in tuple(self.on_release):
             waiting()
 

@@ -65,6 +65,7 @@ class AnswerMemo(Generic[R_co]):
 
         def decode(version: int, body: memoryview) -> R_co:
             last, content = self._last, bytes(body)
+            # Bytes are compared, not a checksum: an equal answer costs one memcmp.
             if last is None or last[:2] != (version, content):
                 last = self._last = (version, content, call.decode(version, body))
             return last[2]

@@ -53,12 +53,15 @@ def decompress(codec: Codec, data: Bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
     """
     if codec is Codec.NONE:
         return data
+    # The size is in no payload reliably: gzip and streamed
+    # frames have none, so it is guessed and grown.
     size = min(limit, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
         try:
             return _decompress(codec, data, bytearray(size))
         except cramjam.DecompressionError as error:
-            # One error class for a full buffer and for damaged input; only the first gets more room.
+            # One error class for a full buffer and for
+            # damaged input; only the first gets more room.
             if size >= limit or _FULL not in str(error):
                 raise ProtocolError(
                     f"a {codec.name.lower()} payload of {len(data)} bytes is damaged or larger "
@@ -77,6 +80,7 @@ def _decompress(codec: Codec, data: Bytes, out: bytearray) -> memoryview:
     if codec is Codec.ZSTD:
         return view[: cramjam.zstd.decompress_into(data, out)]
     if bytes(data[:8]) != _XERIAL_MAGIC:
+        # The length is at the front of a raw block: the buffer is grown before it is tried.
         if cramjam.snappy.decompress_raw_len(data) > len(out):
             raise cramjam.DecompressionError(f"failed to write {_FULL}")
         return view[: cramjam.snappy.decompress_raw_into(data, out)]  # librdkafka writes no frame

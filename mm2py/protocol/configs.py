@@ -12,6 +12,7 @@ class LenientEnum(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> IntEnum | None:
+        # None lets Enum raise ValueError: an enum without UNKNOWN stays strict.
         unknown: IntEnum | None = cls.__members__.get("UNKNOWN")
         return unknown
 
@@ -23,12 +24,14 @@ class ConfigResourceType(LenientEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    # KIP-714.
     CLIENT_METRICS = 16
+    # KIP-848: configs of groups.
     GROUP = 32
 
 
 class ConfigSource(LenientEnum):
-    """Where the value of a config comes from (``DescribeConfigsResponse.ConfigSource``)."""
+    """Origin of a config's value (``DescribeConfigsResponse.ConfigSource``)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1

@@ -83,6 +83,8 @@ def offers(connect_protocol: str, metadata: WorkerMetadata) -> tuple[GroupProtoc
         raise ValueError(f"no Connect protocol: {connect_protocol}")
     names = _OFFERED[connect_protocol]
     data = {name: encode_metadata(_versioned(metadata, PROTOCOL_VERSIONS[name])) for name in names}
+    # The coordinator chooses by votes among the names
+    # common to all, each member voting for its first.
     return tuple(GroupProtocol(mark + name, data[name]) for mark in (_MARK, "") for name in names)
 
 
@@ -127,8 +129,10 @@ def encode_metadata(metadata: WorkerMetadata) -> bytes:
     """Return the bytes of JoinGroup."""
     out = _INT16.pack(metadata.version) + _string(metadata.url)
     out += _INT64.pack(metadata.config_offset)
+    # Eager (before KIP-415): no allocation.
     if metadata.version == 0:
         return out
+    # Null bytes, as Java writes them for a worker that has no assignment yet.
     if metadata.allocation is None:
         return out + _INT32.pack(-1)
     allocation = encode_assignment(metadata.allocation)
@@ -141,7 +145,7 @@ def decode_metadata(data: bytes) -> WorkerMetadata:
     Raises:
         ProtocolError: the bytes are not Connect's.
     """
-    read = _Reader(data, "worker metadata")
+    read = _ByteReader(data, "worker metadata")
     version, url, config_offset = read.int16(), read.string(), read.int64()
     if version == 0:
         return WorkerMetadata(version, url, config_offset)
@@ -167,10 +171,11 @@ def decode_assignment(data: bytes) -> Assignment:
     Raises:
         ProtocolError: the bytes are not Connect's.
     """
-    read = _Reader(data, "assignment")
+    read = _ByteReader(data, "assignment")
     version, code = read.int16(), read.int16()
     leader, leader_url, config_offset = read.string(), read.string(), read.int64()
     assigned = read.connectors()
+    # KIP-415: what to give back, and scheduled.rebalance.max.delay.ms that is left.
     revoked, delay_ms = ((), 0) if version == 0 else (read.connectors(), read.int32())
     return Assignment(version, leader, leader_url, config_offset, assigned, revoked, delay_ms, code)
 
@@ -197,7 +202,7 @@ def _connectors(connectors: Iterable[ConnectorTasks]) -> bytes:
     return _INT32.pack(len(items)) + b"".join(items)
 
 
-class _Reader:
+class _ByteReader:
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._position, self._what = data, 0, what
 

@@ -41,6 +41,7 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> GroupCommit | None:
     """
     if len(key) < INT16.size:
         raise ProtocolError(f"key of {len(key)} bytes in {CONSUMER_OFFSETS}")
+    # Key version 2 and above: metadata of groups, and those of KIP-848.
     if INT16.unpack_from(key)[0] not in _OFFSET_KEYS:
         return None
     try:
@@ -48,6 +49,7 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> GroupCommit | None:
         topic, at = read_record_string(key, at)
         (partition,) = INT32.unpack_from(key, at)
         tp = TopicPartition(topic, partition)
+        # A tombstone: the coordinator expired or deleted the offset.
         return GroupCommit(group, tp, None if value is None else _offset(tp, value))
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise ProtocolError(f"record of {CONSUMER_OFFSETS} cannot be read: {error}") from error
@@ -59,6 +61,7 @@ def _offset(tp: TopicPartition, value: bytes) -> FetchedOffset:
         raise ProtocolError(f"offset commit of unknown version {version}")
     (offset,) = _LONG.unpack_from(value, 2)
     epoch, at = -1, 10
+    # v3 has the leader epoch (KIP-320); the times follow behind what is read.
     if version >= 3:
         (epoch,) = INT32.unpack_from(value, at)
         at += INT32.size

@@ -11,22 +11,31 @@ from mm2py.errors import FatalServerError, RetriableServerError, ServerError
 
 UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
+# Fetch below the log start, or above the log end; of a follower, what it does not have yet.
 OFFSET_OUT_OF_RANGE: Final = 1
+# The broker's CRC check of a Produce batch failed, or its own log is damaged at a read.
 CORRUPT_MESSAGE: Final = 2
+# Also where the topic exists and the principal may not describe it.
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
+# After Produce the batch may be in the log: see ``client.send.lane``.
 NOT_LEADER_OR_FOLLOWER: Final = 6
 REQUEST_TIMED_OUT: Final = 7
 REPLICA_NOT_AVAILABLE: Final = 9
 MESSAGE_TOO_LARGE: Final = 10
+# Never on the wire: clients give it to a lost connection (Java does, too).
 NETWORK_EXCEPTION: Final = 13
+# A new coordinator is still reading its partition of the internal topic.
 COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 NOT_COORDINATOR: Final = 16
 INVALID_TOPIC_EXCEPTION: Final = 17
+# A Produce set above the segment size; MESSAGE_TOO_LARGE is about one batch.
 RECORD_LIST_TOO_LARGE: Final = 18
 NOT_ENOUGH_REPLICAS: Final = 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
+# A later rebalance is complete; UNKNOWN_MEMBER_ID: the
+# session expired, or the coordinator lost the group.
 ILLEGAL_GENERATION: Final = 22
 UNKNOWN_MEMBER_ID: Final = 25
 INVALID_SESSION_TIMEOUT: Final = 26
@@ -42,8 +51,10 @@ INVALID_REPLICATION_FACTOR: Final = 38
 INVALID_CONFIG: Final = 40
 NOT_CONTROLLER: Final = 41
 INVALID_REQUEST: Final = 42
+# An idempotent batch for a topic with message.format.version below 0.11.
 UNSUPPORTED_FOR_MESSAGE_FORMAT: Final = 43
 POLICY_VIOLATION: Final = 44
+# 45 to 47 and 59 are of ProducerStateManager: sequence, epoch or id do not follow.
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 DUPLICATE_SEQUENCE_NUMBER: Final = 46
 INVALID_PRODUCER_EPOCH: Final = 47
@@ -56,22 +67,31 @@ KAFKA_STORAGE_ERROR: Final = 56
 UNKNOWN_PRODUCER_ID: Final = 59
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
+# KIP-227: the broker evicted the session (70), or counts requests otherwise (71).
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 INVALID_FETCH_SESSION_EPOCH: Final = 71
+# KIP-320: our metadata are older than the broker's (74), or newer (75).
 FENCED_LEADER_EPOCH: Final = 74
 UNKNOWN_LEADER_EPOCH: Final = 75
 UNSUPPORTED_COMPRESSION_TYPE: Final = 76
+# KIP-207: a new leader's high watermark has not caught up.
 OFFSET_NOT_AVAILABLE: Final = 78
+# KIP-394: join again with the id in the answer.
 MEMBER_ID_REQUIRED: Final = 79
 FENCED_INSTANCE_ID: Final = 82
 GROUP_SUBSCRIBED_TO_TOPIC: Final = 86
+# KIP-467 names the record in the answer to Produce.
 INVALID_RECORD: Final = 87
+# KIP-599: quota of controller mutations; throttle_time_ms of the answer is the pause.
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 PRODUCER_FENCED: Final = 90
+# KIP-516: the broker does not know the id, yet or any more; 103: another topic has the name.
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
 FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
+# KIP-405: answered to followers only, which rebuild their state from remote storage.
 OFFSET_MOVED_TO_TIERED_STORAGE: Final = 109
+# KIP-890: only this transaction is lost, the producer may begin another one.
 TRANSACTION_ABORTABLE: Final = 120
 
 # In the order of their codes, from 0.

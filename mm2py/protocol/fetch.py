@@ -49,7 +49,7 @@ _LEADER: Final = Struct(">ii")
 
 @dataclass(slots=True)
 class FetchPartition:
-    """Where to continue in one partition; epochs are -1 where unknown.
+    """The position to fetch from in one partition; epochs are -1 where unknown.
 
     ``last_fetched_epoch`` is the leader epoch of the last batch read: with it the broker returns
     the point of divergence after a truncation (v12+, KIP-595).
@@ -124,6 +124,7 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
     """Return the framed request; session (0, -1) asks for no session (KIP-227)."""
     flexible = version >= _FLEXIBLE
     out = request_header(FETCH_KEY, version, correlation_id, client_id, flexible=flexible)
+    # Replica id -1 is a consumer; from v15 on it is a tagged field for replicas (KIP-903).
     if version < _NO_REPLICA_ID:
         out += b"\xff\xff\xff\xff"
     out += _LIMITS.pack(max_wait_ms, min_bytes, max_bytes, isolation_level)
@@ -132,6 +133,7 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
     _add_topics(version, out, partitions)
     if version >= 7:
         _add_forgotten(version, out, forgotten)
+    # KIP-392: the broker chooses a replica by rack.
     if version >= 11:
         out += compact_string(rack_id) if flexible else string(rack_id)
     if flexible:
@@ -143,6 +145,7 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
 def _add_topics(version: int, out: bytearray, partitions: Sequence[FetchPartition]) -> None:
     topics: dict[str | bytes, list[FetchPartition]] = {}
     for part in partitions:
+        # The protocol groups partitions by topic: one entry for each.
         topics.setdefault(part.topic_id if version >= _BY_ID else part.topic, []).append(part)
     out += _count(version, len(topics))
     for name, parts in topics.items():
@@ -165,6 +168,7 @@ def _ask(version: int, part: FetchPartition) -> bytes:
             part.max_bytes,
         )
     start, most = part.log_start_offset, part.max_bytes
+    # KIP-320: the leader epoch that the client knows.
     if version >= 9:
         epoch = part.current_leader_epoch
         return _ASK_V9.pack(part.partition, epoch, part.position, start, most)
@@ -244,21 +248,26 @@ def _flexible_partition(
         name, topic_id, index, code, high, stable, start, aborted, preferred, records
     )
     found.append(part)
+    # No tags in nearly every partition: the dict is only made where there are some.
     if body[position] == 0:
         return position + 1
     tags, position = read_tags(body, position)
     if 0 in tags:
         epoch, end = _EPOCH_END.unpack_from(tags[0])
+        # The default of the tag is (-1, -1): no divergence.
         part.diverging = None if end < 0 else (epoch, end)
+    # CurrentLeader (v12), with FENCED_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
     if 1 in tags:
         part.current_leader = _LEADER.unpack_from(tags[1])
     return position
 
 
 def _records(body: memoryview, position: int, size: int) -> tuple[memoryview | None, int]:
+    # A compact length of 0 is null.
     if size < 0:
         return None, position
     end = position + size
+    # A memoryview slice would just be shorter, and the record set seem cut at the limit.
     if end > len(body):
         raise IndexError("a record set runs over the end of its message")
     return body[position:end], end
@@ -291,6 +300,7 @@ def _classic_partition(
     count = INT32.unpack_from(body, position)[0]
     position += 4
     aborted: list[tuple[int, int]] = []
+    # -1 is null (read_uncommitted): no turn of the loop.
     for _ in range(count):
         aborted.append(_ABORTED.unpack_from(body, position))
         position += _ABORTED.size

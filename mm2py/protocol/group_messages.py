@@ -70,6 +70,7 @@ def find_coordinator(
             BrokerNode(result.node_id, result.host, result.port),
         )
 
+    # v0 knows groups only.
     low = 0 if kind is CoordinatorType.GROUP else 1
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (low, 6))
 
@@ -93,6 +94,7 @@ def find_coordinators(group_ids: Sequence[str]) -> Call[dict[str, CoordinatorRes
             for coordinator in answer.coordinators
         }
 
+    # v4 takes several keys; below, the library would send the empty ``key``.
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (4, 6))
 
 
@@ -117,6 +119,7 @@ def join_group(
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             member_id=member_id,
+            # No static membership (KIP-345): a worker that leaves frees its work at once.
             group_instance_id=None,
             protocol_type=protocol_type,
             protocols=[
@@ -138,6 +141,7 @@ def join_group(
             tuple(JoinedMember(m.member_id, bytes(m.metadata)) for m in answer.members),
         )
 
+    # v1 has the rebalance timeout (KIP-62).
     return schema_call(request, consumer_schema.JoinGroupResponse, convert, (1, 9))
 
 
@@ -210,6 +214,7 @@ def leave_group(group_id: str, member_id: str) -> Call[int]:
         )
 
     def convert(answer: consumer_schema.LeaveGroupResponse) -> int:
+        # From v3 on each member has a code of its own (KIP-345).
         codes = (answer.error_code, *(member.error_code for member in answer.members))
         return next((code for code in codes if code), 0)
 
@@ -219,7 +224,7 @@ def leave_group(group_id: str, member_id: str) -> Call[int]:
 def describe_groups(
     group_ids: Sequence[str], *, operations: bool = False
 ) -> Call[tuple[DescribedGroup, ...]]:
-    """Ask a coordinator for the state and members of its groups; with ``operations`` for what the principal may do with them (KIP-430)."""
+    """Describe groups of a coordinator; ``operations`` adds the principal's rights (KIP-430)."""
     names = [required(group, "group") for group in group_ids]
 
     def request() -> admin_schema.DescribeGroupsRequest:
@@ -324,6 +329,8 @@ def list_groups(types: Sequence[str] = ()) -> Call[ListedGroups]:
             ),
         )
 
+    # v4 has states (KIP-518), v5 types (KIP-848): a broker
+    # that ignores the filter would list all groups.
     return schema_call(request, admin_schema.ListGroupsResponse, convert, (5 if types else 0, 5))
 
 
@@ -343,9 +350,12 @@ def offset_fetch(group_id: str) -> Call[FetchedOffsets]:
                     group_id=group_id, member_id=None, member_epoch=-1, topics=None
                 )
             ],
+            # KIP-447: with it a pending transaction of the
+            # group would be an error (UNSTABLE_OFFSET_COMMIT).
             require_stable=False,
         )
 
+    # v2 reads all partitions of a group with a null list.
     return schema_call(request, consumer_schema.OffsetFetchResponse, _fetched_offsets, (2, 9))
 
 
@@ -396,6 +406,7 @@ def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
             for group in answer.groups
         }
 
+    # v8 takes several groups; v10 names topics by id.
     return schema_call(request, consumer_schema.OffsetFetchResponse, convert, (8, 9))
 
 
@@ -427,9 +438,12 @@ def offset_commit(
         flexible = version >= _FLEXIBLE
         out = request_header(_COMMIT_KEY, version, correlation_id, client_id, flexible=flexible)
         text = compact_string if flexible else string
+        # Generation -1 and no member id: a commit from outside ("simple consumer").
         out += text(group_id) + _NO_GENERATION + text("")
+        # KIP-345: no group.instance.id.
         if version >= _WITH_INSTANCE:
             out += text(None)
+        # KIP-211 removed the retention time of a commit.
         if version <= _LAST_WITH_RETENTION:
             out += _DEFAULT_RETENTION
         _append_topics(out, topics, version, text)
@@ -450,6 +464,7 @@ def _append_topics(
         for part in parts:
             out += _PARTITION.pack(part.partition, part.offset)
             if version >= _WITH_EPOCH:
+                # KIP-320.
                 out += INT32.pack(part.leader_epoch)
             out += text(part.metadata) + end
         out += end

@@ -14,7 +14,7 @@ from mm2py.types import TopicPartition
 
 
 class CoordinatorType(IntEnum):
-    """What a coordinator coordinates (KIP-98)."""
+    """The kind of a coordinator (KIP-98)."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -88,7 +88,8 @@ class DescribedGroup:
     protocol_name: str
     members: tuple[DescribedMember, ...]
     operations: frozenset[int] | None = None
-    """What the principal may do with it, as values of ``AclOperation`` (KIP-430); None where that was not asked."""
+    """The principal's rights on it, as values of ``AclOperation`` (KIP-430); None if not
+    requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
         return ()
     partitions: list[TopicPartition] = []
     try:
+        # Later versions of ConsumerProtocol only append fields, so version 0's are read of all.
         (topics,) = struct.unpack_from(">i", assignment, 2)  # after the version
         at = 6
         for _ in range(topics):

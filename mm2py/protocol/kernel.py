@@ -125,6 +125,7 @@ def load_kernel(
     except ImportError:
         return None
     text, expected = _KNOWN_ANSWER
+    # An old build may lie beside new Python files, and one for another CPU may compute nonsense.
     usable = getattr(kernel, "INTERFACE", 0) == _INTERFACE and kernel.crc32c(text) == expected
     return kernel if usable else None
 

@@ -56,6 +56,7 @@ def legacy_to_v2(
             position = len(record_set)
             break
         end, magic, codec = entry
+        # Segments written after the upgrade follow in the same record set.
         if magic >= 2:
             break
         messages = list(_messages(record_set[position:end], magic, codec))
@@ -63,6 +64,7 @@ def legacy_to_v2(
         if codec is Codec.NONE:
             gathered += kept
             size += end - position
+        # Single messages and wrappers alternate in old segments: order is kept.
         if (codec is not Codec.NONE or size > _BATCH_BYTES) and gathered:
             batches.append(_encode(gathered, Codec.NONE))
             gathered, size = [], 0
@@ -81,12 +83,14 @@ def _entry(view: memoryview, position: int) -> tuple[int, int, Codec] | None:
     offset, size, _, magic, attributes = _ENTRY.unpack_from(view, position)
     if magic >= 2:
         return position, magic, Codec.NONE
+    # CRC, magic, attributes, and two null fields.
     if size < 14 or magic < 0:
         raise damaged(f"a message of magic {magic} at offset {offset} announces {size} bytes")
     end = position + _LOG_OVERHEAD + size
     if end > len(view):
         return None
     codec = attributes & CODEC_MASK
+    # zstd came with magic 2 (KIP-110).
     if codec > Codec.LZ4:
         raise damaged(f"codec {codec} in a message of magic {magic} at offset {offset}")
     return end, magic, Codec(codec)
@@ -107,12 +111,13 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
     position = 0
     while position < len(payload):
         entry_ = _entry(payload, position)
+        # Wrappers are not nested, and have the magic of their messages.
         if entry_ is None or entry_[1] != magic or entry_[2] is not Codec.NONE:
             raise damaged(f"a damaged message inside the wrapper at offset {message.offset}")
         inner.append(_message(payload[position : entry_[0]], magic)[0])
         position = entry_[0]
-    # From magic 1 on inner offsets are relative and the wrapper has the offset of the last (KIP-31);
-    # a wrapper with log append time gives its time to all (KIP-32).
+    # From magic 1 on inner offsets are relative and the wrapper has the offset of the
+    # last (KIP-31); a wrapper with log append time gives its time to all (KIP-32).
     shift = message.offset - inner[-1].offset if magic == 1 and inner else 0
     append_time = message.timestamp if magic == 1 and attributes & LOG_APPEND_FLAG else None
     for one in inner:
@@ -155,6 +160,7 @@ def _xxh32(data: memoryview) -> int:
 
 def _message(entry: memoryview, magic: int) -> tuple[_Message, int]:
     offset, _, crc, _, attributes = _ENTRY.unpack_from(entry)
+    # CRC-32 up to magic 1, CRC-32C from 2 on.
     if zlib.crc32(entry[16:]) != crc:
         raise damaged(f"wrong CRC at offset {offset}")
     position, timestamp = 18, -1

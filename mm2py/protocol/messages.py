@@ -45,7 +45,7 @@ _SOFTWARE = ("mm2py", "0.1.0")
 
 
 def api_versions() -> Call[ApiVersionsResult]:
-    """Ask for the versions that a broker supports.
+    """Request the versions that a broker supports.
 
     A broker that does not know our version answers in version 0 with error 35 and its own range (KIP-511).
     """
@@ -60,7 +60,9 @@ def api_versions() -> Call[ApiVersionsResult]:
 
     def request() -> metadata_schema.ApiVersionsRequest:
         return metadata_schema.ApiVersionsRequest(
-            client_software_name=_SOFTWARE[0], client_software_version=_SOFTWARE[1]
+            # v3 (KIP-511); brokers refuse names with other than letters, digits, dots and dashes.
+            client_software_name=_SOFTWARE[0],
+            client_software_version=_SOFTWARE[1],
         )
 
     return schema_call(request, metadata_schema.ApiVersionsResponse, convert, (0, 4))
@@ -73,7 +75,7 @@ def metadata(
     operations: bool = False,
     cluster_operations: bool = False,
 ) -> Call[MetadataResult]:
-    """Ask for brokers and topics; None means all topics, an empty sequence none.
+    """Request brokers and topics; None means all topics, an empty sequence none.
 
     With ``operations`` topics carry what the principal may do with them, with ``cluster_operations`` the answer what it may do with the
     cluster (brokers from 2.3, KIP-430).
@@ -92,12 +94,15 @@ def metadata(
             include_cluster_authorized_operations=cluster_operations,
         )
 
-    # Below v4 the request has no flag: a broker with auto.create.topics.enable creates missing topics (KIP-204).
+    # Below v4 the request has no flag: a broker with
+    # auto.create.topics.enable creates missing topics (KIP-204).
     low = 1 if allow_auto_topic_creation or names is None else 4
     low = 8 if operations or cluster_operations else low
     high = (
         10 if cluster_operations else 13
     )  # what the cluster grants went to DescribeCluster then (KIP-700)
+    # v9 is flexible, v10 has topic ids (KIP-516), v12 allows
+    # topics by id alone, v13 a top-level error (KIP-1102).
     return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, high))
 
 
@@ -141,6 +146,7 @@ def list_offsets(
     def request() -> consumer_schema.ListOffsetsRequest:
         kind = consumer_schema.ListOffsetsRequest.ListOffsetsTopic
         return consumer_schema.ListOffsetsRequest(
+            # A consumer: replicas name themselves here.
             replica_id=-1,
             isolation_level=isolation_level,
             topics=[
@@ -180,12 +186,13 @@ def list_offsets(
         request,
         consumer_schema.ListOffsetsResponse,
         convert,
+        # v2 has the isolation level (KIP-98).
         (max(low, 2) if isolation_level else low, 11),
     )
 
 
 def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEnd, ...]]:
-    """Ask where leader epochs end (KIP-101, KIP-320).
+    """Request the ends of leader epochs (KIP-101, KIP-320).
 
     The end of the current epoch is the log end offset, also where ListOffsets still stops at an older high watermark.
     """
@@ -220,6 +227,7 @@ def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEn
             for part in topic.partitions
         )
 
+    # v2 has the client's leader epoch (KIP-320); without it a deposed leader answers, too.
     return schema_call(request, consumer_schema.OffsetForLeaderEpochResponse, convert, (2, 4))
 
 
@@ -296,6 +304,7 @@ def create_partitions(totals: Mapping[str, int]) -> Call[tuple[NamedError, ...]]
             for topic in answer.results
         )
 
+    # v3 answers THROTTLING_QUOTA_EXCEEDED (KIP-599); below, the connection is throttled instead.
     return schema_call(request, admin_schema.CreatePartitionsResponse, convert, (0, 3))
 
 
@@ -355,6 +364,7 @@ def init_producer_id(
         request,
         producer_schema.InitProducerIdResponse,
         convert,
+        # Below v3 the request has no id and epoch: brokers would answer as to a new producer.
         (0 if producer_id < 0 else 3, 5),
     )
 
@@ -418,5 +428,7 @@ def end_txn(
     def convert(answer: producer_schema.EndTxnResponse) -> ProducerIdResult:
         return ProducerIdResult(answer.error_code, answer.producer_id, answer.producer_epoch)
 
+    # v5 bumps the epoch at each end: both sides must
+    # agree on the protocol, so it is never negotiated.
     versions = (IMPLICIT_END, IMPLICIT_END) if implicit else (0, IMPLICIT_END - 1)
     return schema_call(request, producer_schema.EndTxnResponse, convert, versions)

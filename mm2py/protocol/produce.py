@@ -29,6 +29,7 @@ PRODUCE_KEY: Final = 0
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+# KIP-482: compact lengths and tagged fields.
 _FLEXIBLE: Final = 9
 _ACKS_TIMEOUT: Final = Struct(">hi")
 _PARTITION_SIZE: Final = Struct(">ii")
@@ -90,9 +91,12 @@ def encode_produce(
     flexible = version >= _FLEXIBLE
     topics: dict[str, dict[int, bytearray | memoryview]] = {}
     for (topic, partition), data in batches.items():
+        # The protocol groups partitions by topic; the
+        # order of batches within a request has no meaning.
         topics.setdefault(topic, {})[partition] = data
     head = request_header(PRODUCE_KEY, version, correlation_id, client_id, flexible=flexible)
     head += compact_string(transactional_id) if flexible else string(transactional_id)
+    # acks=all: what only the leader has appended may be lost with it.
     head += _ACKS_TIMEOUT.pack(-1, timeout_ms)
     head += unsigned(len(topics) + 1) if flexible else INT32.pack(len(topics))
     first, size = head, 0
@@ -107,8 +111,10 @@ def encode_produce(
             else:
                 head += _PARTITION_SIZE.pack(partition, length)
             parts.append(head)
+            # Not copied: the receive buffer of the Fetch itself goes into ``sendmsg``.
             parts.append(data)
             size += len(head) + length
+            # The tags of the partition that ends with the batch before.
             head = bytearray(b"\0") if flexible else bytearray()
         if flexible:
             head.append(0)
@@ -117,6 +123,7 @@ def encode_produce(
     if head:
         parts.append(head)
         size += len(head)
+    # ``first`` is the first part: its size field counts all parts after it.
     INT32.pack_into(first, 0, size - 4)
     return parts
 
@@ -127,6 +134,7 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
     None when there is more to read: an error, a message, throttling, or a version that is not flexible; ``decode_produce``
     reads those. One unpack per topic instead of one object per partition.
     """
+    # ``body[0]`` is the header's tag section, empty in every answer of today.
     if version < _FLEXIBLE or len(body) < 2 or body[0]:
         return None
     counts: list[tuple[tuple[str, int], int]] = []
@@ -139,9 +147,12 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
                 body
             ):  # more results than the body can hold: do not build a layout for them
                 return None
+            # The same few counts come again and again: their layouts are cached.
             layout = _plain_results(count - 1)
             results = layout.unpack_from(body, position)
             position += layout.size
+            # Every sixth value: 1 the error codes, 5 the
+            # ends without record errors, message and tags.
             if any(results[1::6]) or set(results[5::6]) != _PLAIN_TAILS or body[position]:
                 return None
             position += 1
@@ -151,6 +162,8 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
         throttle = INT32.unpack_from(body, position)[0]
     except (struct.error, IndexError, ValueError):
         return None  # not ordinary: ``decode_produce`` reads it, or raises
+    # Behind the throttle time only an empty section of
+    # tags: node endpoints (KIP-951) come with errors.
     return None if throttle or len(body) != position + 5 or body[position + 4] else counts
 
 
@@ -204,6 +217,7 @@ def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition)
     message, position = read_compact_string(body, position)
     produced.error_message = message or ""
     tags, position = read_tags(body, position)
+    # CurrentLeader (v10, KIP-951), with NOT_LEADER_OR_FOLLOWER only.
     if 0 in tags:
         produced.current_leader = _LEADER.unpack_from(tags[0])
     return position
@@ -224,6 +238,7 @@ def _classic(version: int, body: memoryview) -> ProduceResponse:
                 name or "", index, code, base, appended, start[0] if start else -1
             )
             answered.append(produced)
+            # KIP-467: record errors and a message.
             if version >= 8:
                 position = _classic_tail(body, position, produced)
     return ProduceResponse(INT32.unpack_from(body, position)[0], answered)

@@ -79,6 +79,7 @@ def choose_crc(
     for module, name in modules:
         try:
             function = cast("Callable[[Bytes], int]", getattr(import_module(module), name))
+            # A writable view, as receive buffers are: some builds only take bytes.
             if function(memoryview(bytearray(text))[:]) == expected:
                 return function
             tried.append(f"{module} gives a wrong answer")
@@ -150,6 +151,7 @@ class RecordBatch:
     def detach(self) -> None:
         """Copy the bytes out of a receive buffer that is much larger, and give its lease back."""
         lease = self.lease
+        # Otherwise the copy would take as much as it frees.
         if lease is not None and lease.held_bytes > 2 * len(self.data):
             self.data, self.lease = bytearray(self.data), lease.copied(len(self.data))
             lease.release()

@@ -36,6 +36,7 @@ _span: Final = cast(
 
 
 def _encode(value: int) -> bytes:
+    # Zigzag: small negative values stay short.
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while rest >= 0x80:
@@ -62,6 +63,7 @@ def read_varint(data: Bytes, position: int, *, wide: bool = False) -> tuple[int,
     while shift < 70:
         position += 1
         byte = data[position]
+        # The tenth byte has one bit left of 64.
         if shift == 63 and byte > 1 and not wide:
             break
         value |= (byte & 0x7F) << shift
@@ -81,13 +83,15 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
     add, total, position, previous = spans.append, len(payload), 0, -1
     try:
         for _ in range(count):
-            # Varints of one byte are read in place: most are, and a call costs as much as the rest of the turn.
+            # Varints of one byte are read in place: most are,
+            # and a call costs as much as the rest of the turn.
             size = payload[position]
             if size < 0x80:
                 size, position = (size >> 1) ^ -(size & 1), position + 1
             else:
                 size, position = read_varint(payload, position)
             end = position + size
+            # Attributes, two deltas, and the first byte of the key's length.
             if size < 4 or end > total:
                 raise damaged(f"a record announces {size} bytes")
             timestamp_delta = payload[position + 1]
@@ -97,6 +101,7 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
             else:
                 timestamp_delta, position = read_varint(payload, position + 1)
             offset_delta, position = read_varint(payload, position)
+            # Compaction leaves holes in a batch's deltas, but never changes their order.
             if position > end or offset_delta <= previous:
                 raise damaged(f"offset delta {offset_delta} follows {previous}")
             add(_span(RecordSpan, (timestamp_delta, offset_delta, position, end)))
@@ -104,6 +109,7 @@ def walk(payload: Bytes, count: int) -> list[RecordSpan]:
     except IndexError:
         raise damaged("the last record is cut off") from None
     if position != total:
+        # Java's iterator refuses them, too ("Incorrect declared batch size").
         raise damaged(f"{total - position} bytes follow the last record")
     return spans
 
@@ -249,12 +255,15 @@ def plain_join(
         _check_stamp(shift)
         for delta, (stamp, _, start, end) in enumerate(spans, total):
             moved = shift if append_time else shift + stamp
+            # A record's delta is a varlong, and int64 in Java: what does not fit would wrap there.
             _check_stamp(moved)
             append_record(out, payload[start:end], moved, delta)
         total += count
     runs = join_runs(run for batch in batches for run in batch.runs)
+    # The runs become the offset map: it must not name other records than the batch has.
     if total > _MAX_COUNT or total != sum(count for _, count in runs):
         raise damaged(f"runs {runs} do not count {total} records")
+    # The codec that most of the bytes have already.
     biggest = max(range(len(batches)), key=lambda index: len(batches[index].data))
     codec: int = headers[biggest][5] & CODEC_MASK
     return out, runs, codec, base_timestamp, max(header[8] for header in headers), total

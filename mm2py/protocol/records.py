@@ -222,6 +222,8 @@ def _records_of(
     payload = bytes(decompress(Codec(codec), view[HEADER_BYTES:]))
     spans = walk(payload, count)
     if attributes & LOG_APPEND_FLAG:
+        # LogAppendTime: the broker sets only the header's
+        # maxTimestamp; the records keep the producer's.
         return BatchRecords(payload, [max_stamp] * count, spans)
     return BatchRecords(payload, [first_stamp + span.timestamp_delta for span in spans], spans)
 
@@ -239,11 +241,13 @@ def record_fields(payload: bytes, span: RecordSpan) -> Fields:
         count, position = read_varint(payload, position)
         headers: tuple[Header, ...] = ()
         for _ in range(count):
+            # Brokers accept equal keys, and keys that are not UTF-8.
             name, position = _read_sized(payload, position)
             text, position = _read_sized(payload, position)
             headers += ((name or b"", text),)
     except IndexError:
         raise damaged(f"record {delta} of a batch is cut off") from None
+    # Within the batch: bytes that are left over would be lost in a copy.
     if position != end:
         raise damaged(f"record {delta} of a batch does not end where its length says")
     return key, value, headers

@@ -54,6 +54,7 @@ def sasl_handshake(mechanism: str) -> Call[HandshakeResult]:
     def request() -> sasl_schema.SaslHandshakeRequest:
         return sasl_schema.SaslHandshakeRequest(mechanism=mechanism)
 
+    # With v0 the tokens would follow as bare frames, whose errors only close the connection.
     return schema_call(request, sasl_schema.SaslHandshakeResponse, convert, (1, 1))
 
 
@@ -129,6 +130,7 @@ class SaslExchange:
         try:
             self._mechanism.receive(answer)
             is_wrong = self._mechanism.is_done() and not self._mechanism.is_authenticated()
+        # The library's parsing of an answer that is not of the mechanism.
         except (ValueError, KeyError):
             is_wrong = True
         if is_wrong:

@@ -30,6 +30,7 @@ class QuietPackage(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         loader = None if self.__spec__ is None else self.__spec__.loader
+        # ``__version__``: the real package was loaded here and has no such name.
         if loader is None or name.startswith("__") or "__version__" in self.__dict__:
             raise AttributeError(f"module 'kafka' has no attribute {name!r}")
         with warnings.catch_warnings():
@@ -42,10 +43,12 @@ class QuietPackage(ModuleType):
 def prepare_package() -> None:
     """Put the quiet package in place, unless the real one is loaded already."""
     spec = find_spec("kafka")
+    # Another user of the process has imported it: its modules must not exist twice.
     if spec is None or "kafka" in sys.modules:
         return
     package = QuietPackage("kafka")
     package.__spec__, package.__file__ = spec, spec.origin
+    # Enough for ``import kafka.protocol...``: submodules are found by the path alone.
     package.__path__ = list(spec.submodule_search_locations or ())
     sys.modules["kafka"] = package
 
@@ -97,6 +100,7 @@ def schema_call(
 
     def encode(version: int, correlation_id: int, client_id: str) -> bytes:
         message = request()
+        # On the fresh object: set on the class it would hold for all requests.
         message.API_VERSION = version
         message.with_header(correlation_id, client_id)
         return bytes(message.encode(header=True, framed=True))
@@ -104,6 +108,7 @@ def schema_call(
     def decode(version: int, body: memoryview) -> R:
         try:
             return convert(answer.decode(_after_header(answer, version, body), version=version))
+        # All that the library raises on bytes of another layout.
         except (struct.error, ValueError, IndexError, TypeError, AssertionError) as error:
             raise ProtocolError(
                 f"the answer to {name} v{version} cannot be read: {error}",
@@ -135,7 +140,7 @@ def required(value: str | None, what: str) -> str:
 
 
 def unsendable(names: Iterable[str], what: str) -> dict[str, Mm2pyError]:
-    """Return which names no request can carry, with the reason: whoever asks for many leaves these out."""
+    """Return the names that no request can carry, with the reason; callers leave these out."""
     reasons: dict[str, Mm2pyError] = {}
     for name in names:
         try:

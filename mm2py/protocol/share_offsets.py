@@ -43,8 +43,9 @@ R = TypeVar("R")
 class ShareOffset:
     """Start offset (SPSO) of a share group in a partition.
 
-    ``start`` is -1 before the first acknowledgement. ``lag`` is the number of records that are not delivered for good,
-    without those acknowledged after ``start``; -1 where it is unknown, as with brokers before 4.2.
+    ``start`` is -1 before the first acknowledgement. ``lag`` is the number of records that are not
+    acknowledged (those acknowledged after ``start`` do not count); -1 where it is unknown, as with
+    brokers before 4.2.
     """
 
     topic: str
@@ -132,6 +133,7 @@ def _read_described(version: int, body: memoryview, at: int) -> dict[str, ShareO
 
 def _read_topic(version: int, body: memoryview, at: int, offsets: list[ShareOffset]) -> int:
     topic, at = read_compact_string(body, at)
+    # The topic's id, which is skipped, stands before its partitions.
     parts, at = read_unsigned(body, at + _TOPIC_ID_BYTES)
     for _ in range(parts - 1):
         partition, start, _epoch = _DESCRIBED.unpack_from(body, at)
@@ -149,6 +151,7 @@ def _read_altered(
     body: memoryview, at: int, asked: Sequence[OffsetToCommit]
 ) -> tuple[PartitionOutcome, ...]:
     (code,) = INT16.unpack_from(body, at)
+    # One error for the whole group, as for a group that has members.
     if code:
         return tuple(PartitionOutcome(it.topic, it.partition, code) for it in asked)
     _, at = read_compact_string(body, at + INT16.size)

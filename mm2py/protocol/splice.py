@@ -77,6 +77,7 @@ def _open(data: Bytes) -> _Opened:
     base, _, epoch, _, _, attributes, last_delta, first_stamp, max_stamp, _, _, _, count = (
         HEADER.unpack_from(data)
     )
+    # DefaultRecordBatch: under LOG_APPEND_TIME maxTimestamp is the time of every record.
     append_time = max_stamp if attributes & LOG_APPEND_FLAG else None
     return _Opened(
         Codec(attributes & CODEC_MASK), memoryview(_inflate(data)), count, first_stamp,
@@ -128,6 +129,7 @@ def _pack(codec: Codec, part: _Part, *, last_offset: int, epoch: int) -> RecordB
         packed += compress(codec, memoryview(data)[HEADER_BYTES:])
         data = packed
     base_offset, attributes = runs[0][0], int(codec)
+    # Producer fields are -1 and the CRC is 0 until ``sign``.
     HEADER.pack_into(
         data, 0, base_offset, len(data) - 12, -1, 2, 0, attributes, count - 1, base_timestamp,
         max_timestamp, -1, -1, -1, count,
@@ -154,17 +156,21 @@ def split(batch: RecordBatch, max_bytes: int) -> SplitResult:
     todo = _pieces(edges, 0, batch.count, -(-batch.size // max_bytes))
     while todo:
         low, high = todo.pop(0)
+        # A part covers the hole behind it, so that positions go on without a gap.
         last = batch.last_offset if high == batch.count else offsets[high] - 1
         piece = opened._replace(
             payload=opened.payload[edges[low] : edges[high]], records=high - low
         )
+        # Runs by source offsets: after a splice deltas no longer name them.
         cut = _renumber(piece)._replace(runs=join_runs((n, 1) for n in offsets[low:high]))
         part = _pack(opened.codec, cut, last_offset=last, epoch=batch.leader_epoch)
         if part.size <= max_bytes:
             parts.append(part)
+        # Alone it is still too large: no cut helps, the partition's policy decides.
         elif high - low == 1:
             return SplitResult(parts, TooLarge(offsets[low], part.size))
         else:
+            # Pieces are cut by uncompressed size; this one compressed less well than the whole.
             todo[:0] = _pieces(edges, low, high, max(2, -(-part.size // max_bytes)))
     return SplitResult(parts, None)
 
@@ -205,6 +211,7 @@ def repack(batch: RecordBatch) -> RecordBatch:
     """Pack the records of one batch again: dense deltas, fresh compression, the same offsets map."""
     packed = rewrite(batch.data)
     assert packed is not None, "a queued batch has records"
+    # The batch's bytes may have base offset 0 by now: the source's numbers are in the object alone.
     packed.runs, packed.leader_epoch = batch.runs, batch.leader_epoch
     packed.base_offset, packed.last_offset = batch.base_offset, batch.last_offset
     return packed

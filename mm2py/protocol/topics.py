@@ -29,7 +29,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OffsetQuery:
-    """Ask for the first offset at or after ``timestamp`` (ms, or EARLIEST, LATEST)."""
+    """Request for the first offset at or after ``timestamp`` (ms, or EARLIEST, LATEST)."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EpochQuery:
-    """Ask for the end of ``leader_epoch``."""
+    """Request for the end of ``leader_epoch``."""
 
     topic: str
     partition: int
@@ -83,7 +83,7 @@ class ApiVersionsResult:
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """Where a broker listens."""
+    """Id and address of a broker."""
 
     node_id: int
     host: str
@@ -106,6 +106,7 @@ NO_TOPIC_ID: Final = bytes(16)
 
 def is_another_topic(known_id: bytes, topic_id: bytes) -> bool:
     """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known (empty: not)."""
+    # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded.
     return known_id != topic_id and not {b"", NO_TOPIC_ID} & {known_id, topic_id}
 
 
@@ -129,7 +130,8 @@ class TopicMetadata:
     partitions: tuple[PartitionMetadata, ...]
     error_code: int
     operations: frozenset[int] | None = None
-    """What the principal may do with it, as values of ``AclOperation`` (KIP-430); None where that was not asked."""
+    """The principal's rights on it, as values of ``AclOperation`` (KIP-430); None if not
+    requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class MetadataResult:
     error_code: int
     throttle_ms: int
     operations: frozenset[int] | None = None
-    """What the principal may do with the cluster, as of a topic."""
+    """The principal's rights on the cluster, likewise."""
 
 
 @dataclass(frozen=True, slots=True)

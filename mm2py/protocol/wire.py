@@ -38,6 +38,7 @@ def read_unsigned(body: memoryview, position: int) -> tuple[int, int]:
     if byte < 0x80:
         return byte, position + 1
     value, shift = byte & 0x7F, 7
+    # Five bytes of seven bits hold 32 bits.
     while shift < 35:
         position += 1
         byte = body[position]
@@ -100,6 +101,7 @@ def read_compact_string(body: memoryview, position: int) -> tuple[str | None, in
 
 
 def _text(body: memoryview, position: int, size: int) -> tuple[str | None, int]:
+    # -1, or a compact length of 0: null.
     if size < 0:
         return None, position
     end = position + size
@@ -145,6 +147,7 @@ def read_tags(body: memoryview, position: int) -> tuple[dict[int, memoryview], i
         size, position = read_unsigned(body, position)
         tags[tag] = body[position : position + size]
         position += size
+    # A slice of a memoryview beyond its end is shorter, not an error: checked here.
     if position > len(body):
         raise IndexError("a tagged field runs over the end of its message")
     return tags, position
@@ -158,6 +161,8 @@ def request_header(
     out = bytearray(_REQUEST.pack(0, api_key, version, correlation_id, len(name)))
     out += name
     if flexible:
+        # No tagged fields. The client id before them
+        # stays a string with an int16 length (header v2).
         out.append(0)
     return out
 

@@ -52,7 +52,8 @@ KEPT: Final = 4
 """How many jobs without a claim are kept of each kind, beside one that begins; the oldest are removed."""
 
 SILENT_MS: Final = 3_600_000
-"""One that runs and has told nothing for this long is removed too; more than clocks of two machines differ."""
+"""A running one without progress for this long is removed too; more than clocks of two machines
+differ."""
 
 
 @final
@@ -76,7 +77,7 @@ class BackfillStore:
         """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
         self.progress_heard: dict[bytes, float] = {}
-        """When each record of ``progress`` was read, in seconds of the monotonic clock."""
+        """Times at which records of ``progress`` were read, in seconds of the monotonic clock."""
         self._unknown: set[str] = set()
         """Kinds of records of newer versions, which are logged once each."""
         self.live = False
@@ -88,7 +89,7 @@ class BackfillStore:
         """Read the topic to its end.
 
         Raises:
-            RetriableError: not now; a later call begins anew.
+            RetriableError: not now; a later call starts over.
         """
         self._records.clear()
         for known in (self._renewed, self._lease_heard, self._lane_heard, self.progress_heard):
@@ -125,18 +126,20 @@ class BackfillStore:
         job = self.job
         if job is None or not job.state.is_copied:
             return job
+        # By our own clock since the record was read, not by its time: clocks of machines differ.
         return without_driver(job) if self._clock.monotonic() - self._heard_s > ALIVE_S else job
 
     @property
     def order(self) -> Order | None:
-        """What was planned over REST last, None if nothing was."""
+        """The last plan made over REST, None if there is none."""
         record = self._records.get(b"order")
         return record if isinstance(record, Order) else None
 
     @property
     def wanted(self) -> Wanted:
-        """What people want of the newest backfill."""
+        """The requested state of the newest backfill."""
         wish, job = self._records.get(b"wish"), self.job
+        # A request of an earlier job stays in the topic; it must not pause or end a later one.
         if isinstance(wish, Wish) and job is not None and wish.job == job.id:
             return wish.wanted
         return Wanted.RUN
@@ -173,6 +176,7 @@ class BackfillStore:
         """Return for how long nothing was heard of a lease: where it waits for a lane of any of them, else of its own."""
         heard = [self._lease_heard.get(lease_key(lease.source).encode(), 0.0)]
         if lease.state is LeaseState.RESERVED:
+            # Reserved, not begun: any lane of the job that renews its lease may take it next.
             heard += self._lane_heard.values()
         elif lease.state is LeaseState.COPYING:
             heard.append(self._lane_heard.get(lease.lane, 0.0))
@@ -215,7 +219,7 @@ class BackfillStore:
         await self.post([Notice(worker=worker, offset=offset)])
 
     async def forget_notices(self) -> None:
-        """Remove what workers noticed: it is of use during one start only."""
+        """Remove the workers' notices, which are used during one start only."""
         keys = [key for key, record in self._records.items() if isinstance(record, Notice)]
         if keys:
             await self._table.post([(key, None) for key in keys])
@@ -223,6 +227,7 @@ class BackfillStore:
     async def forget_progress(self, kind: ProgressKind) -> None:
         """Remove all but the newest ``KEPT`` of a kind; one that may still run stays."""
         silent_ms = self._clock.now_ms() - SILENT_MS
+        # ``progress`` is sorted, the newest first.
         older = [it for it in self.progress if it.kind is kind][KEPT:]
         old = [it for it in older if it.state is not JobState.RUNNING or it.at_ms < silent_ms]
         if old:
@@ -240,9 +245,11 @@ class BackfillStore:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
             except ProtocolError as error:
                 kind = unknown_kind(key)
+                # One line per unknown kind: a newer version may write thousands of them.
                 if not kind or kind not in self._unknown:
                     log.warning("record is ignored offset=%d cause=%s", record.offset, error)
                 self._unknown.add(kind)
+                # The older job stays readable for displays; no driver may act on it.
                 if key == _JOB:
                     self.unreadable = error
                 return

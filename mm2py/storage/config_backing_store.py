@@ -75,6 +75,7 @@ class ConfigBackingStore:
         self._listener = None
         self._fold = ConfigFold()
         self._damaged.clear()
+        # Without a listener: what was there before is state, not news.
         await self._table.start(self._read)
         self._listener = listener
 
@@ -90,7 +91,7 @@ class ConfigBackingStore:
         return self._fold.snapshot()
 
     def problems(self) -> Mapping[str, str]:
-        """Return what is configured and cannot be read; empty where all of it can."""
+        """Return the unreadable configs and states; empty where there are none."""
         if not self._damaged:
             return {}
         damaged = sorted(self._damaged.items())
@@ -109,6 +110,8 @@ class ConfigBackingStore:
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
+                    # Between the check and the wait nothing else
+                    # runs on the loop, so no change is missed.
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -119,11 +122,14 @@ class ConfigBackingStore:
         self, name: str, config: Mapping[str, str | None], target: TargetState | None = None
     ) -> None:
         """Write a connector config; ``target`` goes before it in the same batch."""
+        # KIP-980: first, or a worker would start a connector that is created STOPPED.
         targets = [TargetPut(name, target)] if target is not None else []
         await self._write(f"config of connector {name}", *targets, ConnectorPut(name, dict(config)))
 
     async def remove_connector(self, name: str) -> None:
         """Write the tombstones of a connector and of its target state."""
+        # As Java's removeConnectorConfig: a state that stayed
+        # would apply to a later connector of the name.
         records = ConnectorPut(name, None), TargetPut(name, None)
         await self._write(f"removal of connector {name}", *records)
 
@@ -133,7 +139,7 @@ class ConfigBackingStore:
         configs: Sequence[Mapping[str, str]],
         beside: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Write all task configs of a connector and, last, their commit, with what tasks are told ``beside`` them.
+        """Write all task configs of a connector, and their commit with properties ``beside``.
 
         Configs that do not fit one batch go in several: without the commit they are not in force.
         """
@@ -142,15 +148,15 @@ class ConfigBackingStore:
         await self._write(f"task configs of connector {name}", *tasks, commit)
 
     async def put_target(self, name: str, state: TargetState) -> None:
-        """Write what a connector is wanted to be."""
+        """Write the target state of a connector."""
         await self._write(f"target state of connector {name}", TargetPut(name, state))
 
     async def put_restart(self, request: RestartRequest) -> None:
-        """Ask every worker for a restart."""
+        """Request a restart from every worker."""
         await self._write(f"restart of connector {request.connector}", request)
 
     async def put_session_key(self, key: SessionKey) -> None:
-        """Hand a new session key to every worker."""
+        """Distribute a new session key to every worker."""
         await self._write("session key", key)
 
     async def put_fenced(self, name: str, task_count: int) -> None:

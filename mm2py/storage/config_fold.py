@@ -1,4 +1,4 @@
-"""The config topic as a table: each record changes it, with what that means for the workers.
+"""The config topic as a table: each record changes it, and becomes an event for the workers.
 
 Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``ConfigSnapshot`` (the rules of
 Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller decides whether listeners are called.
@@ -50,7 +50,7 @@ class TasksChanged:
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged:
-    """An existing connector is wanted to be something else."""
+    """The target state of an existing connector has changed."""
 
     connector: str
 
@@ -63,7 +63,7 @@ ConfigEvent = (
     | RestartRequest
     | LoggerLevel
 )
-"""What one record means for who listens."""
+"""The effect of one record, for listeners."""
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -109,6 +109,7 @@ class ConfigFold:
             case ConnectorPut(name, config):
                 event = self._remove(name) if config is None else self._put(name, config)
             case TaskPut(TaskId(connector, number), config):
+                # Not in force before the commit: a leader may have died between the two.
                 self._deferred.setdefault(connector, {})[number] = config
             case Commit():
                 event = self._commit(record)
@@ -116,6 +117,7 @@ class ConfigFold:
                 event = self._want(name, state)
             case Fenced(name, task_count):
                 self._fenced[name] = task_count
+                # KIP-618: producers of earlier generations are fenced, tasks may start.
                 self._pending_fencing.discard(name)
             case SessionKey():
                 self._session_key = record
@@ -150,6 +152,7 @@ class ConfigFold:
 
     def _put(self, name: str, config: ConnectorConfig) -> ConnectorChanged:
         self._connectors[name] = config
+        # A target state may come first (KIP-980: a connector created STOPPED or PAUSED).
         self._targets.setdefault(name, TargetState.STARTED)
         return ConnectorChanged(name)
 
@@ -170,10 +173,13 @@ class ConfigFold:
         name, tasks, beside = commit.name, commit.tasks, commit.beside
         config = self._connectors.get(name)
         if config is None:
-            # Compaction has eaten the connector's config and its tombstone: what is left means nothing.
+            # Compaction has eaten the connector's config
+            # and its tombstone: what is left means nothing.
             self._remove(name)
             return None
         deferred = self._deferred.get(name)
+        # Compaction keeps the newest record of a key: of an older set of task configs
+        # some may be gone, and a commit that was written after a smaller set finds fewer.
         complete = all(number in (deferred or ()) for number in range(tasks))
         if complete:
             if deferred is not None:
@@ -184,11 +190,14 @@ class ConfigFold:
             self._inconsistent.discard(name)
             self._applied[name] = config
         else:
+            # As in Java: its tasks are not started until the leader writes their configs again.
             self._inconsistent.add(name)
         if deferred is not None:
             deferred.clear()
         self._counts[name] = tasks
+        # Each commit begins a generation whose predecessors must be fenced first (KIP-618).
         self._pending_fencing.add(name)
+        # ``advance`` was called for this record: the offset after the commit.
         self._commit_offset = self._offset
         return TasksChanged(name)
 
@@ -197,8 +206,10 @@ class ConfigFold:
         exists = name in self._connectors
         if state is not None:
             self._targets[name] = state
+        # A tombstone of the state alone: Java falls back to STARTED.
         elif exists:
             self._targets[name] = TargetState.STARTED
         else:
             self._targets.pop(name, None)
+        # A state may be read before its connector; the connector's own event covers it then.
         return TargetChanged(name) if exists and self._targets[name] != before else None

@@ -33,13 +33,13 @@ class SessionKey:
 
     @property
     def lasting(self) -> bytes:
-        """What only workers know and no rotation changes."""
+        """A secret of the workers that no rotation changes."""
         return self.first or self.key
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRequest:
-    """A wish to restart a connector, its tasks, or only what failed of them."""
+    """A restart request for a connector, its tasks, or only those of them that failed."""
 
     connector: str
     only_failed: bool
@@ -55,11 +55,12 @@ class RestartRequest:
 class ConfigSnapshot:
     """All configs at one offset of the topic (Java's ``ClusterConfigState``).
 
-    ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the commits
-    per connector from 0; ``applied`` holds the connector config in force at the last commit.
-    ``commit_offset`` is the one after the newest commit of task configs, of any connector. ``beside``: what the last
-    commit told the tasks of a connector besides; it is in ``task_configs`` too. ``unfinished``: whose newest task configs no commit
-    follows; compaction keeps them in place of those that the last commit was for.
+    ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the
+    commits per connector from 0; ``applied`` holds the connector config in force at the last
+    commit. ``commit_offset`` is the one after the newest commit of task configs, of any connector.
+    ``beside``: what the last commit gave the tasks of a connector besides; it is in
+    ``task_configs`` too. ``unfinished``: connectors whose newest task configs no commit follows;
+    compaction keeps them in place of those of the last commit.
     """
 
     offset: int = 0
@@ -83,12 +84,13 @@ class ConfigSnapshot:
 
     def tasks(self, connector: str) -> tuple[TaskId, ...]:
         """Return the tasks of a connector in order, none where its task configs are inconsistent."""
+        # Java's ClusterConfigState.tasks: none, until a later commit is complete.
         if connector in self.inconsistent:
             return ()
         return tuple(TaskId(connector, n) for n in range(self.task_counts.get(connector, 0)))
 
     def target(self, connector: str) -> TargetState:
-        """Return what a connector is wanted to be, STARTED where nothing is known."""
+        """Return the target state of a connector, STARTED where it is not known."""
         return self.targets.get(connector, TargetState.STARTED)
 
 

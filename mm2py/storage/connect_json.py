@@ -21,6 +21,8 @@ TARGET: Final = "target-state-"
 CONNECTOR: Final = "connector-"
 TASK: Final = "task-"
 COMMIT: Final = "commit-"
+# KIP-745 (Kafka 3.0), KIP-618 (3.3), KIP-507 (2.4) and KIP-976
+# (3.7); older workers ignore keys that they do not know.
 RESTART: Final = "restart-connector-"
 FENCING: Final = "tasks-fencing-"
 SESSION_KEY: Final = "session-key"
@@ -56,8 +58,9 @@ class TaskPut:
 class Commit:
     """``commit-<name>``; makes the task configs before it valid.
 
-    ``beside``, by task: what ours are told besides, as member ``beside`` of the value. Java ignores it; a task config
-    that has one property more than Java's connector would make is made again by it, and its task restarted.
+    ``beside``, by task: further properties for our tasks, as member ``beside`` of the value. Java
+    ignores it; if they were in the task config, Java's connector would find it changed, and restart
+    the task.
     """
 
     name: str
@@ -98,6 +101,7 @@ ConfigRecord = (
 def encode_config_record(record: ConfigRecord) -> tuple[bytes, bytes | None]:
     """Return key and value of a record of the config topic."""
     key, value = _config_texts(record)
+    # A lone surrogate has no UTF-8; Java writes a question mark, too.
     return key.encode(errors="replace"), None if value is None else compact_json(value)
 
 
@@ -115,7 +119,7 @@ def _config_texts(record: ConfigRecord) -> tuple[str, Mapping[str, object] | Non
         case TargetPut(name, None):
             key, value = TARGET + name, None
         case TargetPut(name, state):
-            # KIP-875: a worker older than 3.5 does not know STOPPED and shall at least pause.
+            # KIP-875: a worker older than 3.5 does not know STOPPED and pauses instead.
             old = TargetState.PAUSED if state is TargetState.STOPPED else state
             key, value = TARGET + name, {"state": old, "state.v2": state}
         case RestartRequest(name, only_failed, include_tasks):
@@ -142,6 +146,7 @@ def decode_config_record(key: bytes | None, value: bytes | None) -> ConfigRecord
     text = key_text(key)
     if text == SESSION_KEY:
         return _session_key(value)
+    # No prefix is the beginning of another, so the order only matters for speed.
     for prefix, decode in _DECODERS:
         if text.startswith(prefix):
             return decode(text.removeprefix(prefix), value)
@@ -149,7 +154,7 @@ def decode_config_record(key: bytes | None, value: bytes | None) -> ConfigRecord
 
 
 def is_state(key: bytes | None) -> bool:
-    """Whether a record of this key is a part of what is configured: not a passing request, nor a stray line."""
+    """Whether a record of this key is configuration or state, not a request or a foreign record."""
     return key is not None and key.startswith(_STATES)
 
 
@@ -167,7 +172,7 @@ def _commit(name: str, value: bytes | None) -> Commit:
 
 
 def _beside(members: Mapping[str, object]) -> Sequence[Mapping[str, str]]:
-    """Read what tasks are told besides; nothing where it is not in form, so that the commit counts all the same."""
+    """Read the tasks' further properties; none if malformed, so that the commit still counts."""
     told = members.get("beside")
     if not isinstance(told, list):
         return ()
@@ -194,6 +199,7 @@ def _target_put(name: str, value: bytes | None) -> TargetPut:
 
 def _target(value: bytes) -> TargetState:
     members = json_object(value)
+    # KIP-875: its workers read the new member first.
     word = members.get("state.v2")
     if not isinstance(word, str):
         word = text_member(members, "state")
@@ -217,7 +223,7 @@ def _properties(value: bytes | None) -> ConnectorConfig:
 
 def _restart(name: str, value: bytes | None) -> RestartRequest:
     members = json_object(value)
-    # Java takes whatever is no boolean for false.
+    # Java takes anything but a boolean for false.
     only_failed, include_tasks = (
         members.get(member) is True for member in ("only-failed", "include-tasks")
     )
@@ -241,7 +247,7 @@ def _session_key(value: bytes | None) -> SessionKey:
     created_ms = integer_member(members, "creation-timestamp")
     key = _base64_member(members, "key")
     if not key:
-        raise ProtocolError("member 'key' is empty, anybody could sign with it")
+        raise ProtocolError("member 'key' is empty: an empty key protects nothing")
     first = _base64_member(members, "first") if "first" in members else b""
     return SessionKey(key, algorithm, created_ms, first)
 
@@ -272,6 +278,7 @@ def key_text(key: bytes | None) -> str:
 
 def task_id(text: str) -> TaskId:
     """Read ``<connector>-<n>``, split at the last dash; ``ProtocolError`` where it is not that."""
+    # A connector's name may have dashes, the number none.
     connector, dash, number = text.rpartition("-")
     if not (dash and number.isascii() and number.isdigit() and len(number) <= TASK_DIGITS):
         raise ProtocolError(f"{_shown(text)} names no task")

@@ -1,4 +1,4 @@
-"""What people changed of one flow beside its file, in ``mm2py-flows.<source>.internal`` on the target.
+"""Changes made to one flow over REST, in ``mm2py-flows.<source>.internal`` on the target.
 
 Flow: file configs + records read -> ``effective``, ``held``, ``history``; a change -> overrides, then history ->
 read back -> the listener. Whether this worker may write (it leads) is decided by who calls.
@@ -40,7 +40,7 @@ HISTORY_KEPT: Final = 200
 """Entries of the history; older ones get tombstones."""
 
 Edit = Callable[[FlowPicture], FlowPicture]
-"""What is in force -> what is to be."""
+"""Maps the settings in force to the new ones."""
 
 
 class ChangeGuard(Protocol):
@@ -67,8 +67,8 @@ class FlowOverridesStore:
     Args:
         table: the topic.
         connectors: the file's connector configs, placeholders kept.
-        names_a_secret: returns whether the value of a key must not be written here.
-        by_file: whether the file has the flow run.
+        names_a_secret: returns whether a key's value is secret.
+        by_file: whether the file enables the flow.
     """
 
     def __init__(
@@ -86,17 +86,18 @@ class FlowOverridesStore:
         self._names_a_secret = names_a_secret
         self._write_s = write_s
         self.state: Final = FlowState(connectors, names_a_secret, by_file=by_file)
-        """Of what was read: file and changes; only this store changes it."""
+        """File and changes as read; only this store modifies it."""
         self._newer: dict[str, str] = {}
         """Keys of settings that only a newer version can read, and why."""
         self._damaged: dict[str, str] = {}
-        """Keys of settings that nobody can read, and why: until compaction an older one counts, then the file."""
+        """Keys of damaged settings, and why: until compaction an older one counts, then the
+        file."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
         # Revisions count up: one change at a time.
         self._writing = asyncio.Lock()
-        # Who listens acts on whole changes, not on their first record.
+        # Listeners act on whole changes, not on their first record.
         self._holding_news = False
         self._news = False
 
@@ -112,7 +113,7 @@ class FlowOverridesStore:
         self._live = True
 
     def check_readable(self) -> None:
-        """Refuse to go by a part of what people have set: which one was compacted away must not decide.
+        """Refuse to run with a part of the settings: compaction must not decide which ones count.
 
         Raises:
             RetriableError: a setting was written by a newer version of this program.
@@ -125,7 +126,7 @@ class FlowOverridesStore:
             )
 
     def problems(self) -> Mapping[str, str]:
-        """Return what was set and cannot be read; empty where all of it can."""
+        """Return the unreadable settings; empty where there are none."""
         if not self._damaged:
             return {}
         keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
@@ -216,7 +217,8 @@ class FlowOverridesStore:
             RequestTimedOutError: the topic could not be read, or the outcome is unknown.
         """
         async with self._writing:
-            # A former leader's last change, or one whose outcome was unknown, may not have been read.
+            # A former leader's last change, or one whose
+            # outcome was unknown, may not have been read.
             await self._table.read_to_end(self._write_s)
             before, after = self.state.picture(), self._edited(edit)
             # Listeners act on whole changes, and only on those that are kept.
@@ -230,6 +232,7 @@ class FlowOverridesStore:
         """Raise ``ConfigError`` for a config that holds a secret which the file does not."""
         file = self.state.file.get(name, {})
         for prop, value in after.items():
+            # What the file holds itself may be sent back as it is: it is on every node already.
             plain = value != file.get(prop) and not is_placeholder(value)
             if plain and self._names_a_secret(prop):
                 raise ConfigError(
@@ -245,7 +248,8 @@ class FlowOverridesStore:
         ]
         if left_out:
             raise ConfigError(
-                f"connector {name} is left without {', '.join(left_out)}: the file alone says how clusters are reached",
+                f"connector {name} is left without {', '.join(left_out)}:"
+                " only the file defines how clusters are reached",
                 remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
             )
 
@@ -272,13 +276,14 @@ class FlowOverridesStore:
     async def _confirm(
         self, guard: ChangeGuard, action: str, before: FlowPicture, after: FlowPicture, actor: str
     ) -> None:
-        """Take a written change back where another flow has changed meanwhile."""
+        """Revert a written change that conflicts with another flow's meanwhile."""
         old, new = self._configs(before), self._configs(after)
         if not await guard.refresh(old, new):
             return
         try:
             guard.check(old, new)
         except Mm2pyError:
+            # Two flows were changed at once, and each was right by itself: this one is taken back.
             await self._record("undo", action, before, actor)
             raise
 
@@ -295,7 +300,7 @@ class FlowOverridesStore:
     def _next(self, actor: str) -> Revision:
         number = self.state.revision + 1
         if number not in REVISIONS:
-            # Nobody could read it: the newest one was not counted, but made up.
+            # No reader accepts it: the newest revision is not of this program.
             raise ConfigError(
                 f"topic {self._table.topic} has a record of revision {number - 1}, none can follow",
                 remedy="write a tombstone for the key of each record with it, and restart the workers",
@@ -322,6 +327,7 @@ class FlowOverridesStore:
         revision: Revision,
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
+        # Tombstones for what is above the limit, in the same batch as the new line.
         old = self.state.history()[HISTORY_KEPT - 1 :]
         records: Puts = {
             **puts,
@@ -341,6 +347,7 @@ class FlowOverridesStore:
             )
         try:
             async with asyncio.timeout(self._write_s):
+                # One batch: a change without its line of the history, or half of it, is never read.
                 await self._table.post(batch)
                 await self._table.read_to_end(self._write_s)
         except (TimeoutError, RequestTimedOutError) as error:
@@ -356,6 +363,7 @@ class FlowOverridesStore:
         if record.key is None:
             return
         key = record.key.decode("utf-8", "replace")
+        # A later record of the key decides anew, a tombstone too.
         self._newer.pop(key, None)
         self._damaged.pop(key, None)
         if record.value is None:

@@ -50,7 +50,7 @@ class InternalTopic:
 
 
 class TopicAdmin(Protocol):
-    """What is needed of ``mm2py.client.connect.admin.Admin``."""
+    """The methods used of ``mm2py.client.connect.admin.Admin``."""
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         """Create topics; the error of each, None where it worked."""
@@ -94,10 +94,12 @@ class InternalTopics:
             ConfigError: this one exists with another cleanup policy, or the target refuses to create it.
             RetriableError: not now (too few brokers, no answer); a later call asks again.
         """
+        # The stores of a flow start side by side: one of them creates and checks for all.
         async with self._turn:
             if name not in self._partitions and name not in self._errors:
                 await self._ensure()
             if name in self._errors:
+                # Raised once: the next call looks again, the operator may have repaired it.
                 raise self._errors.pop(name)
             return self._partitions[name]
 
@@ -130,6 +132,7 @@ class InternalTopics:
         """Wait for topics that were just made: the broker that is asked may not know of them yet."""
         descriptions: dict[str, TopicDescription] = {}
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_S
+        # CreateTopics is answered by the controller; other brokers learn of the topic later.
         while left := [name for name in names if name not in descriptions]:
             descriptions |= await self._admin.describe_topics(left)
             if len(descriptions) == len(names) or self._clock.monotonic() >= deadline:
@@ -147,6 +150,7 @@ async def _create(admin: TopicAdmin, topics: Sequence[InternalTopic]) -> dict[st
         error = answers.get(topic.name)
         if error is None:
             created.append(topic)
+        # Another worker was faster; it is checked like one that was there.
         elif error.code != codes.TOPIC_ALREADY_EXISTS:
             errors[topic.name] = _refused(topic, error)
     if created:
@@ -189,8 +193,11 @@ def _checked(topic: InternalTopic, description: TopicDescription | None, policy:
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
     if description.error is not None:
         raise _unusable(topic, description.error)
+    # No right to DescribeConfigs: Java goes on likewise.
     if policy is None:
         log.warning("cleanup policy cannot be read and is not checked topic=%s", topic.name)
+    # ``compact,delete`` as well: retention would delete the only record
+    # of a key (Java's TopicAdmin.verifyTopicCleanupPolicyOnlyCompact).
     elif policy.replace(" ", "") != topic.cleanup_policy:
         elsewhere = f", or name another one in {topic.purpose}.topic" if topic.renamable else ""
         raise ConfigError(

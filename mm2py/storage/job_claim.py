@@ -160,7 +160,7 @@ class JobClaim:
         self._lost: DriverSupersededError | None = None
         self._driver = DriverClaim[Job](writer, store.refresh, lambda: store.job)
         self.permit = Permit(clock)
-        """Of positions, maps, deletions and settings that only the driver may write."""
+        """For positions, maps, deletions and settings that only the driver may write."""
         self.job: Job | None = None
         """The job as this driver wrote it last."""
         self.stopped = False
@@ -194,6 +194,8 @@ class JobClaim:
         if job is not None and is_another and not job.state.is_over:
             raise unfinished(job, self._name)
         job = await self._take()
+        # Between the look and the claim another driver
+        # began: it was fenced, and its record came first.
         if drive_of(job) != drive_of(seen):
             raise self._superseded(job)
         if job is not None and job.state.is_copied and job != seen:
@@ -216,6 +218,7 @@ class JobClaim:
             await self._clock.sleep(LOOK_S)
             await self._store.refresh()
             newer = self._store.job
+            # By the number of the beat, not by its time: clocks of two machines differ.
             if job is None or newer is None or (newer.run, newer.beat) != (job.run, job.beat):
                 return newer is not None and newer.state.is_copied
         return False
@@ -226,10 +229,13 @@ class JobClaim:
         The record comes first: an attempt of a former lane that claims after it is refused by it, one before it is fenced.
         """
         await self.write([replace(job, driver=self._driver.me), *beside])
+        # After the record: a lane claims in a transaction under its id, which this aborts.
         await self._fence([lane_id(self._name, number) for number in range(job.lanes)])
         await self._store.refresh()
         if self._store.copying:
             log.info("lanes of a former run may still write, their leases run out")
+            # A fenced lane learns it with its next write; the
+            # permit of what it does besides ends with its lease.
             await self._clock.sleep(LEASE_S)
             await self.write([replace(self.mine, beat=self.mine.beat + 1)])
             await self._store.refresh()
@@ -317,15 +323,19 @@ class JobClaim:
             self.permit.abandon()  # the next driver does not wait for it
 
         async def write() -> None:
+            # A lost claim is no takeover yet: a time-out of the coordinator loses it, too.
             if not self._driver.holds and (
                 await self._driver.is_superseded(self.job)
+                # The topic was deleted with the record of this job.
                 or (self._store.job is None and self._driver.known is not None)
             ):
                 raise self._superseded(self._store.job)
+            # From before the write: other drivers wait from when they could read the record.
             began_s = self._clock.monotonic()
             await self._writer.write(entries)
             self._driver.known = mine or self._driver.known
             if mine is not None and mine.state.is_copied:
+                # Shorter than ``ALIVE_S``: this one has stopped before another may begin (4).
                 self.permit.grant(began_s + LEASE_S)
 
         await self.insist(write)
@@ -337,7 +347,7 @@ class JobClaim:
         return self._lost
 
     async def insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step, again for up to ``WRITE_S`` where it fails now.
+        """Do a step, with retries for up to ``WRITE_S``.
 
         Raises:
             RetriableError: it still does.

@@ -66,7 +66,7 @@ class LedgerStore(EventSink):
         self._early: dict[int, LedgerRecord] = {}
         """Events that were reported before the ledger was read, by number and in their order."""
         self._queue: dict[int, LedgerRecord | IncarnationRecord] = {}
-        """What is to be written, likewise."""
+        """Records to be written, likewise."""
         self._numbers = count()
         self._newest: dict[TopicPartition, int] = {}
         """The number of each partition's last record, which grows while it is there."""
@@ -91,6 +91,7 @@ class LedgerStore(EventSink):
             if self._known is not None:
                 await self.flush(STOP_FLUSH_S)
             running.cancel()
+            # Not ``await running``: its CancelledError would look like ours.
             await asyncio.wait({running})
         if self._unwritten:
             log.warning(
@@ -184,7 +185,7 @@ class LedgerStore(EventSink):
         event: LossEvent,
         now_ms: int,
     ) -> None:
-        """Append an event, or let the range before it grow: retention goes on while the ledger takes nothing."""
+        """Append an event, or extend the range before it: retention goes faster than the ledger."""
         number = self._newest.get(event.partition, -1)
         before = queue.get(number)
         if isinstance(before, LedgerRecord) and _follows(before.event, event):
@@ -219,6 +220,8 @@ class LedgerStore(EventSink):
                             await self._open()
                             is_open = True
                         finally:
+                            # Also after a failure: a task starts
+                            # without the ledger rather than never.
                             self._looked.set()
                     await self._write_all()
                 except Mm2pyError as error:
@@ -279,9 +282,12 @@ class LedgerStore(EventSink):
 
     async def _write_all(self) -> None:
         while self._queue:
+            # A copy: what is queued while the write is awaited goes into the next batch.
             batch = dict(islice(self._queue.items(), MAX_RECORDS))
             await self._table.post([_encoded(record) for record in batch.values()])
             for number, record in batch.items():
+                # The queue is not locked: ``report`` may have
+                # let an event grow while the batch was written.
                 now = self._queue[number]
                 if isinstance(now, LedgerRecord) and isinstance(record, LedgerRecord):
                     # It may have grown meanwhile; what was queued later comes after it.

@@ -19,7 +19,7 @@ FIRST_COMPACTION: Final = 1_000
 
 @final
 class MemoryTopic:
-    """One compacted partition; its followers are called one turn of the loop later."""
+    """One compacted partition; its followers are notified on the next loop iteration."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,6 +34,7 @@ class MemoryTopic:
         self._next_offset += 1
         self.records.append(Record(offset, -1, key, value))
         for follower in self.followers:
+            # As over Kafka: a handler never runs inside the caller's ``post``.
             asyncio.get_running_loop().call_soon(follower.catch_up)
         if len(self.records) > self._compact_at:
             self._compact()
@@ -95,7 +96,7 @@ class MemoryTable:
         return answer
 
     def catch_up(self) -> None:
-        """Hand on all records that are new."""
+        """Pass on all new records."""
         for record in self._topic.from_offset(self.position):
             # A handler may stop this table.
             following = self in self._topic.followers

@@ -21,9 +21,9 @@ from mm2py.storage.table import Table, batched
 SHOWN_BYTES: Final = 200
 
 Scalar = str | int | float | bool | None
-"""What a member of a source partition or offset may be (Java's ``OffsetUtils``)."""
+"""Type of a member of a source partition or offset (Java's ``OffsetUtils``)."""
 
-Identity = frozenset[tuple[str, str, Scalar]] | None
+MapIdentity = frozenset[tuple[str, str, Scalar]] | None
 
 
 @final
@@ -32,8 +32,8 @@ class OffsetMap:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes | None] = {}
-        self._contents: dict[bytes, tuple[str, Identity]] = {}
-        self._by_content: dict[tuple[str, Identity], bytes] = {}
+        self._contents: dict[bytes, tuple[str, MapIdentity]] = {}
+        self._by_content: dict[tuple[str, MapIdentity], bytes] = {}
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Take the next record of the topic; a malformed key is named in the log and ignored."""
@@ -51,6 +51,8 @@ class OffsetMap:
         """Return the newest value of a key, None when there is none."""
         if key in self._values:
             return self._values[key]
+        # Java's JsonConverter writes members in the order
+        # of the task's map, which differs by class.
         other = self._by_content.get(_content(key))
         return self._values[other] if other is not None else None
 
@@ -83,14 +85,15 @@ def parse_offset_map(value: bytes) -> Mapping[str, Scalar] | None:
     return None if parsed is None else _flat(parsed, value, "value")
 
 
-def scalars_identity(members: Mapping[str, Scalar] | None) -> Identity:
+def scalars_identity(members: Mapping[str, Scalar] | None) -> MapIdentity:
     """Return what two maps with another member order have in common; 1 and true differ."""
     if members is None:
         return None
+    # With the type: in Python ``1 == True == 1.0``, in JSON they are three values.
     return frozenset((name, type(value).__name__, value) for name, value in members.items())
 
 
-def _content(key: bytes) -> tuple[str, Identity]:
+def _content(key: bytes) -> tuple[str, MapIdentity]:
     connector, partition = parse_offset_key(key)
     return connector, scalars_identity(partition)
 
@@ -153,7 +156,7 @@ class KafkaOffsetBackingStore:
 
         Raises:
             RetriableError: the membership was lost meanwhile, nothing of it will be written.
-            PartitionError: the topic refused a record for good.
+            PartitionError: the topic refused a record; a retry does not help.
         """
         await asyncio.gather(
             *(self._table.post(batch) for batch in batched(tuple(values.items())) if batch)
@@ -210,6 +213,7 @@ class FileOffsetBackingStore:
         Raises:
             RetriableError: the file cannot be written now; what it held stays.
         """
+        # The file first, then memory: after a failure both have what was stored last.
         stored = {**self._stored, **values}
         self._write({key: value for key, value in stored.items() if value is not None})
         for key, value in values.items():
@@ -249,12 +253,15 @@ class FileOffsetBackingStore:
             "format": FORMAT,
             "offsets": {key.decode(): value.decode() for key, value in sorted(stored.items())},
         }
+        # In the same folder: a rename is atomic within one file system only.
         new = self._path.with_name(f".{self._path.name}.new")
         try:
+            # Private from the start: offsets of third parties' sources may hold secrets.
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump(content, file, ensure_ascii=False, indent=1)
                 file.flush()
+                # Before the rename: a crash could leave the new name with none of its bytes.
                 os.fsync(file.fileno())
             new.replace(self._path)
         except OSError as error:

@@ -40,7 +40,7 @@ class StoredMap(NamedTuple):
 
 
 class MapStore(Protocol):
-    """Where the maps of a task's partitions are kept."""
+    """Store of the maps of a task's partitions."""
 
     @property
     def topic(self) -> str:
@@ -89,7 +89,7 @@ class MapsOver(MapStore):
         self._maps = maps
 
     async def _ready(self) -> None:
-        """Come here before each request to the other store."""
+        """Hook before each request to the other store."""
 
     @property
     def topic(self) -> str:
@@ -254,7 +254,8 @@ class OffsetMapStore:
             try:
                 await asyncio.gather(*posts)
             finally:
-                # Of a post that was done at once, the callback comes after the caller continues (Python 3.12).
+                # Of a post that was done at once, the callback
+                # comes after the caller continues (Python 3.12).
                 for post in posts:
                     if post.done():
                         self._note_written(post)
@@ -265,6 +266,7 @@ class OffsetMapStore:
         self._unnoted.remove(post)
         if post.cancelled() or post.exception() is not None:
             return
+        # Offsets of one partition only grow: a lower one is of another topic with this name.
         if post.result() <= self._written:
             self._topics_lost += 1
             self.index, self._newest = MapIndex(), {}
@@ -294,6 +296,7 @@ class OffsetMapStore:
         ]
         await asyncio.gather(*(self._table.post(batch) for batch in batched(entries)))
         for partition, numbers in pages.items():
+            # Only now: a page that could not be removed is still read.
             self.index.forget(partition, numbers)
 
     def _take(self, _partition: int, record: Record) -> None:

@@ -36,7 +36,7 @@ FAILED: Final = (
 
 
 class PrivilegedWriter(Protocol):
-    """Writes what only the leader may write."""
+    """Writer of the records that only the leader may write."""
 
     @property
     def claimed(self) -> bool:
@@ -44,7 +44,7 @@ class PrivilegedWriter(Protocol):
         ...
 
     async def claim(self) -> None:
-        """Take the right to write from the leader before."""
+        """Take the right to write over from the previous leader."""
         ...
 
     async def write(self, entries: Sequence[Entry]) -> None:
@@ -114,8 +114,11 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
     async def claim(self) -> None:
         """Fence the previous leader and abort what it left open."""
         async with self._turn:
+            # A new producer each time: InitProducerId with
+            # id -1 is what fences the one before (KIP-618).
             await self._drop()
             transactions, writer = self._new()
+            # Before the request: a claim that was answered under the next membership is none.
             self._term = self._permit.term
             try:
                 await self._while_permitted(writer.start())
@@ -127,6 +130,7 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
 
     async def write(self, entries: Sequence[Entry]) -> None:
         async with self._turn:
+            # The term changed: the membership ended, and another worker may lead by now.
             if self._producer is None or not self.claimed:
                 raise RetriableError(FAILED)
             transactions, writer = self._producer
@@ -137,6 +141,8 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
                 raise
             except Mm2pyError as error:
                 await self._drop()
+                # The outcome of the transaction is unknown: read
+                # on, claim again, and decide by what is there.
                 raise RetriableError(f"{FAILED}: {error}") from error
             except BaseException:
                 await self._drop()
@@ -145,6 +151,7 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
     async def _write(
         self, transactions: Transactions, writer: RecordWriter, entries: Sequence[Entry]
     ) -> None:
+        # The records go last in their transaction: there is no data before them.
         await transactions.settle()
         # The leases of thousands of partitions are more than a batch may have.
         for batch in batched(entries, MAX_CONFIG_BYTES):

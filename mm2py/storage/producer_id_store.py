@@ -54,10 +54,13 @@ class ProducerIdStore:
             await self._opened()
             await self._table.read_to_end(PUBLISH_S)
             if producer_id not in self._mirrors:
+                # For good: an id is published before its first
+                # batch, and the read began after that was seen.
                 self._others.add(producer_id)
         return producer_id in self._mirrors
 
     async def _opened(self) -> None:
+        # Tasks of a flow start at once: one of them opens the table, the others wait for it.
         async with self._turn:
             if not self._open:
                 await self._table.start(self._take)

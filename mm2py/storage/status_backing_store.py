@@ -72,6 +72,7 @@ class StatusBackingStore:
         self._started = True
         early, self._early = self._early, []
         for put in early:
+            # Judged anew: what was read meanwhile may be newer.
             if not put.safe or self._may_write(put):
                 self._post(put)
 
@@ -161,6 +162,7 @@ class StatusBackingStore:
     def _answered(self, answer: "asyncio.Future[int]") -> None:
         put = self._posted.pop(answer)
         key = put.entry[0]
+        # A newer state of the same key is under way: it decides.
         if not self._started or any(other.entry[0] == key for other in self._posted.values()):
             return
         error = None if answer.cancelled() else answer.exception()
@@ -171,7 +173,8 @@ class StatusBackingStore:
             self._post_again(put)
         elif isinstance(error, Mm2pyError):
             log.warning("state was not written topic=%s cause=%s", self._table.topic, error)
-            # Otherwise the membership was lost, or the writer was closed: the states of others count.
+            # Otherwise the membership was lost, or the
+            # writer was closed: the states of others count.
             if not isinstance(error, RetriableError):
                 self._unwritten[key] = put, str(error)
                 asyncio.get_running_loop().call_later(WRITE_S, self._post_again, put)

@@ -169,7 +169,7 @@ def _topic_use(value: bytes | None) -> TopicUse | None:
 
 
 def may_write_safely(status: StoredStatus, known: StoredStatus | None) -> bool:
-    """Tell whether a state must not give way to another worker's newer one (Java's ``putSafe``)."""
+    """Whether no other worker has written a newer state (Java's ``putSafe``)."""
     return (
         known is None
         or known.worker_id == status.worker_id
@@ -179,7 +179,7 @@ def may_write_safely(status: StoredStatus, known: StoredStatus | None) -> bool:
 
 @final
 class StatusTable:
-    """What was read so far, newest per key."""
+    """The newest record per key that was read."""
 
     def __init__(self) -> None:
         self._connectors: dict[str, StoredStatus] = {}
@@ -195,6 +195,7 @@ class StatusTable:
             self._take_task(record.work, record.status)
         else:
             _put(self._connectors, record.work, record.status)
+            # A connector that is gone has no tasks; their tombstones may come later, or never.
             if record.status is None:
                 self._tasks.pop(record.work, None)
 

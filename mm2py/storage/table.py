@@ -54,7 +54,7 @@ class Table(Protocol):
         """Read to the end, then follow; ``handle`` takes every record, in order per partition.
 
         Raises:
-            RetriableError: not now; a later call begins anew.
+            RetriableError: not now; a later call starts over.
             ConfigError: the topic cannot be used as it is.
         """
         ...
@@ -103,7 +103,7 @@ class KafkaTable:
         follow: whether records are handled as they come; else at each ``read_to_end``.
         reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a transaction that
             only a task ends which is started later.
-        restore: creates the topic again where it was deleted, None: that is for others to do.
+        restore: creates the topic again where it was deleted; None: its owner does.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class KafkaTable:
             await self._writer.start()
             if self._reads_at_start:
                 await self._reader.read_to_end(handle)
+        # Cancelled as well: a reader that was started half would go on following.
         except BaseException:
             await self.stop()
             raise
@@ -168,6 +169,7 @@ class KafkaTable:
 
     async def read_to_end(self, timeout_s: float) -> None:
         reader, handle = self._reader, self._handle
+        # A tail only ends by a defect, which was logged: without it the end would never be reached.
         lost = self._tail is None or self._tail.done()
         if reader is None or handle is None or (self._follow and lost):
             raise self._closed()
@@ -176,6 +178,8 @@ class KafkaTable:
                 if self._follow:
                     await reader.reach_end()
                 else:
+                    # A reader has one position per partition: two
+                    # reads at once would hand records on twice.
                     async with self._reading:
                         await reader.read_to_end(handle)
         except TimeoutError:
@@ -192,12 +196,14 @@ class KafkaTable:
             return answer
         self._watch(answer)
         batches = self._by_partition(entries)
+        # The first entry's partition: its batch has the offset of the result.
         first, left = next(iter(batches)), len(batches)
         first_offset = -1
 
         def done(partition: int, result: int | Exception) -> None:
             nonlocal left, first_offset
             left -= 1
+            # Failed by another partition, or taken back: the answer is given already.
             if answer.done():
                 return
             if isinstance(result, Exception):
@@ -236,6 +242,7 @@ class KafkaTable:
     def _look_for_topic(self) -> None:
         if self._restore is None or self._reader is None:
             return
+        # One look for all posts that wait.
         if self._restoring is None or self._restoring.done():
             restoring = self._restore_topic(self._restore)
             self._restoring = asyncio.create_task(restoring, name=f"restore {self._topic}")
@@ -271,6 +278,8 @@ class KafkaTable:
 
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition that Java's default partitioner chooses for a key."""
+    # ``Utils.toPositive``: the sign bit is cut, not negated. Connect's topics
+    # may be read by Java workers, and keys of one partition stay in order.
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -281,12 +290,14 @@ def murmur2(data: bytes) -> int:
     value = (0x9747B28C ^ length) & mask
     whole = length & ~3
     for at in range(0, whole, 4):
+        # Java's shifts keep 32 bits by themselves, here each step is masked.
         k = int.from_bytes(data[at : at + 4], "little")
         k = k * multiplier & mask
         k ^= k >> 24
         k = k * multiplier & mask
         value = (value * multiplier & mask) ^ k
     if tail := data[whole:]:
+        # Java's switch falls through its cases: the bytes of the rest, the lowest first.
         value ^= int.from_bytes(tail, "little")
         value = value * multiplier & mask
     value ^= value >> 13

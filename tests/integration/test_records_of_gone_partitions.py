@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
-from mm2py.config.librdkafka import Value
+from mm2py.config.librdkafka import SettingValue
 from mm2py_connectors.record_sender import RecordSender, SentRecord
 from tests.integration.mirror_process import running, until
 from tests.integration.setups import Setup
@@ -37,7 +37,7 @@ def never() -> None:
     """A stream that waits for the target."""
 
 
-def values(region: KafkaAddress) -> Mapping[str, Value]:
+def values(region: KafkaAddress) -> Mapping[str, SettingValue]:
     return {
         "bootstrap.servers": region.bootstrap_servers,
         "enable.idempotence": True,

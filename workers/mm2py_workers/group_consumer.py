@@ -24,7 +24,7 @@ from confluent_kafka import (
 from mm2py.api.records import SinkRecord
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import SILENT_S, Cluster
-from mm2py.config.librdkafka import Value
+from mm2py.config.librdkafka import SettingValue
 from mm2py.errors import AuthenticationError, FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.protocol import error_codes as codes
@@ -166,7 +166,7 @@ class ConfluentConsumer(GroupConsumer):
 
     def __init__(
         self,
-        values: Mapping[str, Value],
+        values: Mapping[str, SettingValue],
         batch: int,
         listener: AssignmentListener,
         *,

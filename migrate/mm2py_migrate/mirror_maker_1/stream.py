@@ -31,7 +31,7 @@ from mm2py.api.mirror_maker_1 import (
     RebalanceListener,
 )
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.librdkafka import Value
+from mm2py.config.librdkafka import SettingValue
 from mm2py.errors import FatalError, RetriableError
 from mm2py.observability.logging import some_of
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
@@ -108,7 +108,7 @@ class Stream(AssignmentListener):
 
     def __init__(
         self,
-        values: Mapping[str, Value],
+        values: Mapping[str, SettingValue],
         sender: RecordSender,
         handle: Handle | None,
         *,

@@ -66,11 +66,11 @@ _FIND_COORDINATOR, _OF_3_0 = 10, 4
 _FORMAT: Final = {"message.format.version": "0.11.0"}
 _LIST_OFFSETS_RETRIES = 2
 _RECORDS_PER_REQUEST = 4_000
-"""Of metadata, by CreateTopics or CreatePartitions; of 10,001 a KRaft controller takes none."""
+"""Metadata records per CreateTopics or CreatePartitions; a KRaft controller refuses 10,001."""
 _NAMES_PER_REQUEST = 500
 """Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
 _ACLS_PER_REQUEST = 1_000
-"""Of 10,001 new ones a KRaft controller takes none."""
+"""A KRaft controller refuses 10,001 at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ class Admin:
     async def list_topics(self) -> Mapping[str, TopicDescription]:
         """Return all topics but the brokers' own (``__consumer_offsets``, ...); the same object while nothing changed."""
         metadata = await self.cluster.metadata(None)
+        # The same object while nothing changed: callers
+        # compare by identity, once a refresh interval.
         if self._listed is None or self._listed[0] is not metadata:
             topics = {
                 topic.name: _description(topic)
@@ -141,7 +143,8 @@ class Admin:
             code = 0 if topic.error is None else topic.error.code
             error = self.cluster.denied(code, "Describe", name)
             if error is not None:
-                # Brokers answer the same of a topic that does not exist to those who may not describe it.
+                # Brokers answer the same of a topic that does
+                # not exist to those who may not describe it.
                 error.remedy += f"; if {name} was deleted, name it in topics.exclude"
                 denied[name] = error
         return denied
@@ -150,7 +153,7 @@ class Admin:
         """Return what our principal may do with topics that it may describe; all where the cluster has no authorizer.
 
         Raises:
-            UnsupportedVersionError: brokers before 2.3 do not tell (KIP-430).
+            UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
         """
         rights: dict[str, frozenset[AclOperation]] = {}
         for chunk in _chunks(sorted(set(names))):
@@ -161,7 +164,10 @@ class Admin:
         return rights
 
     async def unwritable(self, topics: Collection[str]) -> dict[str, ServerError]:
-        """Return which topics our principal may not write, with the right that is missing; none where the cluster does not tell."""
+        """Return the topics that our principal may not write, with the missing right.
+
+        Empty where the cluster does not disclose rights.
+        """
         try:
             answer = await self.cluster.call_any(messages.metadata(sorted(topics), operations=True))
         except UnsupportedVersionError:
@@ -176,7 +182,7 @@ class Admin:
         return refused
 
     async def cluster_rights(self) -> frozenset[AclOperation] | None:
-        """Return what our principal may do with the cluster; all where it has no authorizer, None where it does not tell.
+        """Return our principal's rights on the cluster, all without an authorizer, None if unknown.
 
         Raises:
             UnsupportedVersionError: as ``topic_rights``.
@@ -240,6 +246,8 @@ class Admin:
         broker = ConfigResource(ConfigResourceType.BROKER, str(node_id))
         try:
             connection = await self.cluster.connection(node_id, ADMIN)
+            # FindCoordinator 4 came with Kafka 3.0, which
+            # assumes the newest format by default (KIP-724).
             if connection.versions.get(_FIND_COORDINATOR, (0, _OF_3_0))[1] >= _OF_3_0:
                 return False
             call = admin_messages.describe_configs([broker], keys=["log.message.format.version"])
@@ -337,7 +345,7 @@ class Admin:
 
         Raises:
             ServerError: they may not be read.
-            UnsupportedVersionError: brokers before 2.6 do not tell (KIP-546).
+            UnsupportedVersionError: brokers before 2.6 (KIP-546).
         """
         answer = await self.cluster.call_any(admin_messages.describe_client_quotas())
         error = _error(answer.error_code, answer.error_message or "", "DescribeClientQuotas")
@@ -348,6 +356,7 @@ class Admin:
     async def _log_dirs(self, topics: Mapping[str, Sequence[int]]) -> list[admin_messages.LogDirs]:
         await self.cluster.refresh_brokers()
         found: list[admin_messages.LogDirs] = []
+        # A broker describes its own log dirs alone.
         for node_id in self.cluster.broker_ids:
             connection = await self.cluster.connection(node_id, ADMIN)
             found.append(await connection.call(admin_messages.describe_log_dirs(topics)))
@@ -364,6 +373,7 @@ class Admin:
         found = await self.cluster.call_any(
             admin_messages.describe_acls(), code_of=lambda answer: answer.error_code
         )
+        # authorizer.class.name is not set.
         if found.error_code == SECURITY_DISABLED:
             return None
         error = _error(found.error_code, found.error_message, "DescribeAcls")
@@ -415,6 +425,7 @@ class Admin:
         ids: dict[int, tuple[str, int]] = {}
         for node_id in self.cluster.broker_ids if producer_ids else ():
             connection = await self.cluster.connection(node_id, ADMIN)
+            # Rolling upgrade: ids of newer brokers are still found.
             with suppress(UnsupportedVersionError):
                 answer = await connection.call(admin_messages.list_transactions([*producer_ids]))
                 ids |= {it: (name, node_id) for it, name in answer.items()}
@@ -449,6 +460,7 @@ class Admin:
         settings = self.cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         listed = await self._list_once(timestamps, read_committed=read_committed)
+        # Only failed look-ups are repeated; leaders of the rest may move meanwhile.
         for _ in range(_LIST_OFFSETS_RETRIES):
             again = {
                 tp: timestamps[tp]
@@ -480,7 +492,7 @@ class Admin:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, EpochEnd]:
-        """Ask leaders where leader epochs end in their logs (KIP-320).
+        """Return the ends of leader epochs in their leaders' logs (KIP-320).
 
         Raises:
             RetriableError: a leader is not available.
@@ -523,7 +535,7 @@ class Admin:
         """Return the largest timestamp of each partition that has records and may be seen (KIP-734), ms since the epoch.
 
         Raises:
-            UnsupportedVersionError: brokers before 3.0 do not tell.
+            UnsupportedVersionError: brokers before 3.0.
         """
         found = (await self.cluster.metadata(topics)).topics
         wanted = [TopicPartition(it.name, part.partition) for it in found for part in it.partitions]
@@ -538,10 +550,10 @@ class Admin:
         return await self.newest_times([CONSUMER_OFFSETS])
 
     async def controller_time_ms(self) -> int:
-        """Return what the clock of the active controller says, ms since the epoch, -1 where it is not said; asks once.
+        """Return the active controller's time in ms since the epoch, -1 if unknown; one request.
 
         Raises:
-            RetriableError: no answer. Some managed brokers close the connection on this question.
+            RetriableError: no response. Some managed brokers close the connection on this request.
             ServerError: our principal has no Describe on the cluster.
             UnsupportedVersionError: brokers before 3.3.
         """
@@ -574,8 +586,10 @@ class Admin:
         *,
         read_committed: bool = False,
     ) -> dict[TopicPartition, ListedOffset]:
-        """Ask one broker for partitions that it leads, once; a failed connection is the error of each."""
+        """Look up partitions at their leader, once; a failed connection is the error of each."""
         queries = [
+            # With the epoch a deposed leader refuses with
+            # FENCED_LEADER_EPOCH instead of an old offset (KIP-320).
             OffsetQuery(tp.topic, tp.partition, at, leader.epoch if leader is not None else -1)
             for tp, at in timestamps.items()
             for leader in (self.cluster.known_leader(tp),)
@@ -606,6 +620,8 @@ class Admin:
         (group,) = await self.cluster.call_coordinator(
             group_id, call, code_of=lambda groups: _retriable_code(g.error_code for g in groups)
         )
+        # DescribeGroups 6 has this error for a group that
+        # does not exist (KIP-1043); before, it was Dead.
         if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
             raise server_error(group.error_code, f"group {group_id}")
         return replace(group, state=group.state or "Dead")
@@ -691,10 +707,12 @@ def _by_name(answers: Iterable[NamedError]) -> dict[str, ServerError | None]:
 def _retriable_code(codes: Iterable[int]) -> int:
     """Return the code to retry a whole request for: the first one, if all are retriable."""
     all_codes = list(codes)
+    # If some succeeded, a repeat would answer TOPIC_ALREADY_EXISTS for them.
     return all_codes[0] if all_codes and all(code in RETRIABLE for code in all_codes) else 0
 
 
 def _records_of(topic: NewTopic) -> int:
+    # As ReplicationControlManager writes them: one per topic, partition and config.
     return 1 + topic.partitions + len(topic.configs)
 
 

@@ -1,4 +1,4 @@
-"""How often brokers could not be used, counted for all clients of a process.
+"""Counts of broker failures of all clients of a process.
 
 Flow: ``ConnectionPool`` -> ``add``; in a task host ``take`` -> ``HostReports.broker_errors`` -> ``add`` in the worker -> ``GET /metrics``.
 """
@@ -11,11 +11,11 @@ from typing import Final, NamedTuple, final
 from mm2py.clock import PerClock
 
 _MOST: Final = 1_000
-"""Addresses come and go; what was noted longest ago is forgotten first."""
+"""Addresses come and go; the one counted longest ago is dropped first."""
 
 
 class Trouble(StrEnum):
-    """What a broker was not good for."""
+    """How a broker failed."""
 
     UNREACHABLE = "unreachable"
     """An attempt to connect failed."""
@@ -43,23 +43,24 @@ class BrokerErrors:
 
     @property
     def counts(self) -> Mapping[BrokerError, int]:
-        """What was counted."""
+        """The counts."""
         return self._counts
 
     def add(self, error: BrokerError, times: int = 1) -> None:
-        """Count trouble."""
+        """Count a failure."""
+        # Removed and added: a dict keeps the order of first insertion otherwise.
         self._counts[error] = self._counts.pop(error, 0) + times
         if len(self._counts) > _MOST:
             oldest = next(iter(self._counts))
             del self._counts[oldest], self._taken[oldest]
 
     def add_all(self, errors: Iterable[tuple[BrokerError, int]]) -> None:
-        """Count what another process counted."""
+        """Add the counts of another process."""
         for error, times in errors:
             self.add(error, times)
 
     def take(self) -> tuple[tuple[BrokerError, int], ...]:
-        """Return what came since it was last taken."""
+        """Return the counts since the last call."""
         if self._taken == self._counts:
             return ()
         new = Counter(self._counts) - self._taken
@@ -68,4 +69,4 @@ class BrokerErrors:
 
 
 errors_of: Final = PerClock(BrokerErrors)
-"""What all clients with a clock count."""
+"""Counts of all clients with a clock."""

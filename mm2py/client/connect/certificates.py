@@ -1,4 +1,4 @@
-"""Until when the certificates are valid that this process has seen, shared by all of its clients.
+"""Expiry dates of the certificates that this process has seen, shared by all of its clients.
 
 Flow: TLS handshake of a connection, or a key store that was read -> ``note`` -> ``dates`` -> ``GET /metrics``.
 A broker's date is that of the newest handshake with it: a certificate that it replaced is known with the next connection.
@@ -16,7 +16,7 @@ REST: Final = "rest"
 
 
 class Shown(NamedTuple):
-    """Which certificate: a ``BROKER``'s at its address, our own for a cluster (``CLIENT``), or the listeners' (``REST``)."""
+    """A certificate: a ``BROKER``'s at its address, a ``CLIENT``'s, or of ``REST`` listeners."""
 
     owner: str
     cluster: str = ""
@@ -32,7 +32,7 @@ class CertificateDates:
 
     @property
     def dates(self) -> Mapping[Shown, float]:
-        """What is known now."""
+        """All known dates."""
         return self._dates
 
     def note(self, shown: Shown, expires_s: float | None) -> None:
@@ -41,7 +41,7 @@ class CertificateDates:
             self._dates[shown] = expires_s
 
     def forget(self, shown: Shown) -> None:
-        """Drop a broker that cannot be reached: it may be gone for good."""
+        """Drop an unreachable broker, which may have left the cluster."""
         self._dates.pop(shown, None)
 
 
@@ -51,6 +51,7 @@ certificates_of: Final = PerClock(CertificateDates)
 
 def peer_expires_s(secured: ssl.SSLSocket) -> float | None:
     """Return until when the verified certificate of the other side is valid, None where none was verified."""
+    # Empty where the context does not verify (CERT_NONE).
     certificate = cast("Mapping[str, object] | None", secured.getpeercert())
     until = certificate.get("notAfter") if certificate else None
     return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None

@@ -62,7 +62,7 @@ _DENIED: Final = {TOPIC_AUTHORIZATION_FAILED: "topic", GROUP_AUTHORIZATION_FAILE
 _GROUPS_PER_QUESTION: Final = 1_000
 
 PACED_AGE_S: Final = 60.0
-"""So old may the list of brokers be for a client that waits for turns."""
+"""Greatest age of the list of brokers that a paced client uses."""
 
 SILENT_S: Final = 2.0
 """Wait for a Metadata response before another broker is asked too."""
@@ -95,6 +95,7 @@ class Cluster:
         self.pool = BufferPool()
         self._connections = ConnectionPool(settings, self.pool, alias=alias, clock=clock)
         self._cache = MetadataCache()
+        # Negative ids, as in Java's Cluster.bootstrap: the real ones come with metadata.
         self._bootstrap = tuple(
             BrokerAddress(-1 - index, host, port)
             for index, (host, port) in enumerate(settings.bootstrap_servers)
@@ -154,7 +155,7 @@ class Cluster:
         await self.close()
 
     def pace(self, pace: RequestPace) -> None:
-        """Have questions over connections that are opened from now on wait for their turn; for clients that only ask."""
+        """Pace the requests of connections that are opened later; for clients that only read."""
         self._connections.pace = pace
 
     async def connect(self) -> None:
@@ -206,7 +207,8 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connections.close()
-        # Garbage collection of cycles hardly ever runs (wiring.py), so the pool could outlive its flow by far.
+        # Garbage collection of cycles hardly ever runs
+        # (wiring.py), so the pool could outlive its flow by far.
         self.pool.close()
 
     # ---- metadata ----
@@ -215,6 +217,8 @@ class Cluster:
         """Request fresh metadata of ``topics``, None for all topics of the cluster."""
         call = metadata(topics)
         if topics is None:
+            # An answer with the same bytes is not decoded again:
+            # of all topics that is long work on the loop.
             call = self._all_topics.over(call)
 
         async def attempt() -> MetadataResult:
@@ -244,7 +248,7 @@ class Cluster:
         return self._unreached or f"no broker of {self} {SILENT} {longer_than_s:g} s"
 
     async def refresh_brokers(self) -> None:
-        """Learn ``broker_ids`` anew; a client whose questions wait for their turn takes those of the last minute."""
+        """Refresh ``broker_ids``; a paced client uses those of the last minute."""
         is_old = self.clock.monotonic() - self._answered_at > PACED_AGE_S
         if self._connections.pace is None or is_old:
             await self.metadata([])
@@ -268,6 +272,7 @@ class Cluster:
 
     def known_leader(self, tp: TopicPartition) -> Leader | None:
         """Return the leader without waiting; starts a refresh in the background when it is old."""
+        # All known topics in one request: they age together.
         if self._is_old(tp) and self._next_refresh is None:
             self._join_refresh((*self._cache.topics, tp.topic))
         return self._cache.leader(tp)
@@ -307,6 +312,7 @@ class Cluster:
         Raises:
             ConnectionFailedError: one attempt failed, or the broker is not part of the cluster.
         """
+        # A broker may have joined since; its id came with a leader or a coordinator.
         if node_id not in self._cache.brokers:
             await self._refresh(())
         broker = self._cache.brokers.get(node_id)
@@ -334,9 +340,10 @@ class Cluster:
             raise
 
     async def coordinators(self, group_ids: Iterable[str]) -> dict[str, int | Mm2pyError]:
-        """Return the coordinator's node of many groups, or why there is none; one request for all unknown ones.
+        """Return the coordinators of groups, or why there is none; unknown ones by one request.
 
-        A name that no request can carry has its ``UnsendableError``: the others are asked without it.
+        A name that no request can carry has its ``UnsendableError``; the others are looked up
+        without it.
 
         Raises:
             RetriableError: no broker answered.
@@ -376,6 +383,7 @@ class Cluster:
         """Return a connection to the controller; KRaft brokers name any broker and forward."""
         if self._cache.controller_id not in self._cache.brokers:
             await self._refresh(())
+        # KRaft brokers before they know a controller; any broker forwards (KIP-590).
         if self._cache.controller_id < 0:
             return await self._any()
         return await self.connection(self._cache.controller_id, ADMIN)
@@ -383,7 +391,10 @@ class Cluster:
     # ---- calls with retries ----
 
     async def call_any(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
-        """Ask any broker, more than one where the first is silent; repeats retriable failures and ``code_of`` codes until the API timeout."""
+        """Send to any broker, to more than one where the first is silent.
+
+        Retriable failures and ``code_of`` codes are retried until ``default.api.timeout.ms``.
+        """
 
         async def attempt() -> R:
             return self._checked(call, code_of, *await self._first_answer(call))
@@ -391,7 +402,7 @@ class Cluster:
         return await self._repeat(attempt, call.name)
 
     async def call_controller(self, call: Call[R], *, code_of: Callable[[R], int] = _no_code) -> R:
-        """Ask the controller; otherwise as ``call_any``."""
+        """Send to the controller; otherwise as ``call_any``."""
 
         def moved() -> None:
             self._cache.controller_id = -1
@@ -403,7 +414,7 @@ class Cluster:
     async def call_coordinator(
         self, group_id: str, call: Call[R], *, code_of: Callable[[R], int] = _no_code
     ) -> R:
-        """Ask the coordinator of a group; otherwise as ``call_any``."""
+        """Send to the coordinator of a group; otherwise as ``call_any``."""
         return await self._repeat(
             lambda: self._once(lambda: self.coordinator(group_id), call, code_of),
             call.name,
@@ -413,7 +424,7 @@ class Cluster:
     async def call_leader(
         self, tp: TopicPartition, call: Call[R], *, code_of: Callable[[R], int] = _no_code
     ) -> R:
-        """Ask the leader of a partition; otherwise as ``call_any``."""
+        """Send to the leader of a partition; otherwise as ``call_any``."""
 
         async def connection() -> BrokerConnection:
             return await self.connection((await self.leader(tp)).node_id, ADMIN)
@@ -432,7 +443,8 @@ class Cluster:
 
     def _take(self, result: MetadataResult) -> None:
         if result.error_code:
-            # Without topics, which are there all the same. KIP-1102: what is known of the brokers may be of another cluster.
+            # Without topics, which are there all the same. KIP-1102:
+            # what is known of the brokers may be of another cluster.
             self._cache.brokers = {}
             raise ConnectionFailedError(
                 f"{self} gives no metadata: {error_name(result.error_code)} ({result.error_code})"
@@ -448,6 +460,7 @@ class Cluster:
         pool = self._connections
         brokers.sort(
             key=lambda broker: (
+                # A frozen host accepts connections but answers nothing.
                 str(broker) in self._silent,
                 not pool.is_open(broker, ADMIN),
                 broker.node_id < 0,
@@ -456,6 +469,7 @@ class Cluster:
         )
         by_address: dict[str, BrokerAddress] = {}
         for broker in brokers:
+            # A bootstrap address is usually a broker's own, too: one attempt is enough.
             by_address.setdefault(str(broker), broker)
         return list(by_address.values())
 
@@ -477,7 +491,9 @@ class Cluster:
         )
 
     async def _first_answer(self, call: Call[R]) -> tuple[R, str]:
-        """Ask brokers until one answers, and return its address, too; another one is added each ``SILENT_S``.
+        """Send to one broker after the other until one responds; return its address, too.
+
+        Another one is added each ``SILENT_S``.
 
         A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders of its partitions.
         """
@@ -496,6 +512,7 @@ class Cluster:
                 done: set[asyncio.Task[R]] = set()
                 with suppress(TimeoutError):
                     async with deadlines.within(SILENT_S if candidates else None):
+                        # ``wait`` leaves the attempts running at a time-out, other than ``gather``.
                         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
                     address = str(asked.pop(attempt))
@@ -509,6 +526,7 @@ class Cluster:
                 if not done:
                     self._silent.update(map(str, asked.values()))
         finally:
+            # The slower ones: their responses are still read off their connections.
             for attempt in asked:
                 attempt.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
@@ -521,10 +539,12 @@ class Cluster:
         return await connection.call(call)
 
     async def _refresh(self, topics: Iterable[str]) -> None:
+        # Others wait for the same refresh: the cancellation of one must not end it.
         await asyncio.shield(self._join_refresh(topics))
 
     def _join_refresh(self, topics: Iterable[str]) -> "asyncio.Task[None]":
         refresh = self._next_refresh
+        # A refresh that is under way was sent before this call and may not have the news.
         if refresh is None or refresh.task is None:
             refresh = self._next_refresh = _Refresh()
             refresh.task = asyncio.create_task(self._run_refresh(refresh))
@@ -541,6 +561,7 @@ class Cluster:
     async def _run_refresh(self, refresh: _Refresh) -> None:
         try:
             async with self._refresh_lock:
+                # As Java's Metadata.timeToAllowUpdate: retry.backoff.ms between any two refreshes.
                 pause_s = self._refreshed_at - self.clock.monotonic()
                 pause_s += self.settings.retry_backoff_ms / 1000
                 if pause_s > 0:
@@ -564,6 +585,7 @@ class Cluster:
         limit_ms = self.settings.default_api_timeout_ms
         try:
             with patience() as deadlines:
+                # Time in which a request waits for its turn does not count (``suspended``).
                 async with deadlines.within(limit_ms / 1000):
                     while True:
                         try:
@@ -584,6 +606,7 @@ class Cluster:
         if not isinstance(result, ProducerIdResult) or not result.error_code:
             return None
         error = server_error(result.error_code, f"InitProducerId to {address}")
+        # InitProducerId needs IdempotentWrite, or since 2.8 Write on any topic (KIP-679).
         if error.code == CLUSTER_AUTHORIZATION_FAILED:
             error.remedy = (
                 f"grant IdempotentWrite on the Cluster resource of {self.alias}, or Write on the topic:"
@@ -608,6 +631,7 @@ class Cluster:
         code = code_of(result)
         if code:
             error = server_error(code, f"{call.name} to {address}")
+            # All others are part of the result: the caller knows which topic or group they concern.
             if isinstance(error, RetriableServerError):
                 raise error
         return result

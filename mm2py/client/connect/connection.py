@@ -98,9 +98,9 @@ class BrokerConnection:
         """Finalized level of each feature of the cluster when the connection was opened (KIP-584)."""
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
-        """Until when the broker's certificate is valid; None without TLS."""
+        """Expiry of the broker's certificate; None without TLS."""
         self.pace: RequestPace | None = None
-        """What ``call`` waits for; negotiation, logins and ``exchange`` do not."""
+        """Paces ``call``; negotiation, logins and ``exchange`` do not wait for it."""
         self._settings = settings
         self._credentials = credentials
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
@@ -150,6 +150,7 @@ class BrokerConnection:
         """
         credentials = credentials or Credentials(settings)
         context = credentials.tls_context()
+        # Before the socket is open: a silent token endpoint or KDC would use up its setup time.
         await credentials.prepare(host)
         setup_ms = settings.socket_connection_setup_timeout_ms
         connected = False
@@ -162,6 +163,7 @@ class BrokerConnection:
                 )
                 try:
                     await connection._start(context)
+                # Cancelled as well: the socket would stay open with a reader in the loop.
                 except BaseException:
                     await connection.close()
                     raise
@@ -183,6 +185,8 @@ class BrokerConnection:
             try:
                 self._sock = secured = await start_tls(self._sock, context, self.host)
             except OSError as error:
+                # An address that answered before speaks this
+                # protocol: its end is an outage, no wrong property.
                 known = self.address in self._credentials.greeted
                 raise tls_failure(error, self.address, self._settings.tls, known=known) from None
             self.certificate_expires_s = peer_expires_s(secured)
@@ -200,6 +204,8 @@ class BrokerConnection:
         self._opened_id = self._correlation_id
 
     async def _negotiate(self) -> None:
+        # The newest version first, without knowing what the
+        # broker supports: versions come with the answer.
         answer = await self._call_at(api_versions(), api_versions().max_version)
         if answer.error_code == UNSUPPORTED_VERSION:
             # KIP-511: an older broker answers in version 0 with the versions that it supports.
@@ -243,6 +249,7 @@ class BrokerConnection:
 
     def next_correlation_id(self) -> int:
         """Return the id for the next request."""
+        # Wraps at the end of int32, its type on the wire.
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
@@ -255,6 +262,7 @@ class BrokerConnection:
         offered = self.versions.get(api_key)
         if offered is not None:
             version = min(highest, offered[1])
+            # Kafka 4.0 removed old versions (KIP-896), so the lower bound counts as well.
             if version >= max(lowest, offered[0]):
                 return version
         spoken = "not at all" if offered is None else f"in versions {offered[0]} to {offered[1]}"
@@ -292,6 +300,7 @@ class BrokerConnection:
         timeout_ms = timeout_ms or self._settings.request_timeout_ms
         now = self._loop.time()
         deadline = now + timeout_ms / 1000
+        # Before the write: it may find the connection closed, which reports all that is in flight.
         self._in_flight[correlation_id] = _InFlight(on_response, on_lost, now, deadline, timeout_ms)
         if self._watch is None or deadline < self._watch_at:
             self._watch_until(deadline)
@@ -313,6 +322,7 @@ class BrokerConnection:
         answer: asyncio.Future[R] = self._loop.create_future()
 
         def on_response(body: memoryview, lease: BufferLease | None) -> None:
+            # The caller was cancelled; its response still has to be read off the stream.
             if not answer.done():
                 answer.set_result(take(body, lease))
 
@@ -406,12 +416,14 @@ class BrokerConnection:
     def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
         request = self._in_flight.pop(correlation_id, None)
         if request is None:
+            # The stream is out of step: no later frame could be attributed.
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
         self.round_trip.took(self._loop.time() - request.sent_at)
         try:
             request.on_response(body, lease)
         except Exception as error:
-            # Report it to the request's owner here; owners of other requests are notified when the connection ends.
+            # Report it to the request's owner here; owners of
+            # other requests are notified when the connection ends.
             failure = error
             if not isinstance(error, Mm2pyError):
                 log.exception("answer cannot be handled broker=%s", self.address)
@@ -436,6 +448,8 @@ class BrokerConnection:
         self._held = None
         self._lost.set_result(None)
         if self._on_closed is not None:
+            # First the pool, then the requests: their owners ask
+            # for a connection at once, and must get a new one.
             self._on_closed(self, self._closed_reason, 0 if self._discarded else len(lost))
         now = self._loop.time()
         for request in lost.values():
@@ -451,6 +465,7 @@ class BrokerConnection:
             log.exception("lost request cannot be handled broker=%s", self.address)
 
     def _error_for(self, request: _InFlight, now: float) -> Mm2pyError:
+        # The request that was overdue ended the connection; the others were lost with it.
         if request.deadline <= now:
             return RequestTimedOutError(
                 f"{self.address} did not answer within {request.timeout_ms} ms"
@@ -479,6 +494,7 @@ class BrokerConnection:
     async def _ask(self, call: Call[R], /) -> R:
         """Send one message of a login ahead of the requests that wait for its end."""
         version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
+        # Its own frames must pass while all others are held.
         held, self._held = self._held, None
         try:
             answer = self._begin(call, version)
@@ -487,6 +503,7 @@ class BrokerConnection:
         return await answer
 
     def _renew(self) -> None:
+        # Nothing was sent since the last login: a new connection is opened when one is needed.
         if self._correlation_id == self._opened_id and not self._in_flight:
             self.discard("idle for a whole session")
         elif not self.closed:
@@ -521,8 +538,11 @@ class BrokerConnection:
         self._watch = None
         now = self._loop.time()
         if self._in_flight:
+            # Not the oldest one: ``put_off`` and shorter time-outs change the order.
             first = min(self._in_flight.values(), key=lambda request: request.deadline)
             if first.deadline <= now:
+                # Brokers answer in order: nothing behind an overdue
+                # request is answered sooner (Java disconnects, too).
                 self.abort(f"no answer within {first.timeout_ms} ms")
                 return
             self._watch_until(first.deadline)
@@ -530,6 +550,7 @@ class BrokerConnection:
             self.abort("idle")
         else:
             idle_ms = self._settings.connections_max_idle_ms
+            # -1 is for ever, as in Java.
             if idle_ms >= 0:
                 self._watch_until(now + min(idle_ms, _UNLIMITED_MS) / 1000)
         self._last_seen_id = self._correlation_id
@@ -579,7 +600,8 @@ def unwelcome(end: Farewell, settings: ConnectionSettings) -> Mm2pyError | None:
         return ConnectionFailedError(
             f"{end.address} is a TLS listener, spoken to without TLS", remedy=_TLS_REMEDY
         )
-    # Brokers send a TLS alert; a TLS proxy before them may just close the connection, without a reset.
+    # Brokers send a TLS alert; a TLS proxy before them
+    # may just close the connection, without a reset.
     if end.by_peer and not end.first_bytes and not end.known:
         return ConnectionFailedError(
             f"{end.address} hung up on the first request, as TLS listeners do without TLS",

@@ -60,11 +60,11 @@ class Credentials:
 
     @property
     def own_expires_s(self) -> float | None:
-        """Until when our own certificate is valid, None while none was shown to a broker."""
+        """Expiry of our own certificate, None while none was shown to a broker."""
         return None if self._contexts is None else self._contexts.own_expires_s
 
     def close(self) -> None:
-        """Renew nothing any more that no login asks for; safe twice."""
+        """Stop renewing in the background; safe twice."""
         if self._tokens is not None:
             self._tokens.close()
 
@@ -90,10 +90,13 @@ class Credentials:
         sasl = self._sasl
         if sasl is None:
             return 0
+        # KIP-152: with SaslHandshake 1 tokens travel as
+        # SaslAuthenticate requests, whose errors have a text.
         offered = await ask(sasl_handshake(sasl.mechanism))
         if offered.error_code:
             raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
-        # Not earlier: the response may wait for a Fetch, and a Kerberos authenticator is only valid for minutes.
+        # Not earlier: the response may wait for a Fetch, and
+        # a Kerberos authenticator is only valid for minutes.
         exchange = await self._exchange(sasl, host)
         lifetime_ms = 0
         try:
@@ -103,6 +106,8 @@ class Credentials:
                     raise _refused_login(sasl, address, answer.error_code, answer.error_message)
                 # The broker chooses how often SCRAM hashes; Kerberos is a library that may block.
                 await in_own_thread(partial(exchange.take, answer.auth_bytes))
+                # KIP-368: after connections.max.reauth.ms the broker
+                # closes a connection that has not logged in again.
                 lifetime_ms = answer.session_lifetime_ms
         except AuthenticationError:
             for login in (self._kerberos, self._tokens):
@@ -122,6 +127,7 @@ class Credentials:
     def _refused_mechanism(
         self, sasl: SaslSettings, address: str, code: int, offered: tuple[str, ...]
     ) -> AuthenticationError:
+        # A PLAINTEXT or SSL listener answers SaslHandshake so.
         if code == _ILLEGAL_STATE:
             return AuthenticationError(
                 f"the listener at {address} has no SASL",

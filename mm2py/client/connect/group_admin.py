@@ -89,6 +89,7 @@ class GroupAdmin:
         """
         await self.cluster.refresh_brokers()
         nodes = self.cluster.broker_ids
+        # A group is listed by its coordinator alone, so every broker is asked.
         answers = await asyncio.gather(*map(self._list_at, nodes), return_exceptions=True)
         listings: dict[str, GroupListing] = {}
         problems: list[RetriableError] = []
@@ -100,7 +101,9 @@ class GroupAdmin:
             else:
                 listings |= {listing.group_id: listing for listing in answer}
         for group, listing in listings.items():
+            # Saves a FindCoordinator per group.
             self.cluster.coordinator_found(group, listing.node_id)
+        # A part of the groups is useful; none is an error.
         if problems and len(problems) == len(nodes):
             raise problems[0]
         return GroupCatalog(listings, str(problems[0]) if problems else "")
@@ -126,10 +129,12 @@ class GroupAdmin:
         return listings
 
     async def rights(self, groups: Collection[str]) -> dict[str, frozenset[AclOperation]]:
-        """Return what our principal may do with groups, which need not exist; without those of which no coordinator tells it now.
+        """Return our principal's rights on groups, which need not exist.
+
+        Groups whose coordinator does not disclose them now are left out.
 
         Raises:
-            UnsupportedVersionError: brokers before 2.3 do not tell (KIP-430).
+            UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
             RetriableError: a coordinator does not answer.
         """
         by_node: dict[int, list[str]] = {}
@@ -177,6 +182,7 @@ class GroupAdmin:
         except RetriableError:
             self.cluster.coordinator_moved(group_id)
             raise
+        # OffsetCommit has no error of its own: the coordinator's is repeated for each partition.
         moved = next((answer.error_code for answer in answers if answer.error_code in _MOVED), 0)
         if moved:
             self.cluster.coordinator_moved(group_id)
@@ -261,6 +267,7 @@ def _committed(group: str, answer: FetchedOffsets) -> Committed:
         return server_error(answer.error_code, f"committed offsets of group {group}")
     offsets: dict[TopicPartition, FetchedOffset] = {}
     for offset in answer.offsets:
+        # A commit may outlive its topic: left out, no error of the group.
         if offset.error_code and offset.error_code not in _NO_TOPIC:
             return server_error(offset.error_code, f"offset of group {group} in {offset.topic}")
         if offset.offset >= 0 and not offset.error_code:

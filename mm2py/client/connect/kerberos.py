@@ -41,7 +41,7 @@ _NO_KDC: Final = (_KRB5 + 156, _KRB5 + 154)
 
 
 def use_java_krb5_conf() -> None:
-    """Let MIT's library in this process read the file of ``-Djava.security.krb5.conf`` in ``KAFKA_OPTS``.
+    """Configure MIT's library by ``-Djava.security.krb5.conf`` in ``KAFKA_OPTS``.
 
     ``KRB5_CONFIG`` wins where it is set. The library reads it when it is first used.
     """
@@ -77,6 +77,7 @@ class KerberosExchange:
         import gssapi
 
         try:
+            # The broker's last message has no content: the exchange is over.
             if self._layer_chosen:
                 self._done = True
             elif not self._context.complete:
@@ -90,6 +91,7 @@ class KerberosExchange:
             ) from None
 
     def _choose_layer(self, offered: bytes) -> None:
+        # RFC 4752: one byte of layers, three of the largest message.
         if len(offered) != 4 or not offered[0] & _NO_SECURITY_LAYER:
             raise AuthenticationError(
                 f"{self._host} asks for a security layer of SASL, which Kafka does not have",
@@ -168,7 +170,10 @@ class KerberosLogin:
             settings.renew_window_factor + random.uniform(0, settings.renew_jitter)  # noqa: S311 - no secret
         )
         least_s = settings.min_time_before_relogin_ms / 1000
+        # Java's KerberosLogin: a share of the ticket's life with jitter, but not
+        # before sasl.kerberos.min.time.before.relogin unless the ticket ends sooner.
         self._renew_s = now_s + (window_s if least_s >= life_s else max(window_s, least_s))
+        # Monotonic instants: the library's lifetime is relative, and wall clocks are set.
         self._credentials, self._logged_in_s, self._end_s = credentials, now_s, now_s + life_s
         log.info("Kerberos ticket principal=%s valid_s=%d", settings.principal or "-", life_s)
 
@@ -185,10 +190,12 @@ class KerberosLogin:
                 if not settings.keytab:
                     raise
             else:
+                # Without a keytab an expired ticket is returned, too: its error names the cache.
                 if cached[1] or not settings.keytab:
                     return cached
         _check_keytab(settings.keytab)
-        # A separate in-memory cache per login: MIT's library would renew a shared one by its own rules.
+        # A separate in-memory cache per login: MIT's
+        # library would renew a shared one by its own rules.
         cache = f"MEMORY:mm2py-{os.getpid()}-{next(_NUMBERS)}"
         store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": cache}
         name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
@@ -223,6 +230,7 @@ class KerberosLogin:
         # Another process may have renewed it already; if not, kinit does.
         if self._credentials is None or cached[1] > left_s + 1 or not settings.kinit_cmd:
             return cached
+        # A cache is not ours to fill: only kinit renews its ticket, as in Java's KerberosLogin.
         command = [settings.kinit_cmd, "-R"]
         if settings.ticket_cache:
             command += ["-c", settings.ticket_cache]
@@ -288,6 +296,7 @@ def _check_keytab(path: str) -> None:
             f"keytab {path} cannot be read: {error.strerror}",
             remedy="correct keyTab in the JAAS login, or the file's owner and mode",
         ) from None
+    # Keytab format version: 5, then 1 or 2.
     if magic != b"\x05":
         raise ConfigError(f"{path} is no keytab", remedy="make it with ktadd of kadmin")
 
@@ -304,7 +313,7 @@ def _ticket_error(settings: KerberosSettings, error: "gssapi.exceptions.GSSError
     if code in _WRONG_KEY:
         return AuthenticationError(
             f"the KDC refuses the key of {principal} in keytab {settings.keytab}: {reason}",
-            remedy="make the keytab anew (ktadd), or correct principal and keyTab in the JAAS login",
+            remedy="recreate the keytab (ktadd), or correct principal and keyTab in the JAAS login",
         )
     if code in (_CLIENT_UNKNOWN, _CLIENT_EXPIRED):
         return AuthenticationError(

@@ -62,6 +62,7 @@ class MetadataCache:
 
     def update(self, result: MetadataResult, now: float) -> None:
         """Merge a response; ``now`` is monotonic seconds."""
+        # Brokers that are starting may answer without any: the old list is better than none.
         if result.brokers:
             self.brokers = {
                 broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port)
@@ -74,6 +75,7 @@ class MetadataCache:
             if not topic.error_code:
                 if not self._is_left(topic):
                     self._update_topic(topic, now)
+            # Only this error means that it is gone; all others are of the broker's or our rights.
             elif topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 self._forget(topic.name)
 
@@ -98,8 +100,10 @@ class MetadataCache:
             return  # several responses of one broker name the same new leader
         if node_id >= 0 and node_id in self.brokers and epoch > known.leader.epoch:
             leader = Leader(node_id, epoch, known.leader.topic_id)
+            # The old time: the next refresh is not put off by a broker's hint.
             self._leaders[tp] = _Known(leader, known.learned_at)
             self._epochs[tp] = (leader.topic_id, epoch)
+        # A refusal under an older epoch is about a leader that was replaced here already.
         elif epoch < 0 or epoch >= known.leader.epoch:
             del self._leaders[tp]
 

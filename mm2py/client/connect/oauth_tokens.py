@@ -1,9 +1,10 @@
 """Tokens for OAUTHBEARER: the client credentials grant over http(s), or an unsigned JWT.
 
-Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread -> token.
-The first token is fetched when a login needs one; it is renewed when most of its lifetime is over, or brokers refuse it. As in
-Java that waits for no login, and the last one serves until its end, whatever the endpoint answers meanwhile (``renewal``). Instants are monotonic: a wall
-clock that is set back would keep a token that has expired.
+Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread ->
+token. The first token is fetched when a login needs one; it is renewed when most of its lifetime is
+over, or brokers refuse it. As in Java renewal does not wait for a login, and a valid token is used
+even while the endpoint fails (``renewal``). Instants are monotonic: a wall clock that is set back
+would keep a token that has expired.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _NOT_NOW: Final = (408, 429)
 """A timeout, and too many requests: asked again, as in Java's ``HttpJwtRetriever``."""
 _LONGEST_TIMER_S: Final = 86_400.0
 _SLOW_TIMEOUTS: Final = 3
-"""Of the timeout of each read: an endpoint that sends a byte now and then is slow, not alive."""
+"""Limit in read timeouts: an endpoint that sends a byte now and then is too slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class TokenSource:
                 return self._read(await self._answer())
             except ConnectionFailedError:
                 pause_s = backoff.next_s()
+                # sasl.login.retry.backoff.max.ms bounds all attempts together, as in Java's Retry.
                 if self._clock.monotonic() + pause_s > until:
                     raise
                 await self._clock.sleep(pause_s)
@@ -161,7 +163,9 @@ class TokenSource:
         settings = self._settings
         url = settings.token_endpoint_url
         opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NoRedirect()
+            # HTTP_PROXY of the environment applies: build_opener adds a ProxyHandler.
+            urllib.request.HTTPSHandler(context=context),
+            _NoRedirect(),
         )
         try:
             with opener.open(_request(settings), timeout=self._timeout_s) as response:
@@ -185,12 +189,14 @@ class TokenSource:
         url = _shown(self._settings.token_endpoint_url)
         fields = _fields(answer)
         value = fields.get("access_token")
+        # A control character would end the token in the SASL message (RFC 7628 separates by 0x01).
         if not isinstance(value, str) or not value.strip() or not value.isprintable():
             raise AuthenticationError(
                 f"token endpoint {url} answers without an access_token", remedy=_URL_REMEDY
             )
         expires_s = _claim(value, "exp")
         lasts = fields.get("expires_in")
+        # Java knows only this claim of the token, not expires_in.
         if expires_s is not None:
             return self._timed(value, expires_s - self._clock.now_ms() / 1000)
         return self._timed(value, lasts if isinstance(lasts, int) else 0)
@@ -201,6 +207,7 @@ class TokenSource:
         lasts_s = min(max(lasts_s, 0), _LONGEST_S)
         renew_s = lasts_s * settings.refresh_window_factor
         least_s, rest_s = settings.refresh_min_period_s, settings.refresh_buffer_s
+        # Only if the token lives longer than both together; otherwise Java ignores them, too.
         if least_s + rest_s <= lasts_s:
             renew_s = max(min(renew_s, lasts_s - rest_s), least_s)
         return Token(value.strip(), now, now + lasts_s, now + renew_s)
@@ -224,6 +231,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _request(settings: OAuthSettings) -> urllib.request.Request:
     pair = (settings.client_id, settings.client_secret)
     if settings.header_urlencode:
+        # RFC 6749 section 2.3.1; off by default, as in Java (KIP-1025).
         pair = (urllib.parse.quote_plus(pair[0]), urllib.parse.quote_plus(pair[1]))
     body = {"grant_type": "client_credentials"}
     if settings.scope:
@@ -268,6 +276,7 @@ def _claim(token: str, name: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
+        # JWTs leave the padding out (RFC 7515).
         claims = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
     except ValueError:
         return None

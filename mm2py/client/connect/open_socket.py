@@ -40,7 +40,7 @@ def _resolvers(_process: int) -> ThreadPoolExecutor:
 
 
 async def _resolved(host: str, port: int) -> _Addresses:
-    """Look a name up, once for all that wait for it: a name server that does not answer holds each look-up for ten seconds and more."""
+    """Resolve a name, with one look-up for all waiters: silent name servers hold it for 10 s."""
     loop = asyncio.get_running_loop()
     lookups = _under_way.setdefault(loop, {})
     name = f"{host}:{port}"
@@ -52,7 +52,7 @@ async def _resolved(host: str, port: int) -> _Addresses:
         def over(done: "asyncio.Future[_Addresses]") -> None:
             del lookups[name]
             if not done.cancelled():
-                done.exception()  # everybody who asked may have gone: mark it as retrieved
+                done.exception()  # all waiters may have been cancelled: mark it as retrieved
 
         lookup.add_done_callback(over)
     return await asyncio.shield(lookup)
@@ -72,7 +72,7 @@ def reason_of(error: Exception | None) -> str:
 
 @final
 class AddressTurn:
-    """Which address of a host name the next attempt begins with; kept between attempts."""
+    """The address of a host name that the next attempt begins with; kept between attempts."""
 
     __slots__ = ("_passed",)
 
@@ -106,6 +106,7 @@ async def connect_socket(
             f"{host}:{port} cannot be resolved: {reason_of(error)}",
             remedy="check bootstrap.servers and the brokers' advertised.listeners",
         ) from None
+    # After the resolution, for each address: a name may lead anywhere, advertised.listeners too.
     networks = broker_networks()
     addresses = [it for it in addresses if networks.allow(str(it[4][0]))]
     if not addresses:
@@ -124,6 +125,7 @@ async def connect_socket(
         except TimeoutError:
             problem = f"no answer within {1000 * (part_s or 0):.0f} ms"
         except OSError as error:
+            # No other address helps, and "connection refused" would mislead.
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ConnectionFailedError(
                     f"{NO_CONNECTION} {host}:{port}: this process has too many open files",
@@ -156,6 +158,7 @@ async def _connected(
 
 def _tune(sock: socket.socket, settings: ConnectionSettings) -> None:
     sock.setblocking(False)  # noqa: FBT003 - the signature of socket
+    # As Java's Selector: Nagle would hold small requests back for a delayed ACK.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # -1 keeps the kernel's autotuning, which suits long round trips better than any fixed size.

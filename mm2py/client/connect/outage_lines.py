@@ -1,6 +1,7 @@
-"""Log lines about unreachable brokers, shared by all clients of a process: one per address and 10 s.
+"""Log lines about unreachable brokers, shared by a process's clients: one per address and 10 s.
 
-Flow: ``ConnectionPool`` fails -> ``outage_s`` says whether a line is due, and for how long it is about -> ``back``.
+Flow: ``ConnectionPool`` fails -> ``outage_s``: whether a line is due, and the outage's duration ->
+``back``.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _FORGET_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What a line is about: clients of one cluster that fail alike at one address; ``refusal`` of a login, or empty."""
+    """An outage of one cluster's clients at one address; ``refusal`` of a login, or empty."""
 
     cluster: str
     host: str
@@ -33,7 +34,7 @@ class _Course:
 
 @final
 class OutageLines:
-    """When each outage was logged; instants are ``Clock.monotonic``."""
+    """Times at which outages were logged; instants are ``Clock.monotonic``."""
 
     def __init__(self) -> None:
         self._courses: dict[Outage, _Course] = {}
@@ -60,4 +61,4 @@ class OutageLines:
 
 
 lines_of: Final = PerClock(OutageLines)
-"""What all clients with a clock share."""
+"""Shared by all clients with a clock."""

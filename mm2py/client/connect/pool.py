@@ -72,7 +72,7 @@ class ConnectionPool:
         self._addresses: dict[tuple[str, int], _Reachability] = {}
         self._closed = False
         self.pace: RequestPace | None = None
-        """Of connections that are opened from now on."""
+        """Paces connections that are opened from now on."""
 
     async def get(self, broker: BrokerAddress, purpose: str) -> BrokerConnection:
         """Return the open connection to a broker for a purpose, opening it if necessary.
@@ -85,6 +85,7 @@ class ConnectionPool:
         key = (broker.node_id, purpose)
         connection = self._open.get(key)
         if connection is not None and not connection.closed:
+            # A broker may keep its id and change its address (a pod that moved).
             if (connection.host, connection.port) == (broker.host, broker.port):
                 return connection
             connection.abort(f"broker {broker.node_id} moved to {broker}")
@@ -92,7 +93,9 @@ class ConnectionPool:
         if attempt is None:
             attempt = asyncio.create_task(self._connect(broker, key))
             self._opening[key] = attempt
+            # By callback, not by the awaiting caller: it may be cancelled before the attempt ends.
             attempt.add_done_callback(lambda task: self._attempted(key, task))
+        # Shared by several callers: the cancellation of one must not end it.
         return await asyncio.shield(attempt)
 
     def is_open(self, broker: BrokerAddress, purpose: str) -> bool:
@@ -120,6 +123,7 @@ class ConnectionPool:
     async def _connect(self, broker: BrokerAddress, key: tuple[int, str]) -> BrokerConnection:
         address = (broker.host, broker.port)
         state = self._addresses.setdefault(address, _Reachability(self._settings))
+        # The back-off is the address's: connections of all purposes share it.
         pause_s = state.not_before - self._clock.monotonic()
         if pause_s > 0:
             await self._clock.sleep(pause_s)
@@ -174,7 +178,8 @@ class ConnectionPool:
         newly_refused = refused and not state.refused
         state.refused = refused
         if state.up is None and broker.node_id < 0 and not refused:
-            # If no address answers, the cluster's user logs that; else this one is logged once another works.
+            # If no address answers, the cluster's user logs
+            # that; else this one is logged once another works.
             state.lost_at = state.lost_at or now
             state.unsaid = error
             return

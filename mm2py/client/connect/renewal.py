@@ -1,4 +1,4 @@
-"""Renewal of what logins need, a token or a ticket: logins wait for a server that is silent only where they have nothing valid.
+"""Renewal of tokens and tickets: a login waits for a silent server only if it has no valid one.
 
 Flow: a login finds that its token is due -> ``Renewal`` -> one attempt for all of them, in a thread of its own -> the next token.
 """
@@ -18,7 +18,8 @@ RETRY_S: Final = 10.0
 """Pause after an attempt that failed while the old one is valid (Java's ``ExpiringCredentialRefreshingLogin``)."""
 
 PATIENCE_S: Final = 1.0
-"""For how long an attempt holds logins up that could do without it: they get the new one where the server is well."""
+"""How long a login with a valid token or ticket waits for its renewal, so that it uses the new one
+if the server responds."""
 
 
 @final
@@ -36,6 +37,7 @@ class Renewal:
 
     async def finished(self) -> None:
         """Wait for an attempt, one that is under way or a new one; raises what it raised."""
+        # A login that is cancelled must not end the attempt that others wait for.
         await asyncio.shield(self.begin())
 
     async def tried(self) -> None:
@@ -43,6 +45,7 @@ class Renewal:
         running = self.begin()
         left_s = self._patient_until_s - asyncio.get_running_loop().time()
         if left_s > 0:
+            # ``wait`` neither cancels nor raises, other than ``wait_for``.
             await asyncio.wait({running}, timeout=left_s)
 
     def begin(self) -> "asyncio.Task[None]":

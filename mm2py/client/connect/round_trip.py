@@ -29,6 +29,7 @@ class RoundTrip:
 
     def took(self, seconds: float) -> None:
         """Note the time of one response."""
+        # The least, not a mean: a late response proves nothing, brokers hold a Fetch on purpose.
         self.least_s = min(self.least_s, seconds)
 
     @property

@@ -1,13 +1,14 @@
-"""Requests of consumer and share groups, and the positions of share groups: start offsets, or log ends where all is read.
+"""Requests of consumer and share groups; positions of share groups (start offsets or log ends).
 
-Flow: ``describe`` -> ends of the partitions with a lag of 0 -> ``describe`` of their groups again -> ``share_positions``.
-A broker stores a new start offset only with the acknowledgement after it (Kafka 4.3): a group that has acknowledged
-everything is described where it was before its last acknowledgement, with a lag of 0.
+Flow: ``describe`` -> ends of the partitions with a lag of 0 -> ``describe`` of their groups again
+-> ``share_positions``. A broker stores a new start offset only with the acknowledgement after it
+(Kafka 4.3): a group that has acknowledged everything is described where it was before its last
+acknowledgement, with a lag of 0.
 
 Invariants (tests of the same names):
 
-1. All before a position is delivered for good: a lag of 0 counts for an end that was listed before the lag was asked for,
-   because the broker computes it from the end of that moment.
+1. Everything before a position is acknowledged: a lag of 0 counts for an end that was listed before
+   the lag was requested, because the broker computes it from the end of that moment.
 2. A position is not behind the start offset.
 3. A group that has acknowledged everything, and gets nothing more, is at the end.
 """
@@ -73,6 +74,7 @@ async def share_positions(
         for name, answer in descriptions.items()
         if any(_position(offset, ends) > offset.start for offset in answer.offsets)
     ]
+    # Requested again after the ends: a lag of 0 then covers each end that was listed (invariant 1).
     if again:
         descriptions |= await source.describe(again)
     return {
@@ -113,6 +115,8 @@ async def delivered_of(
     found: dict[str, dict[TopicPartition, int]] = {}
     for group, answer in (await source.describe(groups)).items() if ends else ():
         for offset in answer.offsets:
+            # lag: what is not acknowledged up to the end;
+            # the rest between start and end is (KIP-1226).
             behind = ends.get(_partition(offset), 0) - offset.start - offset.lag
             if offset.start >= 0 and offset.lag > 0 and not offset.error_code and behind > 0:
                 found.setdefault(group, {})[_partition(offset)] = behind
@@ -156,7 +160,7 @@ class ShareSource:
         self._cluster, self._coordinator = cluster, coordinator
 
     async def describe(self, groups: Sequence[str]) -> Mapping[str, ShareOffsets]:
-        """Ask for each group by itself: brokers of 4.3 take 2 to 7 s for ten groups in one request, else 1 ms each."""
+        """Request each group by itself: ten in one request take Kafka 4.3 2 to 7 s, else 1 ms."""
         call = self._coordinator.call
         descriptions: dict[str, ShareOffsets] = {}
         for answer in await asyncio.gather(
@@ -166,7 +170,7 @@ class ShareSource:
         return descriptions
 
     async def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask the leaders."""
+        """Look the ends up at the leaders."""
         listed = await Admin(self._cluster).list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: it.offset for tp, it in listed.items() if it.error is None}
 
@@ -186,7 +190,7 @@ class GroupRequests(Protocol):
     """The requests of one kind of groups."""
 
     purpose: str
-    """Of the connections that carry the offsets."""
+    """Purpose of the connections that carry the offsets."""
     per_request: int
     """Groups that ``offsets`` is given at most: one answer stays small, and the coordinator free for its members."""
 
@@ -228,6 +232,8 @@ class _ConsumerGroups:
 
     def is_one(self, group: ListedGroup) -> bool:
         return (
+            # By both: brokers before 3.8 list no type, and
+            # Connect's workers are a classic group, too.
             group.protocol_type in _CONSUMER_PROTOCOLS
             and group.group_type.lower() in _CONSUMER_TYPES
         )
@@ -237,6 +243,7 @@ class _ConsumerGroups:
     ) -> Mapping[str, FetchedOffsets]:
         try:
             return await connection.call(group_offsets(groups))
+        # Brokers before 3.0 take one group a request (KIP-709).
         except UnsupportedVersionError:
             return {group: await connection.call(offset_fetch(group)) for group in groups}
 
@@ -253,6 +260,7 @@ class _ShareGroups:
 
     def are_supported(self, connection: BrokerConnection) -> bool:
         has_requests = {DESCRIBE_KEY, ALTER_KEY} <= connection.versions.keys()
+        # A broker may know the requests while the feature is off for the cluster (KIP-584).
         return has_requests and connection.feature_level(SHARE_FEATURE) > 0
 
     def listing(self) -> Call[ListedGroups]:

@@ -39,7 +39,7 @@ class TlsContexts:
         self._seen: tuple[object, ...] = ()
         self._context: ssl.SSLContext | None = None
         self.own_expires_s: float | None = None
-        """Until when our own chain is valid; None before ``current``, and without one."""
+        """Expiry of our own chain; None before ``current``, and without one."""
 
     def current(self) -> ssl.SSLContext:
         """Return the context for the next connection.
@@ -48,6 +48,7 @@ class TlsContexts:
             ConfigError: a store cannot be used.
         """
         versions = tuple(map(_version, self._files))
+        # Certificates are renewed in place (cert-manager): each new connection uses the newest.
         if self._context is None or versions != self._seen:
             identity = None if self._tls.keystore is None else read_identity(self._tls.keystore)
             self._context = _build(self._tls, identity)
@@ -61,6 +62,7 @@ def _version(path: Path) -> object:
         state = path.stat()
     except OSError:
         return None
+    # Kubernetes replaces a symbolic link: the inode changes, the time may not.
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
@@ -115,6 +117,7 @@ def load_identity(context: ssl.SSLContext, identity: Identity) -> None:
 def _readable(content: bytes) -> Generator[str, None, None]:
     """Provide a path from which ``content`` can be read until the block ends."""
     if sys.platform == "linux" and Path("/proc/self/fd").is_dir():
+        # ``load_cert_chain`` only takes paths; this one is memory.
         fd = os.memfd_create("mm2py-identity")
         path = f"/proc/self/fd/{fd}"
     else:
@@ -139,8 +142,10 @@ def tls_failure(
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, address, tls)
     reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
+    # OpenSSL's names for bytes that are no TLS record; they differ between its releases.
     if any(word in reason for word in _PLAIN_REASONS):
         return ConnectionFailedError(f"{address} answers without TLS", remedy=NO_TLS_REMEDY)
+    # The broker ended the handshake: it wants another certificate, or one at all.
     if "ALERT" in reason:
         who = "no certificate" if tls.keystore is None else "our certificate"
         return AuthenticationError(

@@ -135,6 +135,7 @@ class FrameReceiver:
         if size + 4 > HEAD_BYTES:
             self._start_long(position + 4, size)
             return
+        # ``bytes`` first: source and destination overlap.
         if position and rest:
             head[:rest] = bytes(head[position:filled])
         self._filled = rest
@@ -175,6 +176,8 @@ async def start_tls(
             try:
                 await ready
             finally:
+                # Also when cancelled: the loop would keep the closed
+                # socket's number, which the next socket gets.
                 loop.remove_reader(secured)
                 loop.remove_writer(secured)
     except BaseException:
@@ -196,7 +199,8 @@ class Wire:
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
         self._closed = False
-        # By number: the loop may still have an event of a socket that was closed after its wait for events.
+        # By number: the loop may still have an event of a
+        # socket that was closed after its wait for events.
         self._fd = sock.fileno()
         self._loop.add_reader(self._fd, self._read)
 
@@ -221,6 +225,7 @@ class Wire:
 
     def close(self, cause: Exception | None = None) -> None:
         """Close the socket and drop what waits; ``connection_lost`` follows. Safe twice."""
+        # ``began`` may have closed it.
         if self._closed:
             return
         self._closed = True
@@ -228,6 +233,7 @@ class Wire:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
+        # Later, so that a caller in the middle of ``write`` or ``received`` is not called back.
         self._loop.call_soon(self._end, cause)
 
     def _end(self, cause: Exception | None) -> None:
@@ -268,7 +274,8 @@ class Wire:
         except Mm2pyError as error:
             peer.abort(str(error))
             return
-        # With a fixed SO_RCVLOWAT the last bytes of the stream would never wake the loop, so it follows each frame.
+        # With a fixed SO_RCVLOWAT the last bytes of the stream
+        # would never wake the loop, so it follows each frame.
         missing = receiver.missing_bytes
         if self._tls is not None:
             missing -= (
@@ -348,6 +355,7 @@ class Wire:
                 return
             sent -= size
             unsent.popleft()
+        # Empty parts are never sent, and would keep the deque from becoming empty.
         while unsent and not len(unsent[0]):
             unsent.popleft()
 
@@ -358,6 +366,7 @@ def _resolve(ready: "asyncio.Future[None]") -> None:
 
 
 def _checked(size: int) -> int:
+    # At least a correlation id.
     if 4 <= size <= _MAX_FRAME_BYTES:
         return size
     raise ProtocolError(

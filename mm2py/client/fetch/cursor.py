@@ -19,6 +19,8 @@ from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
+# Fetch 13 names topics by id (KIP-516). A broker that has not learned
+# of a new topic yet answers the first one, too; metadata decide.
 _RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
 _REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})
 
@@ -40,7 +42,7 @@ class Lookup(Enum):
 
 
 class Verdict(Enum):
-    """What the Fetcher does after a response."""
+    """The Fetcher's action after a response."""
 
     GO_ON = auto()
     MOVE = auto()
@@ -124,6 +126,7 @@ class Cursor:
         self.replica_until = 0.0  # when the leader is asked again
         self.epochs: list[tuple[int, int]] = []  # (leader epoch, first offset read under it)
         if epoch >= 0:
+            # One record back, so that ``seek`` to this position keeps the epoch.
             self.epochs.append((epoch, position - 1))
         self.last_epoch = epoch  # of the record before the position, for LastFetchedEpoch (KIP-320)
         self.started_at = -1  # offset after EARLIEST or LATEST
@@ -141,7 +144,7 @@ class Cursor:
         self.denied = False  # its broker has refused the read: where the log ends now is not known
         self.paused = False
         self.spread_out = False  # read in stripes over several connections
-        self.failed = False  # failed or replaced, for good
+        self.failed = False  # failed or replaced; final
         self.attempts = 0  # refusals and lost brokers since the last good answer
         self.filled = False  # its last answer had data and did not reach the end
         self.share_bytes = 0  # of an answer while many compete; 0 for the configured limit
@@ -168,7 +171,7 @@ class Cursor:
     # -- by the Fetcher ---------------------------------------------------------------------------
 
     def fail(self) -> None:
-        """Stop reading for good: it failed, or its assignment ended."""
+        """Stop reading permanently: it failed, or its assignment ended."""
         self.failed = True
 
     def pause(self) -> None:
@@ -220,8 +223,10 @@ class Cursor:
         """
         self.leader, self.leader_epoch = leader.node_id, leader.epoch
         self.by_name = leader.topic_id == NO_TOPIC_ID
+        # The leader may have a newer incarnation by now: decided anew below.
         if self.lookup is Lookup.BEGINNING:
             self.lookup = Lookup.NONE
+        # Nothing was read of it yet, so any incarnation is the right one.
         if not self.by_name and (self.topic_id == NO_TOPIC_ID or self.position < 0):
             self.topic_id = leader.topic_id
         if not self.by_name and self.topic_id != leader.topic_id:
@@ -229,6 +234,8 @@ class Cursor:
             self.lookup = Lookup.BEGINNING
         elif self.position < 0:
             self.lookup = Lookup.START
+        # KIP-320: a new leader may have truncated what we read (Java:
+        # SubscriptionState.maybeValidatePositionForCurrentLeader).
         elif self.lookup is Lookup.NONE and self.last_epoch > -1 and self._unvalidated:
             self.lookup = Lookup.VALIDATE
         if self.lookup is not Lookup.BEGINNING:
@@ -272,6 +279,7 @@ class Cursor:
         self, fetched: FetchedPartition, lease: BufferLease, origins: Origins | None = None
     ) -> tuple[Verdict, StageResult | None]:
         """Apply one response; each returned batch holds a reference to ``lease``."""
+        # A leader that names a replica returns no records with it (ReplicaManager.readFromLog).
         if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
             return self._without_data(fetched), None
         self.attempts = 0
@@ -281,6 +289,8 @@ class Cursor:
         self.last_stable_offset = fetched.last_stable_offset
         self.identified |= not self.by_name  # an incarnation whose log has the position
         if not fetched.records:
+            # Empty below the end: the share was too small
+            # for a batch, or a quota withheld the data.
             self.filled = self.position < fetched.last_stable_offset
             return Verdict.GO_ON, None
         asked_for = self.position
@@ -292,6 +302,7 @@ class Cursor:
             self.identified = True
             self.suspect = -1
             self.filled = result.next_offset < fetched.last_stable_offset
+        # Epochs never go down within a log.
         if result.last_epoch > self.last_epoch:
             self._learn_epochs(result, asked_for)
         verdict = Verdict.GO_ON
@@ -301,6 +312,7 @@ class Cursor:
             self.batch_bytes = len(newest.data)
         if result.batches or result.dropped:
             first = _first_offset(result)
+            # The log start moved between the request and the read. Holes above it are compaction.
             if asked_for < first and asked_for < fetched.log_start_offset:
                 self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)
                 verdict = Verdict.LOST
@@ -355,6 +367,7 @@ class Cursor:
         """
         cut = max(end_offset, 0)
         for own, start in self.epochs:
+            # The leader's log has none of the records that we read under later epochs (KIP-320).
             if own > epoch:
                 return min(cut, start, self.position)
         return min(cut, self.position)
@@ -382,6 +395,8 @@ class Cursor:
         if not code and fetched.preferred_read_replica >= 0:
             self.replica = fetched.preferred_read_replica
             return Verdict.REPLICA if self.replica != self.node else Verdict.GO_ON
+        # Followers lag: what they lack, or call out of range, the leader may
+        # have (KIP-392). Java's consumer clears its preferred replica likewise.
         if self.node != self.leader and (fetched.diverging or code not in _REFUSED):
             return Verdict.LEADER
         if fetched.diverging and not code:
@@ -396,8 +411,10 @@ class Cursor:
             return Verdict.RECREATED
         if code in _REFUSED:
             return Verdict.REFUSED
+        # Also FENCED_LEADER_EPOCH (ours is older) and UNKNOWN_LEADER_EPOCH (the broker's is older).
         if code in codes.RETRIABLE and code != codes.CORRUPT_MESSAGE:
             return Verdict.MOVE
+        # The broker found its own log damaged; Java's consumer throws a KafkaException for it.
         self.damaged = code == codes.CORRUPT_MESSAGE
         self.cause = f"the source answered {codes.error_name(code)} ({code})"
         return Verdict.UNCLEAR if codes.is_unclear(code) else Verdict.FAILED

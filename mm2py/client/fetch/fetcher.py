@@ -48,7 +48,7 @@ _CHECK_S: Final = 1.0
 """Interval of checks of followers, open transactions and unused receive buffers."""
 
 ENDS_S: Final = 2.0
-"""How long one broker may take to say where logs end."""
+"""How long to wait for log ends from one broker."""
 
 UNCLEAR_S: Final = 300.0
 """How long a broker may return errors without a cause (for instance of a tiered read) before the
@@ -102,6 +102,7 @@ class Fetcher:
             rate=self._rate,
             linger_ms=linger_ms,
         )
+        # Under read_uncommitted nothing waits for the last stable offset.
         self._open = OpenTransactions() if isolation_of(settings) == READ_COMMITTED else None
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,6 +115,8 @@ class Fetcher:
         self._room = 0
         self._next_check = 0.0
         self._answered: set[TopicPartition] = set()
+        # A buffer that returns is room for the next Fetch;
+        # without this a full pool would wait for a poll.
         cluster.pool.on_release.add(self._routes.wake)
 
     def add(
@@ -153,6 +156,7 @@ class Fetcher:
         for tp in partitions:
             cursor = self._cursors.get(tp)
             if cursor is not None and not cursor.paused:
+                # What the node knows of its end now would be lost with the pause.
                 cursor.known_until(self._routes.known_at(cursor, self._clock.monotonic()))
                 cursor.pause()
                 self._routes.touch(cursor)
@@ -175,6 +179,7 @@ class Fetcher:
             cursor.resume()
             cursor.joined(self._clock.monotonic())
             parked = self._parked.pop(tp, None)
+            # Before the partition is fetched again: order within it is kept.
             if parked:
                 self._batches.append((tp, parked))
                 self._arrived.set()
@@ -183,9 +188,11 @@ class Fetcher:
     def rewind(self, tp: TopicPartition, position: int) -> bool:
         """Read a paused partition again from an earlier offset of its current log; return whether that is possible now."""
         cursor = self._cursors.get(tp)
+        # Only while nothing else moves the position.
         if cursor is None or cursor.failed or not cursor.paused or cursor.lookup is not Lookup.NONE:
             return False
         self._discard((tp,))
+        # Back to where the response was requested: none of its batches was kept.
         cursor.seek(position)
         self._routes.read_again(cursor)
         return True
@@ -214,7 +221,7 @@ class Fetcher:
         return answered
 
     def position(self, tp: TopicPartition) -> int:
-        """Next offset wanted of ``tp``; negative while unknown."""
+        """Next offset to fetch of ``tp``; negative while unknown."""
         cursor = self._cursors.get(tp)
         return cursor.position if cursor is not None else -1
 
@@ -249,12 +256,12 @@ class Fetcher:
         return max(0, cursor.high_watermark - position)
 
     def end(self, tp: TopicPartition) -> int:
-        """Where the log of ``tp`` ends, those above an open transaction too; -1 while unknown."""
+        """Log end of ``tp``, offsets above an open transaction included; -1 while unknown."""
         cursor = self._cursors.get(tp)
         return -1 if cursor is None else cursor.high_watermark
 
     def throttled_s(self) -> Mapping[int, float]:
-        """Return for how long brokers are asked nothing because of a quota, by node id."""
+        """Return how long brokers are not fetched from because of a quota, by node id."""
         left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes}
         return {node_id: left_s for node_id, left_s in left.items() if left_s > 0}
 
@@ -327,6 +334,7 @@ class Fetcher:
         await self._cluster.metadata(sorted({cursor.tp.topic for cursor in behind}))
         for cursor, first in behind.items():
             known = self._cluster.known_topic_id(cursor.tp.topic)
+            # The ids differ: its old log was deleted with the records from ``first`` on.
             if known is not None and is_another_topic(cursor.topic_id, known):
                 cursor.fail()
                 self._losses.left_behind(cursor, first)
@@ -355,6 +363,7 @@ class Fetcher:
 
     def most_bytes(self) -> int:
         """Return what one broker's response may fill: half of the buffers, divided among the busy brokers."""
+        # The other half is for responses that are not settled yet.
         busy = sum(1 for node in self._routes.nodes if node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
 
@@ -392,6 +401,8 @@ class Fetcher:
             self._keep(cursor, result.batches)
         if cursor.failed:
             return
+        # Producers of unknown origin: nothing is read on until it is
+        # known whose they are, or a batch of a loop could be copied.
         if result is not None and result.unknown:
             self._routes.leave(cursor)
             self.spawn(self._find_origins(cursor, result.unknown))
@@ -561,7 +572,7 @@ class _Standing:
     stable: int
     since: float
     cause: Exception | None = None
-    """What was reported."""
+    """The error that was reported."""
 
 
 @final
@@ -582,17 +593,19 @@ class OpenTransactions:
         for cursor in cursors:
             stable = cursor.last_stable_offset
             standing = known.pop(cursor, None)
+            # At the high watermark: nothing is open. A paused partition's offsets are old.
             if not 0 <= stable < cursor.high_watermark or cursor.paused:
                 if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
                 continue
-            if cursor.node < 0:  # between two brokers nothing is known anew
+            if cursor.node < 0:  # between two brokers nothing new is learned
                 if standing is not None:
                     self._standing[cursor] = standing
                 continue
             if standing is None or standing.stable != stable:
                 if standing is not None and standing.cause is not None:
                     changed.append((cursor, None))
+                # The stable offset has moved: another transaction holds it now.
                 standing = _Standing(stable, now)
             elif standing.cause is None and now - standing.since >= self._timeout_s:
                 standing.cause = self._describe(cursor, now - standing.since)

@@ -69,7 +69,7 @@ _PARTITION_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """What a log has up to an end that was read before; without a key each record is its own."""
+    """Records of a log that is read again, up to an end; a record without a key is its own key."""
 
     end: int
     newest: dict[bytes | int, Record] = field(default_factory=dict[bytes | int, Record])
@@ -77,6 +77,7 @@ class _Again:
     def take(self, record: Record) -> None:
         """Take the next record in place of the one before of its key."""
         key = record.offset if record.key is None else record.key
+        # Removed first: a dict keeps the place of a key that is only overwritten.
         self.newest.pop(key, None)
         self.newest[key] = record
 
@@ -85,12 +86,14 @@ class _Again:
 class LogReader:
     """All partitions of one topic, read over the cluster's connections.
 
-    With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset: an open transaction
-    hides records that other producers committed after it, and our own commit is answered before its marker is written.
-    Without ``waits_for_topic`` a missing topic is an error at once. ``begin`` has for partitions the offset where ``read_to_end`` begins, in
-    place of the log start; one that is behind the end of the log, which was cut then, begins at its start. With ``folds`` only the newest
-    record of a key counts: a log that has to be read again is handed on at once when its end is reached, the newest of each key alone,
-    so that nobody acts on what counted before.
+    With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset:
+    an open transaction hides records that other producers committed after it, and our own commit is
+    answered before its marker is written. Without ``waits_for_topic`` a missing topic is an error
+    at once. ``begin`` has for partitions the offset where ``read_to_end`` begins, in place of the
+    log start; one that is behind the end of the log, which was cut then, begins at its start. With
+    ``folds`` only the newest record of a key counts: a log that has to be read again is passed on
+    in one step when its end is reached, the newest of each key alone, so that no handler acts on
+    outdated records.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class LogReader:
         self._rest_s = 0.0
 
     async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
-        """Let ``tail`` begin at the last stable offset of the partitions that ``is_read(number, count)`` selects.
+        """Start ``tail`` at the last stable offset of partitions where ``is_read(number, count)``.
 
         Returns the topic's number of partitions. May be called again after a failure.
 
@@ -160,6 +163,8 @@ class LogReader:
                 tp: max(start, self._begin.get(tp.partition, start)) for tp, start in starts.items()
             }
         ends = await self._offsets(self._positions, LATEST)
+        # The log was cut, or the topic recreated, since the last read: Fetch would
+        # answer OFFSET_OUT_OF_RANGE, or wait until it has grown past the position.
         for tp in [tp for tp, end in ends.items() if self._positions[tp] > end]:
             await self._reset(tp)
         while behind := [
@@ -171,6 +176,8 @@ class LogReader:
             except RetriableError as error:
                 await self._pause(error)
             else:
+                # No error and no progress: a new leader's high
+                # watermark may lag behind the end that was listed.
                 if before == [self._positions[tp] for tp in behind]:
                     await self._pause(
                         server_error(OFFSET_NOT_AVAILABLE, f"{behind[0]} ends before its end")
@@ -181,9 +188,10 @@ class LogReader:
     ) -> None:
         """Pass on new records until cancelled; call ``read_to_end`` or ``start_at_end`` first.
 
-        Every error is retried with growing pauses, and logged once; ``on_trouble`` is told each new kind. A leader change counts only if it
-        takes long. Each leader has a connection of its own: a long poll would block other requests. ``rest_s`` is a
-        pause after each response with records, which limits the requests for a busy topic.
+        Every error is retried with growing pauses, and logged once; ``on_trouble`` is called for
+        each new kind. A leader change counts only if it takes long. Each leader has a connection of
+        its own: a long poll would block other requests. ``rest_s`` is a pause after each response
+        with records, which limits the requests for a busy topic.
         """
         self._on_trouble, self._rest_s = on_trouble, rest_s
         backoff = Backoff(
@@ -302,6 +310,7 @@ class LogReader:
             before = [self._positions[tp] for tp in partitions]
             began = self._clock.monotonic()
             connection = await self._cluster.connection(node_id, f"tail {self._topic}")
+            # Well below the time-out: a broker that is only busy must not look like a lost one.
             longest_ms = min(_TAIL_WAIT_MS, self._cluster.settings.request_timeout_ms // 3)
             answer = await self._fetch(connection, asked, longest_ms)
             problem = await self._take(answer, None, handle)
@@ -313,6 +322,7 @@ class LogReader:
                 if self._rest_s:
                     await self._clock.sleep(self._rest_s)
                 continue
+            # Records, but none beyond the position: the next response would be the same.
             if any(part.records for part in answer.partitions):
                 raise server_error(OFFSET_NOT_AVAILABLE, f"nothing usable came of {asked[0].topic}")
             if self._clock.monotonic() - began < _TAIL_REST_S:
@@ -335,7 +345,7 @@ class LogReader:
         ):
             self._logged = True
             log.warning("topic cannot be followed topic=%s cause=%s", self._topic, error)
-        # Who shows it is told what keeps it now: first a broker that is away, then a topic that is gone with it.
+        # Displays show the present cause: an unreachable broker, then a topic that is gone with it.
         if self._logged and self._on_trouble is not None and type(error) is not self._told:
             self._told = type(error)
             self._on_trouble(error)
@@ -438,8 +448,8 @@ class LogReader:
             elif nothing and _readable_end(part) >= (
                 end := self._wanted(tp, _end_of(tp, part, ends))
             ):
-                # Brokers skip holes inside the log, so an empty response below the last stable offset
-                # means that everything from here to the end was compacted away.
+                # Brokers skip holes inside the log, so an empty response below the last
+                # stable offset means that everything from here to the end was compacted away.
                 self._move(tp, max(end, self._positions[tp]))
                 self._hand_on_again(tp, handle)
         return problem
@@ -449,6 +459,7 @@ class LogReader:
     ) -> None:
         assert part.records is not None
         position = self._positions[tp]
+        # As Java's CompletedFetch: by first offset, entered while batches pass, left at the marker.
         aborted = sorted(part.aborted, key=lambda pair: pair[1], reverse=True)
         inside: set[int] = set()
         try:
@@ -457,6 +468,7 @@ class LogReader:
                     inside.add(aborted.pop()[0])
                 if batch.is_control:  # the marker that ends a transaction
                     inside.discard(batch.producer_id)
+                # Brokers return the batch that contains the position, from its beginning.
                 if batch.last_offset < position:
                     continue
                 skipped = batch.is_control or (
@@ -482,12 +494,12 @@ class LogReader:
         self._progress()
 
     def _wanted(self, tp: TopicPartition, end: int) -> int:
-        """Return the end of a read: what is read again may have grown since the read began, and is handed on as a whole."""
+        """Return the end of a read; a log that is read again may have grown meanwhile."""
         again = self._again.get(tp)
         return end if again is None else max(end, again.end)
 
     def _hand_on_again(self, tp: TopicPartition, handle: RecordHandler) -> None:
-        """Hand on what was read again, in one step, once that is all of it."""
+        """Pass on a log that was read again, in one step, once its end is reached."""
         again = self._again.get(tp)
         if again is None or self._positions[tp] < again.end:
             return

@@ -43,6 +43,7 @@ async def look_up(
     answers = await _ask(connection, _Questions.of(asked), isolation_level)
     refused: list[tuple[Cursor, ServerError]] = []
     for cursor, kind in asked.items():
+        # Moved or dropped while the request was in flight: the answer belongs to a former state.
         if cursor.failed or cursor.lookup is not kind or cursor not in current:
             continue
         code = answers.error_code(cursor)
@@ -54,6 +55,8 @@ async def look_up(
         elif not code and answers.first(cursor) >= 0:
             losses.offset_found(cursor, answers.first(cursor))
         else:
+            # Neither an offset nor an error: tried again like
+            # a new leader's lagging high watermark (KIP-207).
             code = code or OFFSET_NOT_AVAILABLE
             refused.append((cursor, server_error(code, f"position of {cursor.tp}")))
     return refused
@@ -134,6 +137,8 @@ async def _ask(
     limits, offsets, starts, ends, epochs = await asyncio.gather(
         _offsets(connection, dict.fromkeys((*questions.timed, *placed), LATEST), isolation_level),
         _offsets(connection, questions.first, isolation_level),
+        # Ends of the log itself, under any isolation.level:
+        # the last stable offset may be below the position.
         _offsets(connection, dict.fromkeys((*outside, *placed), EARLIEST), 0),
         _offsets(connection, dict.fromkeys(outside, LATEST), 0),
         _epoch_ends(connection, questions.compared),
@@ -146,6 +151,7 @@ async def _offsets(
 ) -> dict[Cursor, OffsetAnswer]:
     if not at:
         return {}
+    # With the leader epoch a deposed leader refuses instead of answering from an old log (KIP-320).
     queries = [OffsetQuery(*c.tp, timestamp, c.leader_epoch) for c, timestamp in at.items()]
     answers = await connection.call(list_offsets(queries, isolation_level=isolation_level))
     return _by_cursor(

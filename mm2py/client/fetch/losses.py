@@ -51,7 +51,9 @@ class FetchLosses:
             "truncation",
             "the source lost records that were copied already (unclean leader election)",
         )
+        # Before the report: the owner may drop the partition in answer to it.
         cursor.seek(cut)
+        # An empty range: only records that were not read yet are gone.
         if gap.count:
             self._owner.gap(gap)
 
@@ -70,6 +72,7 @@ class FetchLosses:
         if start <= position <= end:
             # The broker that refused was behind, or it does not know our last epoch.
             cursor.compare()
+        # A log of the same topic id never ends before what was read of it, unless it was truncated.
         elif position > end and cursor.identified:
             # Certainly the same incarnation: its log was truncated.
             self.truncated(cursor, max(start, end))
@@ -80,12 +83,16 @@ class FetchLosses:
                 "and auto.offset.reset=none",
             )
         else:
+            # Java's consumer resets in silence (MM2: to the
+            # earliest offset); here the range is reported.
             gap = _outside(cursor, start, end)
             cursor.seek(start)
             self._owner.gap(gap)
 
     def epoch_found(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
         """Compare our epochs with the leader's, as Fetch itself does from v12 on (KIP-320)."""
+        # UNDEFINED_EPOCH_OFFSET: the leader's epoch cache does
+        # not reach back to ours, for instance after retention.
         if end_offset < 0:
             cursor.forget_epochs()
         else:

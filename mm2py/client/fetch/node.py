@@ -36,9 +36,12 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 
+# KIP-516 (Kafka 3.1): topics by id.
 TOPIC_ID_VERSION: Final = 13
+# KIP-595 (Kafka 2.7): LastFetchedEpoch and DivergingEpoch.
 DIVERGING_VERSION: Final = 12
 """From this version on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
+# KIP-227 (Kafka 1.1).
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
 
@@ -53,11 +56,13 @@ FAR_PARTITION_BYTES: Final = 256 * 1024
 """Distant: lagging partitions are read in stripes, so the session's responses stay small and delay the others little."""
 
 GATHER_BYTES: Final = 128 * 1024
-"""After an answer with less the next Fetch waits for ``linger.ms``: a round costs half a millisecond of CPU, whatever it brings."""
+"""After a smaller response the next Fetch waits for ``linger.ms``: a round costs half a millisecond
+of CPU."""
 
 GATHER_PARTITIONS: Final = 32
-"""So many at most wait at the broker (``fetch.min.bytes``), which saves us a wake-up. With more we wait ourselves: a broker looks at
-all partitions of a Fetch that waits whenever one of them is written."""
+"""Up to this number the wait is at the broker (``fetch.min.bytes``), which saves a wake-up. With
+more we wait
+ourselves: a broker checks all partitions of a waiting Fetch whenever one of them is written."""
 
 FEW_BYTES: Final = 4 * 1024
 """After so little it waits half as long again: a reader of the copy still has records sooner than from Java, whose producer
@@ -67,6 +72,7 @@ SESSION_CODES: Final = frozenset(
     {
         codes.FETCH_SESSION_ID_NOT_FOUND,
         codes.INVALID_FETCH_SESSION_EPOCH,
+        # Names and ids were mixed in a session: a topic got its id, or lost it in a downgrade.
         codes.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
@@ -107,7 +113,7 @@ class FetchNode:
         self._connection: BrokerConnection | None = None
         self._quotas = QuotaWatch(cluster, node_id)
         self._full: dict[Cursor, None] = {}
-        # The loop's timers are up to 1 ms late. Who sets fetch.min.bytes has chosen himself what to wait for.
+        # Timers are up to 1 ms late. A fetch.min.bytes of the user takes the place of lingering.
         longest_ms = settings.fetch_max_wait_ms if settings.fetch_min_bytes <= 1 else 0
         self._linger_s = max(0, min(linger_ms - 1, longest_ms)) / 1000
         self._lingers_until = 0.0
@@ -189,6 +195,7 @@ class FetchNode:
 
         An incremental response leaves out what has not changed, so it is about all partitions.
         """
+        # An answer to a request without this partition has no information about it.
         if cursor.paused or self._answered_at <= cursor.joined_at:
             return cursor.known_at
         if self.is_throttled:
@@ -227,6 +234,7 @@ class FetchNode:
             except Mm2pyError as error:
                 # The partitions look their leaders up again; the pause prevents a busy loop.
                 self._connection = None
+                # Paused ones stay here: nothing of them is fetched that could have failed.
                 lost = [c for c in self._cursors if c.fetchable or c.lookup is not Lookup.NONE]
                 self._owner.lost(lost, error)
                 self._asking_since = None  # only now: what is lost is known until then
@@ -259,7 +267,7 @@ class FetchNode:
         return 0
 
     async def _look_at_quotas(self) -> None:
-        """Open the connection anew when a quota was changed: the broker reads a muted one only after the time that it announced."""
+        """Reconnect after a change of quotas: a muted connection is read only after its time."""
         changed = False
         with suppress(TimeoutError):  # no answer: the announced time is waited for
             async with asyncio.timeout(QUOTAS_EVERY_S):
@@ -277,6 +285,8 @@ class FetchNode:
         """Do the lookups of all partitions that need one, with one request of each kind."""
         waiting = list(self._unready)
         self._unready.clear()
+        # The next Fetch validates the position itself;
+        # OffsetForLeaderEpoch would cost a round trip.
         if connection.negotiated(FETCH_KEY, 4, NEWEST, "Fetch") >= DIVERGING_VERSION:
             for cursor in waiting:
                 if cursor.lookup is Lookup.VALIDATE:
@@ -300,8 +310,11 @@ class FetchNode:
         return self._stripes.waits_long or any(cursor.fetchable for cursor in self._cursors)
 
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
+        # The round trip decides whether lagging partitions are read in stripes.
         if connection is not self._connection:
             await connection.ping()
+        # One topic without an id (metadata of a broker
+        # before 2.8) moves the whole session to names.
         newest = TOPIC_ID_VERSION - 1 if self._by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
@@ -314,9 +327,11 @@ class FetchNode:
 
         def take(body: memoryview, lease: BufferLease | None) -> None:
             self._asked_bytes = 0
-            # A batch above the limit is returned all the same (KIP-74). After one, other brokers wait for the next response.
+            # A batch above the limit is returned all the same (KIP-74).
+            # After one, other brokers wait for the next response.
             self._oversized_bytes = len(body) if len(body) > max_bytes + _FRAMING_BYTES else 0
             if lease is None:
+                # A short answer came in the head buffer, which the next read overwrites.
                 body, lease = memoryview(bytearray(body)), PlainLease()
             response = decode_fetch(version, body)
             self._take(response, lease)
@@ -351,6 +366,8 @@ class FetchNode:
     def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
         """Return the session, a new one after a change of the connection or of the way to name topics."""
         by_name = version < TOPIC_ID_VERSION
+        # After a lost response the broker's epoch of the session is unknown,
+        # so a new connection opens a new one; the broker evicts the old one.
         if connection is not self._connection or self._session.by_name is not by_name:
             self._connection = connection
             self._session = FetchSession(enabled=version >= SESSION_VERSION, by_name=by_name)
@@ -375,7 +392,7 @@ class FetchNode:
         )
 
     def _linger(self, connection: BrokerConnection, read_bytes: int) -> None:
-        """Let the next Fetch wait where records trickle: few came, up to the end of each log, and the broker is near."""
+        """Delay the next Fetch where records trickle, no log has more and the broker is near."""
         if (
             0 < read_bytes < GATHER_BYTES
             and not self._full
@@ -388,6 +405,8 @@ class FetchNode:
                 self._lingers_until = self._clock.monotonic() + wait_s
 
     def _take(self, response: FetchResponse, lease: BufferLease) -> None:
+        # KIP-219: above its quota a broker answers at once,
+        # with no partitions, and mutes the connection.
         self.throttle.honour(response.throttle_ms, withheld=not response.partitions)
         session, full = self._session, self._full
         if response.error_code:
@@ -401,6 +420,7 @@ class FetchNode:
         in_stripes = self._reads_in_stripes()
         for part in response.partitions:
             asked = asked_for(part.topic or part.topic_id, part.partition)
+            # It was forgotten in this session while the Fetch was in flight.
             if asked is None:
                 continue
             cursor = asked.cursor
@@ -418,6 +438,7 @@ class FetchNode:
             ):
                 continue
             fetched(cursor, part, lease)
+            # ``fetched`` may have moved, paused or failed it.
             if in_stripes and cursor in cursors and cursor.fetchable:
                 read = cursor.position - asked.wanted.position
                 self._stripes.add(cursor, len(part.records or b""), read)

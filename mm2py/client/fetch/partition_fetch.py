@@ -109,6 +109,7 @@ class PartitionReads:
         leader = await self._cluster.leader(tp)
         read = _Read(tp, position, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(leader.node_id)
+        # One task per broker while there are reads, which takes all that wait into its next Fetch.
         if waiting is None:
             waiting = self._waiting[leader.node_id] = deque()
             self._spawn(self._serve(leader.node_id, waiting))
@@ -133,10 +134,12 @@ class PartitionReads:
         except Mm2pyError as error:
             _fail(reads.values(), error)
             return
+        # Cancelled: otherwise the callers would wait for ever.
         except BaseException:
             waiting.extend(reads.values())  # which ``_serve`` cancels
             raise
-        # A broker returns a batch that exceeds a limit only as the first one of its answer (KIP-74).
+        # A broker returns a batch that exceeds a limit
+        # only as the first one of its answer (KIP-74).
         empty_is_final = not any(answer.records for answer in answers)
         for fetched in answers:
             read = reads.pop(TopicPartition(fetched.topic, fetched.partition), None)
@@ -145,6 +148,7 @@ class PartitionReads:
             behind = fetched.high_watermark > read.position and not fetched.records
             if not fetched.error_code and behind and not empty_is_final:
                 read.max_bytes = min(2 * read.max_bytes, ANSWER_BYTES)
+                # First in the next request, where a broker returns one batch of any size (KIP-74).
                 waiting.appendleft(read)
                 continue
             try:
@@ -164,6 +168,7 @@ def _next_reads(waiting: deque[_Read]) -> dict[TopicPartition, _Read]:
         read = waiting.popleft()
         if read.answer.done():
             continue
+        # A Fetch has each partition once: two positions of one take two requests.
         if read.tp in reads or len(reads) == MOST_PARTITIONS:
             waiting.append(read)
         else:
@@ -210,7 +215,7 @@ async def _fetch(
         if answer.partitions or answer.throttle_ms <= 0:
             return answer.partitions
         throttle.honour(answer.throttle_ms, withheld=True)
-        if not is_reported and throttle.is_to_be_told():
+        if not is_reported and throttle.is_reportable():
             is_reported = True
             log.warning("reads wait cause=%s", quota_holds(node_id, cluster.settings.client_id))
         await cluster.clock.sleep(throttle.remaining_s())
@@ -224,6 +229,8 @@ async def _exchange(
     max_bytes: int,
     isolation_level: int,
 ) -> FetchResponse:
+    # A connection of its own: a long-poll Fetch would hold
+    # up what waits behind it (brokers answer in order).
     connection = await cluster.connection(node_id, "read")
     version = connection.negotiated(FETCH_KEY, 4, BY_NAME, "Fetch")
     correlation_id = connection.next_correlation_id()

@@ -1,4 +1,4 @@
-"""Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
+"""Assignment of partitions to brokers: the leader, or the nearer replica that the leader names.
 
 Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
 follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and ``FetchOwner.stalled``.
@@ -100,7 +100,7 @@ class FetchRoutes:
             self._place(cursor, cursor.node)
 
     def wake(self) -> None:
-        """Let nodes check for memory again."""
+        """Notify nodes that memory may be free."""
         for node in self._nodes.values():
             node.wake()
 
@@ -117,6 +117,7 @@ class FetchRoutes:
         if cursor.failed:
             return
         if moved:
+            # An old leader may name itself or one before it: only a newer epoch is news (KIP-951).
             if hint is not None and hint[1] > epoch:
                 self._cluster.leader_moved(cursor.tp, *hint)
             else:
@@ -140,6 +141,7 @@ class FetchRoutes:
         Also reports stalled partitions as read again once a broker has answered, and looks up the leaders of partitions
         whose broker is silent.
         """
+        # ``attempts`` is 0 after an answer with no error.
         for cursor in [c for c in self._unproven if not c.attempts]:
             del self._unproven[cursor]
             self._owner.stalled(cursor.tp, None)
@@ -158,7 +160,7 @@ class FetchRoutes:
     # -- inside -----------------------------------------------------------------------------------
 
     def _report_withheld(self) -> None:
-        throttled = [it for it in self._nodes.values() if it.throttle.is_to_be_told()]
+        throttled = [it for it in self._nodes.values() if it.throttle.is_reportable()]
         withheld = {cursor: node.node_id for node in throttled for cursor in node.cursors}
         for cursor in self._withheld - withheld.keys():
             self._owner.stalled(cursor.tp, None)
@@ -198,6 +200,8 @@ class FetchRoutes:
         settings = self._cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         while self._patient:
+            # The least refused one sets the pause; a partition
+            # that fails for hours must not slow others.
             backoff.failures = max(0, min(cursor.attempts for cursor in self._patient) - 1)
             await self._clock.sleep(backoff.next_s())
             waiting, self._patient = self._patient, {}
@@ -242,7 +246,8 @@ class FetchRoutes:
     def _settle(self, cursor: Cursor, leader: Leader) -> None:
         cursor.led_by(leader)
         if cursor.attempts:
-            # Brokers name a dead leader until its session ends: only its response proves that the partition is read.
+            # Brokers name a dead leader until its session ends:
+            # only its response proves that the partition is read.
             self._unproven[cursor] = None
         else:
             self._owner.stalled(cursor.tp, None)
@@ -255,8 +260,10 @@ class FetchRoutes:
             return
         for cursor in waiting:
             leader = self._cluster.known_leader(cursor.tp)
+            # It found another broker while the request was under way.
             if leader is None or cursor.failed or cursor.leader < 0:
                 continue
+            # A frozen broker keeps its TCP connections; Java notices only after request.timeout.ms.
             if leader.node_id != cursor.node or leader.epoch != cursor.leader_epoch:
                 self.leave(cursor)
                 cursor.refused()

@@ -18,6 +18,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 """With id 0: a Fetch outside any session."""
 
+# Then 1 again, as FetchMetadata.nextEpoch: 0 would open a session, -1 end it.
 _MAX_EPOCH: Final = 0x7FFFFFFF
 
 LEAST_BYTES: Final = 128 * 1024
@@ -90,6 +91,7 @@ class FetchSession:
         A plan must be sent, since it changes the session. After a failure call ``refused`` or start a
         new session.
         """
+        # Epoch 0 opens a session with all partitions, -1 is a Fetch without one.
         if self._epoch <= INITIAL_EPOCH:
             return self._full(cursors, max_bytes)
         changed: list[FetchPartition] = []
@@ -98,6 +100,8 @@ class FetchSession:
         for cursor in touched:
             known = self._asked.get(cursor)
             if cursor in cursors and cursor.fetchable:
+                # A new incarnation is another partition for the
+                # broker: the old one is forgotten by its id.
                 if known is None or known.wanted.topic_id != cursor.topic_id:
                     if known is not None:
                         gone.append(known)
@@ -114,6 +118,8 @@ class FetchSession:
         if not self._enabled:
             return
         if session_id == NO_SESSION:
+            # All slots are taken (max.incremental.fetch.session.cache.slots):
+            # full requests until one is free.
             self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
         elif self._epoch == INITIAL_EPOCH or session_id != self._id:
             self._id, self._epoch = session_id, 1
@@ -126,6 +132,7 @@ class FetchSession:
         With the old id at epoch 0 it also ends the old session (Java's
         ``nextCloseExistingAttemptNew``), unless the broker has forgotten it (error 70).
         """
+        # Evicted, or the broker was restarted; there is nothing to close.
         if code == codes.FETCH_SESSION_ID_NOT_FOUND:
             self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH if self._enabled else FINAL_EPOCH
@@ -138,7 +145,8 @@ class FetchSession:
         self._by_key.clear()
         fetchable = [cursor for cursor in cursors if cursor.fetchable]
         if fetchable:
-            # Within a session the broker rotates partitions; outside the client must, or the last ones starve (KIP-74).
+            # Within a session the broker rotates partitions; outside
+            # the client must, or the last ones starve (KIP-74).
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
         partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
@@ -154,8 +162,8 @@ class FetchSession:
     def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
         topics: dict[str | bytes, ForgottenTopic] = {}
         for asked in gone:
-            # A new cursor of the same partition took the key over: the request changes it, and a broker
-            # applies the forgotten topics after the changes, so it would drop the partition.
+            # A new cursor of the same partition took the key over: the request changes it, and a
+            # broker applies the forgotten topics after the changes, so it would drop the partition.
             if self._by_key.get(asked.key) is not asked:
                 continue
             del self._by_key[asked.key]
@@ -172,6 +180,7 @@ def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
     most = min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes
     if (
         wanted.position == cursor.position
+        # Each of these is state that the broker keeps: what is not sent again it continues with.
         and wanted.current_leader_epoch == cursor.leader_epoch
         and wanted.last_fetched_epoch == cursor.last_epoch
         and wanted.max_bytes == most

@@ -1,13 +1,15 @@
-"""Reads lagging partitions of a distant broker in stripes over several connections, and reassembles them in order.
+"""Reads lagging partitions of a distant broker in stripes over several connections, in order.
 
-A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries per round trip,
-whatever the request allows. Flow: ``add`` -> ranges of offsets requested ahead, spread over the connections -> responses
-wait for earlier ones -> ``FetchOwner.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
+A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries per
+round trip, regardless of the request. Flow: ``add`` -> ranges of offsets requested ahead, spread
+over the connections -> responses wait for earlier ones -> ``FetchOwner.fetched`` in order ->
+``caught_up``: the ``FetchNode`` reads it in its session.
 
-Stripe borders are estimates from the bytes per offset read last. They need not be borders of batches: a broker
-answers from the batch that contains the offset, and ``Cursor.take`` drops the offsets below its position. A response that
-ends early leaves a hole, which is requested when its turn comes; a response is applied only when the position has reached
-its start offset, so nothing is skipped. Errors count only for a request at the position itself.
+Stripe borders are estimates from the bytes per offset read last. They need not be borders of
+batches: a broker answers from the batch that contains the offset, and ``Cursor.take`` drops the
+offsets below its position. A response that ends early leaves a hole, which is requested when its
+turn comes; a response is applied only when the position has reached its start offset, so nothing is
+skipped. Errors count only for a request at the position itself.
 """
 
 from collections import deque
@@ -136,6 +138,7 @@ class _Reading:
             self.stripes.appendleft(made)
             return made
         start = self.stripes[-1].end
+        # Where a stripe holds few batches most of its bytes would repeat those of its neighbour.
         if not self.density or start >= log_end or size < (_BATCHES - 1) * batch:
             return None
         made = _Stripe(start, start + span, size, first=False)
@@ -209,14 +212,14 @@ class Stripes:
             reading.stripes.clear()
 
     def look_after(self) -> None:
-        """Once a second: give up what was read ahead of partitions that stay paused; it would keep buffers for as long as that lasts."""
+        """Once a second: free buffers that were read ahead of partitions that stay paused."""
         paused = {cursor for cursor in self._readings if cursor.paused}
         for cursor in paused & self._paused:
             self._hand_back(cursor)
         self._paused = paused
 
     def reset(self, reason: str) -> None:
-        """Open the connections anew, with what is asked for over them."""
+        """Reset the connections; their requests are sent again over new ones."""
         for channel in self._channels:
             if channel.connection is not None:
                 channel.connection.reset(reason, on_purpose=True)
@@ -238,6 +241,7 @@ class Stripes:
 
     def wake(self) -> None:
         """Send the requests for which there are memory, a partition and a connection."""
+        # ``fetched`` releases buffers, which calls back into here while responses are applied.
         if self._applying or self._resting or not self._readings:
             return
         pause_s = self._throttle.remaining_s()
@@ -296,6 +300,7 @@ class Stripes:
             if stripe is not None:
                 if len(reading.stripes) > known:
                     self._held_bytes += stripe.size
+                # To the end: partitions with as many stripes take turns (``sorted`` is stable).
                 self._readings[cursor] = self._readings.pop(cursor)
                 return reading, stripe
         return None
@@ -315,6 +320,7 @@ class Stripes:
                 await self._exchange(connection, reading, stripe)
             channel.backoff.reset()
         except Mm2pyError:
+            # No error of the partition: the first connection still works, or reports why not.
             channel.not_before = self._clock.monotonic() + channel.backoff.next_s()
             stripe.asked_at = None
         finally:
@@ -352,6 +358,7 @@ class Stripes:
             max_bytes=stripe.size,
             isolation_level=self._isolation,
             session_id=0,
+            # A session has one position per partition; stripes have several.
             session_epoch=_OUTSIDE_SESSIONS,
             rack_id=self._cluster.settings.client_rack,
         )
@@ -384,6 +391,7 @@ class Stripes:
         took_s = (
             self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip.least_s
         )
+        # Additive increase, halved when the line is full, as TCP does with its window.
         is_slow = took_s > _TOO_LONG_S
         width = self._width // 2 if is_slow else self._width + 1
         self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))
@@ -404,6 +412,8 @@ class Stripes:
                 stripe = stripes.popleft()
                 before = cursor.position
                 try:
+                    # An empty or refused answer ahead of the position
+                    # proves nothing: the log may grow until then.
                     if part.records or (stripe.first and stripe.start == before):
                         self._owner.fetched(cursor, part, stripe.lease or _NO_LEASE)
                 finally:

@@ -136,6 +136,8 @@ class CoordinatorLink:
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
+        # The broker answers when all members have joined:
+        # request.timeout.ms alone would end the wait.
         wait_ms = rebalance_timeout_ms + self._cluster.settings.request_timeout_ms
         result = await self._in_round(call, wait_ms)
         self._check_moved(result.error_code, "JoinGroup")
@@ -153,12 +155,15 @@ class CoordinatorLink:
             assignments=assignments,
         )
         result = await self._in_round(call, None)
+        # Rounds are rare: an idle connection would only be closed by the broker.
         self._drop_rounds("the round is done")
         self._check_moved(result.error_code, "SyncGroup")
         return result
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
         try:
+            # A purpose per group: groups of one worker
+            # would block each other on a shared connection.
             self._beats = await self._cluster.coordinator(self._group_id, f"group {self._group_id}")
             code = await self._beats.call(
                 heartbeat(self._group_id, generation, member_id), timeout_ms=timeout_ms
@@ -181,6 +186,8 @@ class CoordinatorLink:
                 await self._cluster.call_coordinator(
                     self._group_id,
                     leave_group(self._group_id, member_id),
+                    # Anything else, UNKNOWN_MEMBER_ID for
+                    # instance, means that we are no member: done.
                     code_of=lambda code: code if code in _MOVED else NONE,
                 )
         except (RetriableError, TimeoutError) as error:
@@ -204,6 +211,7 @@ class CoordinatorLink:
             self._cluster.coordinator_moved(self._group_id)
             raise
         self._check_moved(group.error_code, "DescribeGroups")
+        # DescribeGroups 6 (KIP-1043); older versions describe an unknown group as Dead.
         if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
             raise server_error(group.error_code, f"group {self._group_id}")
         return replace(group, state=group.state or "Dead")
@@ -218,7 +226,8 @@ class CoordinatorLink:
             self._cluster.coordinator_moved(self._group_id)
             raise
         except asyncio.CancelledError:
-            # The request that waits in the broker would block everything after it on this connection.
+            # The request that waits in the broker would
+            # block everything after it on this connection.
             self._drop_rounds("the round was given up")
             raise
 

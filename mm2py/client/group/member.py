@@ -120,6 +120,8 @@ class GroupMember:
         while True:
             if self._expired:
                 await self._stop_beating()
+                # Before the join: our own JoinGroup makes
+                # the group non-empty, and the proof is gone.
                 self._look_at(await self.coordinator.describe())
                 self._raise_if_over()
             result = await self.coordinator.join(
@@ -132,6 +134,7 @@ class GroupMember:
                 raise InconsistentProtocolError(
                     f"group {self.coordinator.group_id} speaks another protocol than Connect's"
                 )
+            # KIP-394: the first JoinGroup gets an id, the second one joins with it.
             if code == MEMBER_ID_REQUIRED:
                 self._member_id = result.member_id
                 continue
@@ -139,6 +142,7 @@ class GroupMember:
                 self._forget_id()
                 if self._expired:
                     continue
+            # The coordinator has given up all pending joins: join again.
             elif code != REBALANCE_IN_PROGRESS:
                 raise server_error(code, f"joining group {self.coordinator.group_id}")
             await self._clock.sleep(backoff.next_s())
@@ -150,6 +154,7 @@ class GroupMember:
             RetriableError: the coordinator is unreachable.
             ServerError: the group may not be used.
         """
+        # From the time of sending: the coordinator's session timer starts at the arrival, later.
         sent_at = self._clock.monotonic()
         result = await self.coordinator.sync(
             joined.member_id, joined.generation, joined.protocol, assignments
@@ -161,6 +166,7 @@ class GroupMember:
             return result.assignment
         if code == UNKNOWN_MEMBER_ID:
             self._forget_id()
+        # Another member joined, or left, between our JoinGroup and SyncGroup.
         elif code not in (REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION):
             raise server_error(code, f"syncing with group {self.coordinator.group_id}")
         return None
@@ -169,6 +175,7 @@ class GroupMember:
         """Wait until a rebalance is due (``""``) or the membership is over (the reason)."""
         if self._changed is None:
             return "not a member"
+        # The future is shared with the heartbeats; a cancelled waiter must not cancel it.
         return await asyncio.shield(self._changed)
 
     async def leave(self) -> None:
@@ -190,6 +197,7 @@ class GroupMember:
         if self._continues:
             reason = why_not_the_same(self._assigned, result.generation_id)
         if reason:
+            # We will not sync: without leaving, the round would wait until our session ends.
             await self.coordinator.leave(self._member_id, _LEAVE_TIMEOUT_S)
             self._member_id = ""
             self._over(f"it was expired, and {reason}")
@@ -268,12 +276,15 @@ class GroupMember:
             except Mm2pyError as error:
                 self._over(str(error))
                 return
-            # A response about an old generation, or during a join, is stale: the response to the join decides.
+            # A response about an old generation, or during a
+            # join, is stale: the response to the join decides.
             stale = joining or self._joining or generation != self._generation
+            # Both prove the membership: REBALANCE_IN_PROGRESS is answered to members alone.
             if code in (NONE, REBALANCE_IN_PROGRESS):
                 backoff.reset()
                 self._confirm(sent_at, stable=code == NONE)
-                # A slow response leaves little of the session that it proves: repeat before that is over.
+                # A slow response leaves little of the session
+                # that it proves: repeat before that is over.
                 pause_s = min(interval_s, max(pause_s, self._left_s() / 2))
                 if code == REBALANCE_IN_PROGRESS and not stale:
                     self._complete("")
@@ -324,6 +335,8 @@ class GroupMember:
 
     def _proven_until(self) -> float:
         session_end = self._confirmed_at + self.session_timeout_ms / 1000
+        # Heartbeats are answered during a rebalance, too: without this bound one
+        # that never ends would keep the permit while the coordinator removes us.
         round_end = self._stable_at + self._rebalance_timeout_ms / 1000
         return min(session_end, round_end)
 

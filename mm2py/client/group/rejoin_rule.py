@@ -22,6 +22,7 @@ def why_not_empty(state: str, members: int) -> str:
 
     ``Dead`` is refused: a deleted group counts its generations from zero again.
     """
+    # A group that the coordinator does not know is described as Dead.
     if state == _EMPTY and not members:
         return ""
     return f"another worker is in the group (state {state or 'unknown'})"

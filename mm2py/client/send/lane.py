@@ -44,14 +44,20 @@ from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch
 from mm2py.protocol.splice import merge
 from mm2py.types import TopicPartition
 
+# Both are limits of the batch header. Sequences wrap to 0; after the last epoch a new id is needed.
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 MAX_EPOCH: Final = 32767
 
 UNKNOWN_OUTCOME: Final = frozenset(
     {
+        # Also from DelayedProduce: appended, then deposed before the replicas had it.
         codes.NOT_LEADER_OR_FOLLOWER,
+        # DelayedProduce gives every entry this status
+        # until its replicas confirm; the append is done.
         codes.REQUEST_TIMED_OUT,
+        # The ISR shrank below min.insync.replicas while the batch waited for its replicas.
         codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        # A log directory went offline, perhaps after the append.
         codes.KAFKA_STORAGE_ERROR,
     }
 )
@@ -64,11 +70,16 @@ and relies on the broker's duplicate check alone.
 
 DEFINITE_RETRIABLE: Final = frozenset(
     {
+        # Before the append; after it only where the topic was deleted, and its log with it.
         codes.UNKNOWN_TOPIC_OR_PARTITION,
         codes.LEADER_NOT_AVAILABLE,
         codes.REPLICA_NOT_AVAILABLE,
+        # Checked before the append (Partition.appendRecordsToLeader). For Produce below
+        # 12 brokers also translate a failed check of the transaction into it (KIP-890).
         codes.NOT_ENOUGH_REPLICAS,
         codes.UNKNOWN_TOPIC_ID,
+        # Fatal in Java's producer; a mirror waits for
+        # the grant and reports the partition as stalled.
         codes.TOPIC_AUTHORIZATION_FAILED,
         codes.CLUSTER_AUTHORIZATION_FAILED,
         codes.THROTTLING_QUOTA_EXCEEDED,
@@ -90,9 +101,16 @@ REPAIRABLE: Final = (
 
 STATE_LOST: Final = frozenset(
     {
+        # ProducerAppendInfo.checkSequence: not the successor
+        # of the last sequence of this id and epoch.
         codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        # Older than the batches that the broker remembers, so it cannot name the
+        # offset. Java completes the batch without one; the offset map needs it.
         codes.DUPLICATE_SEQUENCE_NUMBER,
+        # ProducerAppendInfo.checkProducerEpoch: the log knows a newer epoch of this id.
         codes.INVALID_PRODUCER_EPOCH,
+        # Older brokers only: they forgot an id with the
+        # last record of it, and refused it then (KIP-360).
         codes.UNKNOWN_PRODUCER_ID,
     }
 )
@@ -137,7 +155,7 @@ Compressed records may grow too, which is known only afterwards."""
 
 
 class MergePlan(NamedTuple):
-    """Which waiting batches are joined before they are first sent, in bytes.
+    """Limits, in bytes, for joining waiting batches before they are first sent.
 
     At most five batches of a partition are in flight, so over a long round trip their size limits the throughput.
     """
@@ -253,10 +271,12 @@ class SenderLane:
         self._max_in_flight = max_in_flight
         self.next_source = -1  # source offset after what was offered, for offsets.identical=require
         self.lasting = False  # a successor continues under its producer id
-        # Target offsets of another writer's records. They show in the next answer to a batch of ours, and not before; an open
-        # transaction hides none. A lane with transactions notes none: their markers lie between its batches, too.
+        # Target offsets of another writer's records. They show in the next answer
+        # to a batch of ours, and not before; an open transaction hides none. A lane
+        # with transactions notes none: their markers lie between its batches, too.
         self.foreign: tuple[int, int] | None = None
-        # At the last ``look_after``: acknowledgements, and the newest waiting batch by ``id()``: a reference would keep it.
+        # At the last ``look_after``: acknowledgements, and the newest
+        # waiting batch by ``id()``: a reference would keep it.
         self._seen: tuple[int, int] = (0, 0)
         self._was_full = False  # the maximum of batches was in flight before the last response
         self._confirmed = False
@@ -291,6 +311,7 @@ class SenderLane:
         A lane without batches in flight does not notice that the broker was restarted and has forgotten its sequences:
         then the broker accepts any batch first, also a later one when an earlier one is refused.
         """
+        # Also for the same broker: a new connection is the only sign of its restart.
         if connection is not self.connection:
             self.connection = connection
             self._confirmed = False
@@ -338,6 +359,7 @@ class SenderLane:
         counted = len(data)
         if self._apart:
             self._apart -= 1
+        # Joining pays only under a backlog: an idle lane sends at once, like linger.ms=0.
         elif plan is not None and len(queue) >= 2 * self._max_in_flight:
             small = plan.small
             if batch.attributes & CODEC_MASK:
@@ -350,6 +372,8 @@ class SenderLane:
         self._under_way += 1
         sequence = self.next_sequence
         sent = Sent(source, batch, sequence, counted)
+        # LogValidator refuses a batch whose count differs from its
+        # offset range, so the count is the number of sequences, too.
         self.next_sequence = (sequence + batch.count) & MAX_SEQUENCE
         self.unsettled.append(sent)
         sign(
@@ -363,7 +387,11 @@ class SenderLane:
 
     def _again(self) -> Sent:
         """Return the oldest batch that is not acknowledged; the same bytes unless its sequence changed."""
+        # The oldest one decides: an OUT_OF_ORDER_SEQUENCE_NUMBER of a later batch may just
+        # follow from its refusal (Java: TransactionManager.canRetry, isNextSequence).
         sent = self.first_unsettled()
+        # Otherwise the same bytes again: ProducerStateEntry.findDuplicateBatch
+        # compares the epoch and the first and last sequence.
         if not sent.signed:
             sign(
                 sent.batch.data,
@@ -410,11 +438,13 @@ class SenderLane:
             and unsettled[0] is sent
             and (len(unsettled) == 1 or unsettled[1].outcome is not Outcome.ACKED)
         ):
-            # The common case, first for speed: the oldest batch, and the ones after it are still in flight.
+            # The common case, first for speed: the oldest
+            # batch, and the ones after it are still in flight.
             unsettled.popleft()
             sent.base_offset = base_offset
             self.queued_bytes -= sent.counted
             if base_offset >= 0:
+                # Not the offset after our last record: another writer is in between.
                 if self.lasting and base_offset > self.acked_end >= 0:
                     self.foreign = self.acked_end, base_offset
                 self.acked_end = base_offset + sent.batch.count
@@ -509,7 +539,11 @@ class SenderLane:
             if offset is None:
                 missing = True
                 sent.outcome = Outcome.NOT_WRITTEN
+                # Nothing is in flight and the log was read to
+                # its end: no earlier attempt can land any more.
                 sent.unknown_before = False
+            # A broker that knows the producer refuses a sequence behind a gap
+            # (checkSequence). The log was cut or the state forgotten in between.
             elif missing:
                 raise ValueError(
                     f"sequence {sent.base_sequence} is in the log, an earlier one is not"
@@ -530,6 +564,8 @@ class SenderLane:
         ``remembered_since_ms``: a broker still has the producer state of batches whose newest record is
         not older. One forgotten batch is enough: its state is all that protects the ones before it.
         """
+        # By the records' time: ProducerStateManager.isProducerExpired compares the last batch's
+        # maxTimestamp, so the state of a copy of old records may expire as soon as it is written.
         return self.has_unknown() and any(
             sent.batch.max_timestamp < remembered_since_ms for sent in self.unsettled
         )
@@ -562,7 +598,9 @@ class SenderLane:
             parts.append(part)
             sequence = (sequence + batch.count) & MAX_SEQUENCE
         items = list(self.unsettled)
+        # The memory is given back with the last part; the others share it.
         parts[-1].counted = sent.counted
+        # The parts take the range of the refused batch, none of which is in the log (4).
         items[at : at + 1] = parts
         self.unsettled = deque(items)
         self.state = LaneState.RETRYING
@@ -593,6 +631,7 @@ class SenderLane:
         waiting = [batch for _, batch in self.queue]
         if self.state is LaneState.BACKOFF and not self.transactional:
             refused = [it for it in self.unsettled if it.outcome is Outcome.NOT_WRITTEN]
+            # All or none: behind a gap in the sequences the rest would be out of order.
             if len(refused) == len(self.unsettled) and not self.has_unknown():
                 return [sent.batch for sent in refused] + waiting
         return waiting
@@ -612,7 +651,7 @@ class SenderLane:
         return given
 
     def withdraw(self) -> int:
-        """Put what was definitely refused back into the queue, to be sent anew (4); return by how many bytes that grew."""
+        """Requeue what was definitely refused (4); return by how many bytes the queue grew."""
         refused = self.unsettled
         certain = (Outcome.NOT_WRITTEN, Outcome.WAITING)
         if (
@@ -624,6 +663,7 @@ class SenderLane:
         grown = sum(len(it.batch.data) - it.counted for it in refused)
         self.next_sequence = refused[0].base_sequence
         self.queue.extendleft((it.source, it.batch) for it in reversed(refused))
+        # Not joined again: a damaged batch would have its neighbours refused with it.
         self._apart += len(refused)
         self.queued_bytes += grown
         refused.clear()
@@ -644,6 +684,7 @@ class SenderLane:
                     sent.outcome is not Outcome.UNDER_WAY
                 ):  # else the kernel may not have taken the bytes yet
                     sent.batch.detach()
+        # All up to the batch that was the newest one at the last call.
         waiting = next((n for n, (_, batch) in enumerate(queue, 1) if id(batch) == newest), 0)
         for _, batch in islice(queue, waiting):
             batch.detach()
@@ -662,6 +703,7 @@ class SenderLane:
                 waiting_source != source
                 or size >= small
                 or counted + size > target
+                # Above max.message.bytes it would be refused and cut again.
                 or counted + size + GROWTH_BYTES * records > most
             ):
                 break
@@ -673,7 +715,8 @@ class SenderLane:
         with suppress(ProtocolError, MemoryError):
             joined = merge(parts)
         if joined is None or len(joined.data) > most:
-            # One is damaged, or the joined batch is larger: send each unchanged, so that the target accepts or refuses it alone.
+            # One is damaged, or the joined batch is larger: send each
+            # unchanged, so that the target accepts or refuses it alone.
             self._apart = len(parts) - 1
             return batch, len(batch.data)
         for _ in range(len(parts) - 1):
@@ -719,6 +762,9 @@ class SenderLane:
         if code in UNKNOWN_OUTCOME or code == codes.NETWORK_EXCEPTION or code in DEFINITE_RETRIABLE:
             self.state = LaneState.BACKOFF
         elif code in STATE_LOST:
+            # Java bumps the epoch and resends (KIP-360). An earlier
+            # attempt may be in the log under the old epoch, where a resend
+            # under the new one is no duplicate: the log is read first.
             self.bump_wanted = True
             self.state = LaneState.RESOLVING
         elif sent.unknown_before:

@@ -129,7 +129,8 @@ class TargetLimits:
             names = sorted(name for name in set(topics) if self.is_old(name, max_age_s))
             for start in range(0, len(names), TOPICS_PER_REQUEST):
                 chunk, now = names[start : start + TOPICS_PER_REQUEST], self._clock.monotonic()
-                # An old limit is used until the response, so other callers neither wait nor request it again.
+                # An old limit is used until the response, so
+                # other callers neither wait nor request it again.
                 again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}
                 self._sizes.update(again)
                 sizes = await topic_limits(self._cluster, chunk)
@@ -148,6 +149,8 @@ class TargetLimits:
         return remembered_ms(known[0])
 
     async def _expiration_of(self, node_id: int) -> int:
+        # Per broker: a node answers only for itself, and
+        # settings may differ while they are rolled out.
         resource = ConfigResource(ConfigResourceType.BROKER, str(node_id))
         call = describe_configs([resource], keys=[EXPIRATION, EXPIRATION_BEFORE_3_5])
         connection = await self._cluster.connection(node_id, ADMIN)
@@ -157,6 +160,7 @@ class TargetLimits:
             raise
         except Mm2pyError:
             return DEFAULT_EXPIRATION_MS
+        # A broker answers only for keys that it knows, so both are requested.
         known = _number(answer, EXPIRATION) or _number(answer, EXPIRATION_BEFORE_3_5)
         if known and known != DEFAULT_EXPIRATION_MS:
             log.info("target broker forgets producers node=%d after_ms=%d", node_id, known)

@@ -252,10 +252,13 @@ class ProduceNode:
             if connection.round_trip.is_distant:
                 plan = ASKED if self._asks else DISTANT
         for lane in list(ready):
+            # It moved while it waited here; ``Sender.ready`` finds its node.
             if lane.leader != node_id or lane.channel != channel:
                 del ready[lane]
                 self._owner.ready(lane)
                 continue
+            # Batches in flight on another connection are
+            # answered first: two connections keep no order.
             if lane.connection is not connection and not lane.under_way:
                 lane.travels_by(connection)
             if lane.connection is not connection or not lane.can_send():
@@ -300,6 +303,7 @@ class ProduceNode:
         self._asked -= 1
         self._calm += 1
         answered = self._owner.answered
+        # Fast path: all batches were accepted, so only offsets are read.
         acknowledged = acknowledgements(self._version, body)
         if acknowledged is not None:
             for key, base_offset in acknowledged:
@@ -322,6 +326,7 @@ class ProduceNode:
             if part.error_code == 0:
                 answered(lane, sent, 0, part.base_offset)
                 continue
+            # KIP-951 (Produce 10): the next attempt needs no metadata request.
             if part.current_leader is not None:
                 self._cluster.leader_moved(lane.target, *part.current_leader)
             bad = part.record_errors[0] if part.record_errors else None
@@ -332,10 +337,12 @@ class ProduceNode:
 
     def _answered(self, missing: Entries) -> None:
         for lane, sent in missing.values():
+            # Unknown, not refused: a partition that the broker left out may be written.
             self._owner.answered(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
             self._schedule()
-        # Not pumped at once: responses that arrive together make lanes ready for one larger request.
+        # Not pumped at once: responses that arrive
+        # together make lanes ready for one larger request.
 
     def _throttled(self, throttle_ms: int) -> None:
         """Pause for the throttle time of a quota, during which the broker reads nothing (KIP-219)."""
@@ -343,13 +350,14 @@ class ProduceNode:
         if self._transactional_id is not None:
             self._calm = 0
         if self._connection is not None:
+            # Requests in flight time out later: a muted connection answers them only then.
             self._connection.put_off(throttle_ms)
         is_followed = self._following is not None and not self._following.done()
         if not is_followed and self._throttle.remaining_s() > QUOTAS_EVERY_S:
             self._following = self._owner.spawn(self._follow_throttle())
 
     async def _follow_throttle(self) -> None:
-        """Report a long throttle, and open the connection anew when a quota was changed.
+        """Report a long throttle, and reconnect when a quota was changed.
 
         The broker reads a muted connection only when the announced time is over, even if the quota is gone by then (4.3), and
         Java's producer waits for it. Over a new connection one request is sent above a quota that is still there.
@@ -398,8 +406,12 @@ class ProduceNode:
                         PRODUCE_KEY, self._oldest, self._newest, "Produce"
                     )
                     if self._merges:
+                        # Measures the round trip before the first batch:
+                        # it decides whether small batches are joined.
                         await connection.ping()
                 except Mm2pyError as error:
+                    # An additional connection is an optimisation:
+                    # brokers limit them (max.connections.per.ip).
                     if self._channel:
                         self._hand_back()
                         return
@@ -446,6 +458,7 @@ def _versions(transactions: Transactions | None) -> tuple[int, int]:
     """Return the oldest and newest version of Produce that may be used."""
     if transactions is None:
         return OLDEST, NEWEST
+    # Produce 12 is for transaction.version 2 alone: the broker adds the partition itself (KIP-890).
     return (NEWEST, NEWEST) if transactions.implicit else (OLDEST, EXPLICIT_NEWEST)
 
 

@@ -79,10 +79,10 @@ class LaneOpening:
                 leader = self._cluster.known_leader(lane.target)
                 if leader is None:
                     self._later(lane, self._cluster.no_leader(lane.target))
+                # Without the limit a large batch would be
+                # refused first, and its bytes sent in vain.
                 elif lane.target.topic in unlearned:
-                    text = (
-                        f"what a batch of {lane.target.topic} may measure cannot be asked for now"
-                    )
+                    text = f"max.message.bytes of {lane.target.topic} cannot be requested now"
                     self._later(lane, RetriableError(text))
                 else:
                     by_leader.setdefault(leader.node_id, []).append(lane)
@@ -131,6 +131,7 @@ class LaneOpening:
             return
         log_end, writer = beginning
         if self._resume is not None and self._resume.identical is not Identical.OFF:
+            # A topic without copies yet: they have the same offsets only if the first one does.
             first = lane.queue[0][1].runs[0][0] if lane.queue else log_end
             if first != log_end and self._resume.identical is Identical.REQUIRE:
                 text = f"the copy of source offset {first} would be at {log_end}"
@@ -142,6 +143,7 @@ class LaneOpening:
         self._owner.ready(lane)
 
     def _later(self, lane: SenderLane, error: Exception) -> None:
+        # Failed or abandoned while its log end was looked up.
         if lane.state is not LaneState.OPENING:
             return
         self._owner.stalled(lane, error)
@@ -151,6 +153,7 @@ class LaneOpening:
 
     async def _retry(self) -> None:
         await self._clock.sleep(self._backoff.next_s())
+        # All that were refused meanwhile share one pause, so one request asks for them again.
         refused, self._refused, self._pause = self._refused, [], None
         for lane in refused:
             self.add(lane)

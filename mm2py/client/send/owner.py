@@ -63,7 +63,7 @@ class LaneOwner(Protocol):
         ...
 
     def withdraw(self, lane: SenderLane) -> None:
-        """Let what was definitely refused wait for another transaction."""
+        """Defer what was definitely refused to another transaction."""
         ...
 
     def answered(

@@ -111,7 +111,7 @@ class RecordWriter:
         Waits while the cluster refuses for a transient reason; cancelled, it takes the batch back.
 
         Raises:
-            PartitionError: the cluster refused the records for good.
+            PartitionError: the cluster refused the records; a retry does not help.
             RetriableError: the membership was lost, or the writer was closed.
         """
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -137,6 +137,7 @@ class RecordWriter:
         stamped = [r if r.timestamp >= 0 else replace(r, timestamp=now_ms) for r in records]
         post = Post(tp, stamped, done)
         if self._closed:
+            # Later, so that a caller has the Post before its answer.
             asyncio.get_running_loop().call_soon(post.answer, _closed())
             return post
         self._unanswered.setdefault(tp, deque()).append(post)
@@ -148,6 +149,8 @@ class RecordWriter:
         """Do not write a post that is not answered; whether it was written already is unknown (3)."""
         waiting = self._unanswered.get(post.partition)
         if waiting is not None and post in waiting:
+            # The lane is abandoned with all of its batches;
+            # what remains is posted again under a new epoch.
             waiting.remove(post)
             self._send_again(post.partition)
             self._note_answered(post.partition)
@@ -202,6 +205,8 @@ class RecordWriter:
             return
         self.stalled[target] = error
         if isinstance(error, FatalServerError):
+            # Not at once: this runs inside the Sender's own
+            # handling of the lane that is abandoned here.
             asyncio.get_running_loop().call_soon(self._refuse, target, error)
 
     def _refuse(self, target: TopicPartition, error: FatalServerError) -> None:

@@ -58,6 +58,7 @@ class LaneRecovery:
     async def revive(self, lane: SenderLane) -> None:
         """Pause, find the leader, and read its log where needed."""
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        # The pause grows over rounds of BACKOFF, each of which has a back-off of its own.
         backoff.failures = lane.retry()
         code, text = lane.error
         if code and lane.retries > PATIENT_RETRIES:
@@ -67,6 +68,8 @@ class LaneRecovery:
             await self._clock.sleep(backoff.next_s())
             try:
                 cached = self._cluster.known_leader(lane.target)
+                # Only if the cache still has the leader that
+                # refused: a newer entry must not be thrown away.
                 if cached is not None and cached.node_id == lane.leader:
                     self._cluster.leader_moved(lane.target)  # the response named no other (KIP-951)
                 leader = await self._cluster.leader(lane.target)
@@ -85,6 +88,7 @@ class LaneRecovery:
         if not lane.unsettled:
             return  # abandoned meanwhile
         sent = lane.first_unsettled()
+        # Whole batches (the mirror's own records) are written together or not at all.
         if not self._limits.cuts and (sent.code in TOO_LARGE or sent.bad_record > 0):
             self._owner.failed(lane, refusal(sent, lane.target))
             return
@@ -120,8 +124,12 @@ class LaneRecovery:
     async def _resolve(self, lane: SenderLane) -> None:
         """Determine from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
         found: dict[int, Landed] = {}
+        # A lasting id is read even without an unknown
+        # outcome: a predecessor's late batch may be there.
         if lane.has_unknown() or lane.lasting:
             try:
+                # Unclean election: acknowledged records are gone, and the
+                # offset map names offsets that the log will give to others.
                 if lane.lasting and await _log_end(self._cluster, lane.target) < lane.acked_end:
                     self._owner.failed(lane, cut_back(lane.target, lane.acked_end))
                     return
@@ -134,6 +142,8 @@ class LaneRecovery:
                     doubtful=sum(sent.batch.count for sent in lane.unsettled),
                 )
             except FatalServerError as error:
+                # No right to read: it is sent again, and its
+                # range reported as possibly doubled (7).
                 self._doubt(lane, error)
         if lane.lasting and not _all_ours(lane, found):
             self._owner.failed(lane, late_write(lane.target))
@@ -170,6 +180,7 @@ class LaneRecovery:
 
         A lasting id is used only with its first epoch: a predecessor's late write must collide with our sequences.
         """
+        # Someone has used a higher epoch of this id; the one after ours may be taken, too.
         fenced = lane.error[0] == codes.INVALID_PRODUCER_EPOCH
         if lane.lasting or lane.epoch >= MAX_EPOCH or fenced:
             return await self._owner.new_producer()
@@ -221,6 +232,7 @@ async def batches_of_producer(
     """
     landed: dict[int, Landed] = {}
     end = await _log_end(cluster, tp)
+    # After a truncation below our last record only the last ``doubtful`` offsets can be ours.
     position = from_offset if from_offset <= end else end - doubtful
     position = max(position, await _log_start(cluster, tp))
     while position < end:
@@ -233,6 +245,7 @@ async def batches_of_producer(
 async def _log_end(cluster: Cluster, tp: TopicPartition) -> int:
     """Return the log end by OffsetForLeaderEpoch: ListOffsets and Fetch stop at the high watermark, which may lag."""
     leader = await cluster.leader(tp)
+    # The end of the current epoch is the log end (Partition.lastOffsetForLeaderEpoch).
     query = EpochQuery(tp.topic, tp.partition, leader.epoch, leader.epoch)
     (end,) = await cluster.call_leader(tp, messages.offset_for_leader_epoch([query]))
     if end.error_code or end.end_offset < 0:
@@ -260,6 +273,7 @@ def _note_ours(
     while record_set is not None and end - at >= HEADER_BYTES:
         fields = HEADER.unpack_from(record_set, at)
         base_offset, length, last_delta = fields[0], fields[1] + 12, fields[6]
+        # Brokers cut the last batch of an answer at the limit (KIP-74).
         if end - at < length:
             break
         if fields[9:11] == producer:

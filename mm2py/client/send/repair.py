@@ -44,12 +44,15 @@ async def repaired(
     """
     if sent.code in TOO_LARGE:
         return await _smaller(sent, target, limit_of)
+    # zstd needs Kafka 2.1 and Produce 7 (KIP-110); every broker has gzip.
     if sent.code == codes.UNSUPPORTED_COMPRESSION_TYPE:
         return Repair([recompress(sent.batch, Codec.GZIP)])
+    # KIP-467 (Kafka 2.4) names the record at fault; before, only the batch is refused.
     if sent.bad_record > 0:
         return Repair(_apart(sent, target))
     if sent.bad_record == 0 or sent.code == codes.INVALID_TIMESTAMP:
         raise refusal(sent, target)
+    # Records as older clients wrote them (field widths, header) may be refused by newer checks.
     return Repair([repack(sent.batch)])
 
 
@@ -58,12 +61,14 @@ async def _smaller(
 ) -> Repair:
     batch, size = sent.batch, len(sent.batch.data)
     max_bytes = await limit_of(target.topic)
-    # Unknown, or the topic's own compression.type makes the batch larger on the broker: halves find the limit.
+    # Unknown, or the topic's own compression.type makes the
+    # batch larger on the broker: halves find the limit.
     limit = max_bytes if 0 < max_bytes < size else size // 2 + 1
     result = split(batch, limit)
     too_large = result.too_large
     if too_large is not None and batch.count > 1:
-        # Cut so that the record is alone: those before it are still sent, then it is refused by itself.
+        # Cut so that the record is alone: those before it
+        # are still sent, then it is refused by itself.
         result = split(batch, max(limit, too_large.size_bytes))
     if result.too_large is None and len(result.parts) > 1:
         return Repair(result.parts, limit)
@@ -98,7 +103,7 @@ def _apart(sent: Sent, target: TopicPartition) -> list[RecordBatch]:
 
 
 def _halves(batch: RecordBatch) -> list[RecordBatch]:
-    """Cut in two or more parts, whatever the sizes of the records; a single record stays."""
+    """Cut in two or more parts, for any sizes of records; a single record stays."""
     size = len(batch.data)
     result = split(batch, size // 2 + 1)
     while result.too_large is not None and result.too_large.size_bytes < size:

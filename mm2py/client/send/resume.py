@@ -1,4 +1,4 @@
-"""Where new lanes of copies begin: after what predecessors wrote, under the producer id that they used.
+"""Starting points of new lanes: after what predecessors wrote, under their producer id.
 
 Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) -> ``LaneBeginning``, or
 a ``LaneTail`` whose records are compared with the lane's first batches -> ``LaneBeginning``.
@@ -45,7 +45,7 @@ MORE_S: Final = 5.0
 
 
 class LaneBeginning(NamedTuple):
-    """Where a lane begins: the end of its log, and the producer whose sequences it continues, None for its own."""
+    """Start of a lane: the end of its log, and the producer that it continues, None for its own."""
 
     log_end: int
     writer: Writer | None = None
@@ -92,6 +92,7 @@ class LaneResume:
         ids = {lane: self._topic_id(lane) for lane in readable}
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
+        # A stored id is sent under again, so it must be known as a mirror's, too.
         if self.identical is not Identical.OFF:
             # Loop suppression may have been enabled after a predecessor got the id.
             for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
@@ -102,9 +103,12 @@ class LaneResume:
             end = log_ends.get(lane, ends[lane.target].offset)
             if isinstance(end, ServerError):
                 beginnings[lane] = end
+            # The map is written after the records: up to a
+            # map's interval of copies lies behind its end.
             elif 0 <= known[lane] < end:
                 tail = LaneTail(lane.target, known[lane], end, partial(self._read, lane.target))
-                # Tasks with transactions keep no producer id: what the last one wrote after the map was aborted.
+                # Tasks with transactions keep no producer id: what
+                # the last one wrote after the map was aborted.
                 kept = self._copied.producer(lane.source).producer_id
                 tail.is_aborted = lane.transactional and kept < 0
                 beginnings[lane] = tail
@@ -115,6 +119,7 @@ class LaneResume:
         ]
         found = await asyncio.gather(*(self._beginning(lane, beginnings[lane]) for lane in begun))
         beginnings |= zip(begun, found, strict=True)
+        # One write for all lanes of the broker, before any of them sends (1).
         await self._copied.begin(
             {
                 lane.source: LogEnd(_end_of(beginning), ids[lane], self._producer(lane, beginning))
@@ -164,6 +169,7 @@ class LaneResume:
         writer = tail.writers.get(kept)
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
+        # The stored id was replaced or never wrote here: ours is stored before the first batch (1).
         if writer is None:
             await self._begin_anew(lane, tail.end)
         return LaneBeginning(tail.end, writer)
@@ -231,6 +237,8 @@ class LaneResume:
             Mm2pyError: the log cannot be read now.
         """
         producer_id, began = self._copied.producer(lane.source)
+        # It wrote nothing yet: its first sequence is 0,
+        # as a late first batch of the predecessor has.
         if producer_id >= 0 and end == began:
             return Writer(producer_id, 0, 0)
         if producer_id < 0 or end <= 0 or self.identical is Identical.OFF:
@@ -240,6 +248,8 @@ class LaneResume:
         except FatalServerError:
             return None  # deleted, or it may not be read
         writer = writer_of(fetched, end - 1)
+        # Another writer was last: our own sequence before
+        # it is not known without reading on, so a new id.
         return writer if writer is not None and writer.producer_id == producer_id else None
 
     async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
@@ -323,6 +333,7 @@ class LaneResume:
             if error.code != codes.OFFSET_OUT_OF_RANGE:
                 raise
             start = (await self._admin.log_starts([tp])).get(tp, -1)
+            # The position is above the log's end: the log was cut, which the caller decides about.
             if start <= position:
                 raise
             return await self._reads.read(tp, start)  # retention has taken what was before it

@@ -180,6 +180,8 @@ class Sender:
         Raises:
             Mm2pyError: the target gives none now, or it cannot be announced.
         """
+        # Any broker gives an id that has no transactional
+        # id; a repeated request just costs another one.
         answer = await self._cluster.call_any(messages.init_producer_id())
         await self.announce(answer.producer_id)
         return answer.producer_id, answer.producer_epoch
@@ -202,10 +204,13 @@ class Sender:
             for batch in batches:
                 _release(batch)
             return
+        # Before the cut: limits apply to the bytes that are sent.
         if self._codec is not None:
             batches = [self._in_codec(batch, self._codec) for batch in batches]
         if lane.limit_bytes:
             whole, batches = batches, fitting(batches, lane.limit_bytes)
+            # Cutting hides that the limit was raised
+            # meanwhile: no error of the broker would show it.
             if batches is not whole and self._limits.is_old(target.topic):
                 self.spawn(self._limits.learn_again(target.topic))
         self._stirred.set()
@@ -238,6 +243,7 @@ class Sender:
     def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
         """Return the first source offset and the number of the records that ``give_back`` would drop, None for none."""
         lane = self._lanes.get(target)
+        # Batches that are compared with the log may turn out to be in it.
         if lane is None or (lane.state is LaneState.OPENING and self._opening.needs_queue(lane)):
             return None
         batches = lane.returnable()
@@ -287,10 +293,10 @@ class Sender:
                     messages.metadata(topics, allow_auto_topic_creation=True)
                 )
             except RetriableError as error:
-                log.debug("topics cannot be asked for yet topics=%s cause=%s", topics, error)
+                log.debug("topics cannot be requested yet topics=%s cause=%s", topics, error)
                 await self._clock.sleep(backoff.next_s())
             except Mm2pyError as error:
-                log.warning("topics cannot be asked for topics=%s cause=%s", topics, error)
+                log.warning("topics cannot be requested topics=%s cause=%s", topics, error)
                 return
             else:
                 return
@@ -322,6 +328,8 @@ class Sender:
         if lane.under_way:
             for node in self._nodes.values():
                 if node.carries(lane):
+                    # A request cannot be recalled, but what the kernel
+                    # still holds is dropped with its connection.
                     node.reset(f"what was sent to {target} is taken back")
         self._drop(lane)
 
@@ -383,12 +391,15 @@ class Sender:
                 self.delivered(lane, lane.acknowledged(sent, base_offset))
                 if lane.foreign is not None:
                     self._note_foreign(lane)
-                if lane.state is LaneState.FLOWING:  # the ordinary case
+                # The ordinary case goes past ``follow``: this runs for every acknowledged batch.
+                if lane.state is LaneState.FLOWING:
                     if lane.queue:
                         self.ready(lane)
                     return
             else:
                 if self.transactions is not None:
+                    # Before ``lane.refused``: the lane must not
+                    # recover a batch of a broken transaction.
                     if code in ENDS_TRANSACTION:
                         self.transactions.refused(code, f"{lane.target} {text}".strip())
                     self.transactions.progressed()
@@ -429,6 +440,7 @@ class Sender:
         self.buffered_bytes += lane.queued_bytes - before
         for part in parts:
             self._on_delivered(source, lane.target, part.batch, part.base_offset)
+        # A cut batch has bytes of its own; an uncut one keeps its receive buffer.
         if rest is not batch:
             _release(batch)
         if self.buffered_bytes == 0:
@@ -448,6 +460,7 @@ class Sender:
                 node.permitted()
             return
         for node in self._nodes.values():
+            # What the kernel has not sent yet must not leave any more (Permit, invariant 1).
             node.reset("the permit to write ended")
         self._idle.set()
 
@@ -457,7 +470,8 @@ class Sender:
             if lane.can_send() or (lane.queue and not lane.admitted):
                 self.ready(lane)
         elif state is LaneState.RESOLVING and self.transactions is not None:
-            # An outcome or our sequence is in doubt: the whole transaction is aborted and sent again.
+            # An outcome or our sequence is in doubt: the
+            # whole transaction is aborted and sent again.
             code, text = lane.error
             self.transactions.refused(code, f"{lane.target} {text}".strip())
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
@@ -480,6 +494,8 @@ class Sender:
         if target in self._last_epochs:
             producer_id, last = self._last_epochs[target]
             # After the last epoch the broker refuses epoch 0, and the lane gets a new producer id.
+            # A new epoch without InitProducerId, as Java's idempotent producer bumps its
+            # own (KIP-360): the broker takes any higher one that begins at sequence 0.
             epoch = last + 1 if last < MAX_EPOCH else 0
         return SenderLane(
             target,
@@ -501,7 +517,9 @@ class Sender:
         self.buffered_bytes += by_bytes
 
     def withdraw(self, lane: SenderLane) -> None:
-        # What is transient is waited for, as are positions: their records must not be committed without them.
+        # Transient errors are waited for, and positions: records are
+        # never committed without them. CONCURRENT_TRANSACTIONS passes
+        # when the markers of the last transaction are written (KIP-890).
         is_lasting = lane.retries > PATIENT_RETRIES
         if is_lasting and not self._sends_last and lane.error[0] != codes.CONCURRENT_TRANSACTIONS:
             self.resized(lane.withdraw())
@@ -511,6 +529,7 @@ class Sender:
     def stalled(self, lane: SenderLane, error: Exception) -> None:
         if self.transactions is not None:
             self.transactions.progressed()  # a commit may leave it out now
+        # Reported once per stall; each retry of thousands of partitions would be a line otherwise.
         if lane.target not in self._stalled and not self._closed:
             self._stalled.add(lane.target)
             self._on_stalled(lane.target, error)
@@ -602,7 +621,7 @@ class Sender:
         if self.transactions is not None:
             if under_way and not self._closed:
                 # A batch in flight may be stored, and would be committed without its position.
-                self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was given up")
+                self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was dropped")
             self.transactions.progressed()
         if self.buffered_bytes == 0:
             self._idle.set()
@@ -644,6 +663,7 @@ class Sender:
         most = self._settings.produce_connections_max
         if first is None or not first.is_distant or most == 1:
             lane.deal(0)
+        # Round robin, and only once: a partition that changes its connection has to drain first.
         elif not lane.channel and lane.queued_bytes >= DEAL_BYTES:
             channel = 1 + self._dealt % (most - 1)
             self._dealt += 1

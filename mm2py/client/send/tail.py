@@ -1,17 +1,19 @@
-"""Recognises in the target's log what a predecessor wrote after the last known copy, instead of sending it again.
+"""Recognises in the target's log what a predecessor wrote after the last known copy.
 
-Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first batches are compared
-with it, in order -> those in the log count as delivered, a batch that is there in part is cut -> the rest is sent.
-A record is recognised by its timestamp, key, value and headers, whatever batch it is in; anything else in the tail
-is another writer's. The map is written after the records (``offset_maps``), so after a crash the log may be ahead of it.
+Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
+batches are compared with it, in order -> those in the log count as delivered, a batch that is there
+in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
+in any batch; anything else in the tail is another writer's. The map is written after the records
+(``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
 1. Nothing of a tail that is recognised is sent; everything else is.
 2. A record is recognised only after its predecessor: order and number of equal records count.
 3. Records of another writer in between are skipped and noted, never taken for a copy.
-4. Where retention or compaction has taken copies out of the tail, those before its next record are known by that record: what the
-   source has before it was copied before it. Nothing is passed over that is not followed by such a record.
+4. Where retention or compaction has taken copies out of the tail, those before its next record are
+   known by that record: what the source has before it was copied before it. Nothing is passed over
+   that is not followed by such a record.
 """
 
 import logging
@@ -129,9 +131,12 @@ class _Stored:
 
     def is_copy_of(self, batch: RecordBatch) -> bool:
         """Whether the records were forwarded unchanged: the same bytes after the header."""
+        # Fast path: equal bytes need no decompression. Header fields that
+        # we or the broker write (offset, producer, CRC) are left out.
         if self.count != batch.count or len(self.data) != len(batch.data):
             return False
         ours, theirs = HEADER.unpack_from(batch.data), HEADER.unpack_from(self.data)
+        # Same codec and first timestamp: record timestamps are deltas to it.
         same = (ours[5] ^ theirs[5]) & CODEC_MASK == 0 and ours[7] == theirs[7]
         return same and memoryview(self.data)[HEADER_BYTES:] == batch.data[HEADER_BYTES:]
 
@@ -174,7 +179,7 @@ class LaneTail:
         """First and last offset of other writers' records, by producer id."""
         self.recognised = 0
         self._passed_bytes = 0
-        """What was read after the last record that was recognised."""
+        """Bytes that were read after the last recognised record."""
         self._opened = -1  # producer id of what is in ``_open``
         self.is_over = start >= end
         self.is_aborted = False
@@ -182,7 +187,8 @@ class LaneTail:
         self.has_holes = False
         """Whether records are gone that may have been copies of what comes next."""
         self._next = self._batch_end = start
-        """Where the next record of ours is, if none is gone; where the last batch ends that was taken up."""
+        """Offset of the next record of ours, if none is gone; end of the last batch that was
+        decoded."""
         self._unread_gone = 0
         """Offsets that no batch has, before what is read next."""
         self._gone = 0
@@ -202,6 +208,8 @@ class LaneTail:
             return 0
         if not self._open:
             stored = self._stored[0]
+            # Fewer records than offsets: compaction removed
+            # some within the batch, which keeps its range.
             whole = stored.last_offset - stored.base_offset + 1 == stored.count
             if whole and not stored.gone_before and self._next >= self._batch_end:
                 return 0
@@ -212,6 +220,7 @@ class LaneTail:
         """Look for the record behind a hole in all batches that were offered; return whether that is settled."""
         wanted = [self._hash(record[1]) for record in islice(self._open, ALIKE)]
         offsets = [offset for offset, _ in islice(self._open, ALIKE)]
+        # A second hole: only the records before it follow each other on the source, too.
         while offsets[-1] - offsets[0] != len(offsets) - 1:
             del offsets[-1], wanted[-1]
         for batch in islice(batches, self._offered_batches, None):
@@ -221,19 +230,21 @@ class LaneTail:
             )
         offered = self._offered
         for at in range(self._aligned_to, min(hole + 1, len(offered))):
+            # At the end of what was offered fewer are compared; more may not come for long.
             there = offered[at : at + len(wanted)]
             if there == wanted[: len(there)]:
                 self.has_holes = False
                 self._settle(at)
                 return True
         self._aligned_to = len(offered)
+        # At most ``hole`` records of the source were before it, and it is none of these.
         if len(offered) > hole:
             self.give_up()
             return True
         return False
 
     def give_up(self) -> None:
-        """Which records were before the next one of the tail stays unknown."""
+        """Leave open which records were before the next one of the tail."""
         self.has_holes = True
         self._settle(0)
 
@@ -254,6 +265,7 @@ class LaneTail:
         """
         if not self.is_over and not await self._has_records():
             self.is_over = True
+        # The tail was compared to its end: everything from here on is new.
         if self.is_over:
             return [], batch
         if self._gone:
@@ -267,7 +279,7 @@ class LaneTail:
         return await self._by_record(batch)
 
     def _pass_over(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
-        """Take records for copied whose copies are gone: they were before the next record of the tail."""
+        """Count records as copied whose copies are gone, from before the tail's next record."""
         records = min(self._gone, batch.count)
         part = _part(batch, 0, records, self._next)
         self.recognised += records
@@ -280,6 +292,7 @@ class LaneTail:
         contents = _contents(batch.data, timed=True)
         while len(offsets) < len(contents):
             _, content = contents[len(offsets)]
+            # The rest of the batch is aligned anew before it is compared.
             if offsets and await self.hole():
                 break
             offset = await self._find(content)
@@ -298,8 +311,11 @@ class LaneTail:
         while True:
             while self._open:
                 offset, record = self._open.popleft()
+                # A gap within a batch: the record may have been a copy that compaction took.
                 self.has_holes |= offset != self._next
                 self._next = offset + 1
+                # With message.timestamp.type=LogAppendTime
+                # the broker has overwritten the timestamps.
                 if record[1] == content[1] and (record[0] == content[0] or not self._timed):
                     self._passed_bytes = 0
                     return offset
@@ -323,6 +339,7 @@ class LaneTail:
             not self._open
             and not self._stored
             and self._position < self.end
+            # A bound: on a topic with other writers the whole log might be foreign.
             and self._passed_bytes <= AHEAD_BYTES
         ):
             fetched = await self._read(self._position)
@@ -340,13 +357,17 @@ class LaneTail:
         view, at = memoryview(record_set), 0
         while len(view) - at >= HEADER_BYTES:
             fields = HEADER.unpack_from(view, at)
+            # The length field counts what is behind base
+            # offset and length; a broker cuts the last batch.
             size = fields[1] + 12
             if len(view) - at < size:
                 break
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
+            # A fetch from the middle of a batch returns it whole.
             if last >= self._position and fields[0] < self.end:
                 self._unread_gone += max(0, fields[0] - self._position)
-                # A transaction of ours includes its map: after the map's end a transactional batch is aborted or foreign.
+                # A transaction of ours includes its map: after the
+                # map's end a transactional batch is aborted or foreign.
                 if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)

@@ -11,7 +11,7 @@ offset records are sent -> ``commit`` (EndTxn) -> the next transaction. Senders 
     CLOSING   retries of earlier data,      commit -> ENDING
               then records that go last
     ENDING    EndTxn, until answered        answered -> IDLE
-    BROKEN    nothing, for good             (end; a new producer aborts what is open)
+    BROKEN    nothing                       (end; a new producer aborts what is open)
 
 Invariants (tests of the same names):
 
@@ -70,11 +70,17 @@ ENDS_TRANSACTION: Final = frozenset(
     {
         codes.DUPLICATE_SEQUENCE_NUMBER,
         codes.INVALID_PRODUCER_EPOCH,
+        # The partition is not in the transaction: the
+        # coordinator aborted it (KIP-890 verifies each one).
         codes.INVALID_TXN_STATE,
+        # The coordinator forgot the id:
+        # transactional.id.expiration.ms passed without a transaction.
         codes.INVALID_PRODUCER_ID_MAPPING,
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         codes.UNKNOWN_PRODUCER_ID,
         codes.PRODUCER_FENCED,
+        # Since Produce 11 (KIP-890); for older versions
+        # brokers translate it into INVALID_TXN_STATE.
         codes.TRANSACTION_ABORTABLE,
     }
 )
@@ -93,6 +99,7 @@ _TRY_AGAIN: Final = _MOVED | {
     codes.THROTTLING_QUOTA_EXCEEDED,
 }
 
+# KafkaApis.handleAddPartitionsToTxnRequest: one refused or unknown topic fails the whole request.
 _NOT_ATTEMPTED: Final = 55
 """OPERATION_NOT_ATTEMPTED: another partition of the request was refused, so none was added."""
 
@@ -110,6 +117,7 @@ _INIT_KEY: Final = 22
 _INIT_OLDEST: Final = 3
 """InitProducerId with id and epoch (KIP-360, Kafka 2.5): without it our time-out looks like fencing."""
 
+# A finalized feature in ApiVersions (KIP-584): brokers may know Produce 12 before it is enabled.
 _FEATURE: Final = "transaction.version"
 _IMPLICIT: Final = 2
 TOO_LONG: Final = 50
@@ -127,7 +135,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingLane:
     lane: SenderLane
     sender: LaneOwner
 
@@ -168,10 +176,10 @@ class Transactions:
         self._phase = Phase.IDLE
         self._error: Exception | None = None
         self._node_id: int | None = None
-        self._inside: dict[TopicPartition, _Waiting] = {}
-        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._inside: dict[TopicPartition, _WaitingLane] = {}
+        self._waiting: dict[TopicPartition, _WaitingLane] = {}
         self._added: set[TopicPartition] = set()
-        self._to_add: dict[TopicPartition, _Waiting] = {}
+        self._to_add: dict[TopicPartition, _WaitingLane] = {}
         self._declined: set[TopicPartition] = set()
         """Partitions that were refused when they were added last."""
         self._adding: asyncio.Task[None] | None = None
@@ -195,9 +203,13 @@ class Transactions:
             ConfigError: the cluster is too old, or refuses ``transaction.timeout.ms``.
             FatalServerError: the principal may not use the transactional id; names the missing grant.
         """
+        # Several Senders share this producer, and each starts it.
         async with self._starting:
             if self.producer_id >= 0:
                 return
+            # Id -1 fences: the coordinator aborts what is open, answers
+            # CONCURRENT_TRANSACTIONS, and gives the next epoch to a later
+            # try (TransactionCoordinator.prepareInitProducerIdTransit).
             answer = await self._init(-1, -1)
             if answer.error_code == TOO_LONG:
                 raise ConfigError(
@@ -206,6 +218,7 @@ class Transactions:
                 )
             if answer.error_code:
                 raise self._refusal(answer.error_code, "InitProducerId")
+            # Before the id is used: mirrors of the other direction recognise our batches by it.
             if self._announce is not None:
                 await self._announce(answer.producer_id)
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
@@ -225,19 +238,23 @@ class Transactions:
 
         ``last``: its records are sent only between ``settle`` and ``commit`` (3).
         """
-        waiting = _Waiting(lane, sender)
+        waiting = _WaitingLane(lane, sender)
         if self._phase is Phase.IDLE and not last:
             self._phase = Phase.OPEN
             self.began.set()
+        # Records that go last wait for the acknowledgement of all data (3).
         if self._phase is not (Phase.CLOSING if last else Phase.OPEN):
             self._waiting[lane.target] = waiting
             return False
+        # Transactions of version 1: one AddPartitionsToTxn at
+        # a time, all that wait meanwhile go into the next.
         if not self.implicit and lane.target not in self._added:
             self._to_add[lane.target] = waiting
             if self._adding is None or self._adding.done():
                 self._adding = self._spawn(self._add())
             return False
         self._inside[lane.target] = waiting
+        # Under version 2 each EndTxn bumped the epoch, so sequences begin at 0 again.
         lane.admit(self.producer_id, self.epoch)
         return True
 
@@ -293,10 +310,13 @@ class Transactions:
         """
         if self._phase in (Phase.IDLE, Phase.OPEN):
             return
+        # The offset records were sent after ``settle``: they must be in the log before EndTxn (3).
         await self._until(self._is_settled)
+        # Otherwise the coordinator knows of no transaction, and there is nothing to end.
         if self._inside or self._added:
             self._phase, self._ending = Phase.ENDING, True
-            # Without a single batch there is nothing to commit, and KIP-890 brokers refuse it (INVALID_TXN_STATE).
+            # Without a single batch there is nothing to commit,
+            # and KIP-890 brokers refuse it (INVALID_TXN_STATE).
             await self._end(commit=self._landed)
         self._begin_next()
 
@@ -309,7 +329,10 @@ class Transactions:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Never after EndTxn was sent: the coordinator may have written the commit (5).
         open_now = bool(self._inside or self._added) and not self._ending
+        # A batch in flight could reach the log behind the abort's marker; before KIP-890 it would
+        # open a hanging transaction. The coordinator's time-out or the next producer aborts then.
         under_way = any(it.lane.under_way for it in self._inside.values())
         fenced = isinstance(self._error, ProducerFencedError)
         if open_now and not under_way and not fenced and self._permit.allows(self._term):
@@ -324,7 +347,7 @@ class Transactions:
     # ---- inside: lanes
 
     def _drain(self) -> bool:
-        """Let what was definitely refused wait for the next transaction; return whether all else is answered."""
+        """Defer definite refusals to the next transaction; return whether all else is answered."""
         for target, waiting in self._inside.items():
             waiting.sender.withdraw(waiting.lane)
             if waiting.lane.queue:
@@ -336,7 +359,7 @@ class Transactions:
             waiting.lane.unsettled for waiting in self._inside.values()
         )
 
-    def _take_waiting(self) -> list[_Waiting]:
+    def _take_waiting(self) -> list[_WaitingLane]:
         """Remove and return the lanes that have something to send; ``admits`` puts those back that must still wait."""
         waiting, self._waiting = self._waiting, {}
         return [each for each in waiting.values() if each.lane.queue]
@@ -363,10 +386,14 @@ class Transactions:
             added = self._next_to_add()
             call = add_partitions_to_txn(self._producer(), added)
             answer = await self._insist("AddPartitionsToTxn", call, _passing)
+            # The coordinator answers its own errors for every
+            # partition, those of topics only for theirs.
             ending = [code for code in answer.values() if code in ENDS_TRANSACTION]
             if ending:
                 self.refused(ending[0], "AddPartitionsToTxn")
                 return
+            # What an answer leaves out is tried again, like
+            # a topic that the broker does not know yet.
             codes_of = {it: answer.get(it, codes.UNKNOWN_TOPIC_OR_PARTITION) for it in added}
             declined = {it for it, code in codes_of.items() if code not in (0, _NOT_ATTEMPTED)}
             for target, waiting in added.items():
@@ -386,7 +413,7 @@ class Transactions:
                 self._spawn(self._try_later([added[target] for target in left]))
         self._changed.set()
 
-    def _next_to_add(self) -> Mapping[TopicPartition, _Waiting]:
+    def _next_to_add(self) -> Mapping[TopicPartition, _WaitingLane]:
         """Take what the next request adds; what was refused before comes after the others."""
         waiting, self._to_add = self._to_add, {}
         added = {target: it for target, it in waiting.items() if target not in self._declined}
@@ -394,7 +421,7 @@ class Transactions:
             self._to_add = {target: it for target, it in waiting.items() if target not in added}
         return added or waiting
 
-    async def _try_later(self, refused: Iterable[_Waiting]) -> None:
+    async def _try_later(self, refused: Iterable[_WaitingLane]) -> None:
         await self._clock.sleep(LONGEST_PAUSE_MS / 1000)
         for each in refused:
             if each.lane.queue:
@@ -409,11 +436,15 @@ class Transactions:
         return end_txn(self._producer(), commit=commit, implicit=self.implicit)
 
     async def _end(self, *, commit: bool) -> None:
+        # A repeat is safe: while the markers are written the answer is
+        # CONCURRENT_TRANSACTIONS, and NONE once the same outcome is
+        # complete; version 2 accepts it under the epoch before the bump.
         answer = await self._insist("EndTxn", self._end_call(commit=commit), _code)
         if answer.error_code:
             self.refused(answer.error_code, "EndTxn")
             await self._until(lambda: False)
         if self.implicit:
+            # The epochs of an id are used up: under version 2 EndTxn returns the next id.
             if answer.producer_id != self.producer_id:
                 await self._announce_next(answer.producer_id)
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
@@ -453,6 +484,7 @@ class Transactions:
 
     async def _checked_coordinator(self) -> None:
         connection = await self._cluster.connection(await self._coordinator(), ADMIN)
+        # Asked on the coordinator's own connection: in a rolling upgrade brokers differ.
         offered = connection.versions.get(_INIT_KEY, (0, -1))
         if offered[1] < _INIT_OLDEST:
             raise ConfigError(
@@ -460,6 +492,7 @@ class Transactions:
                 f" {self._cluster} speaks InitProducerId up to version {offered[1]}",
                 remedy="upgrade the target's brokers; a flow can do with exactly.once.source.support=disabled",
             )
+        # Read before anything is sent: a transaction ends under the protocol that it began with.
         self.implicit = connection.feature_level(_FEATURE) >= _IMPLICIT
 
     async def _coordinator(self) -> int:
@@ -476,10 +509,12 @@ class Transactions:
         try:
             connection = await self._cluster.connection(await self._coordinator(), ADMIN)
             answer = await connection.call(call)
+        # The coordinator may have moved: it is looked up again.
         except RetriableError:
             self._node_id = None
             raise
         code = code_of(answer)
+        # __transaction_state has another leader for this id's partition.
         if code in _MOVED:
             self._node_id = None
         if code in _TRY_AGAIN:
@@ -499,6 +534,7 @@ class Transactions:
                         "transaction waits for its coordinator id=%s request=%s cause=%s",
                         self.transactional_id, what, error,
                     )  # fmt: skip
+            # After a downgrade of the coordinator's broker no retry helps.
             except UnsupportedVersionError as error:
                 self.broke(error)
                 raise
@@ -525,8 +561,12 @@ class Transactions:
         """Determine whether we were fenced or only timed out, and break with that reason."""
         reason = f"{codes.error_name(code)} ({code}){': ' + text if text else ''}"
         fenced = False
+        # The coordinator bumps the epoch of what it times out (prepareFenceProducerEpoch),
+        # so for the next batch a time-out looks like fencing.
         if code in FENCED:
             try:
+                # KIP-360: only an epoch that is still the newest one, or
+                # the one before it, is not answered with PRODUCER_FENCED.
                 answer = await self._init(self.producer_id, self.epoch)
                 fenced = answer.error_code in FENCED
             except Mm2pyError as error:
@@ -604,6 +644,7 @@ async def fence_producers(
 
     async def fence(transactional_id: str) -> None:
         async with at_once:
+            # InitProducerId without ever sending: all that Java's FenceProducersHandler does, too.
             await Transactions(
                 cluster, transactional_id, timeout_ms=timeout_ms, clock=clock
             ).start()

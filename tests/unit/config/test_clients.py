@@ -296,7 +296,7 @@ def test_a_clients_property_has_librdkafkas_name_and_range(
     name: str,
     text: str,
     key: str,
-    value: librdkafka.Value,
+    value: librdkafka.SettingValue,
 ) -> None:
     assert read({**GROUPED, name: text}, scope="c").values[key] == value
 
