@@ -388,6 +388,8 @@ def decode_backfill(key: bytes | None, value: bytes) -> BackfillRecord:
     if adapter is None or not value or value[0] != VERSION:
         raise ProtocolError(f"key {text!r} is no record of version 1 of the backfill topic")
     record = decode_as(adapter, value[1:], f"{text!r} of the backfill topic")
+    # Key and value disagree only where another program wrote: folding such a lease would change
+    # another partition.
     if backfill_key(record) != text:
         raise ProtocolError(f"record {text!r} of the backfill topic has the value of another key")
     return record

@@ -51,6 +51,7 @@ def quarantine_topic(source_alias: str, topic: str) -> str:
     It ends in ``.internal`` too: no mirror carries it further.
     """
     name = f"mm2py-quarantine.{source_alias}.{topic}.internal"
+    # Kafka allows 249 characters; the hash keeps two long names apart that share their beginning.
     if len(name) <= LONGEST_TOPIC_NAME:
         return name
     mark = sha256(topic.encode()).hexdigest()[:12]
@@ -147,6 +148,7 @@ class OpenTransaction:
 
     def hangs(self, now_ms: int) -> bool:
         """Whether it is open for longer than brokers allow by default: none of its producers is expected to end it."""
+        # -1 (brokers without KIP-664's DescribeTransactions) is no age.
         return now_ms - self.since_ms > HANGS_MS and self.since_ms >= 0
 
     def __str__(self) -> str:
@@ -256,12 +258,16 @@ class Failover:
     def recorded(self, now_ms: int) -> "Failover":
         """Return the record of a moment: the step that it is at has begun, and the one before has ended."""
         latest = self.steps[-1] if self.steps else None
+        # The same step again, by this driver or its successor: its time goes on.
         if latest is not None and latest.step is self.step:
             return replace(self, at_ms=now_ms)
         steps = self.steps
         if latest is not None and not latest.ended_ms:
+            # Two drivers on two machines: a clock that is behind must not end a step before it
+            # began.
             steps = (*steps[:-1], replace(latest, ended_ms=max(now_ms, latest.began_ms)))
         if not self.step.is_over:
+            # A step that is repeated counts once, with its last run.
             before = tuple(it for it in steps if it.step is not self.step)
             steps = (*before, StepTime(step=self.step, began_ms=now_ms))
         return replace(self, at_ms=now_ms, steps=steps)

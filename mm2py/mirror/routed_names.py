@@ -42,6 +42,8 @@ class _Route:
             if self.chosen is not None and self.chosen.matches(topic) is self.negate:
                 return topic
             renamed = self.pattern.replaced(topic, self.replacement)
+        # A replacement with a group that the pattern lacks fails in Java when a record comes, not
+        # at the start; here as well.
         except ConfigError:
             return ""
         return topic if renamed is None else renamed
@@ -56,12 +58,16 @@ def _routes(config: Mapping[str, str]) -> Sequence[_Route]:
     routes: list[_Route] = []
     for alias in parse_list(config.get("transforms", "")):
         own = with_prefix(config, f"transforms.{alias}.")
+        # Other routers (TimestampRouter, a third party's) depend on the record: what they do to a
+        # name is not known here.
         if own.get("type", "").strip().removeprefix(_PACKAGE) != "RegexRouter":
             continue
         chosen: JavaPattern | None = None
         if wanted := own.get("predicate", "").strip():
             predicate = with_prefix(config, f"predicates.{wanted}.")
             kind = predicate.get("type", "").strip().removeprefix(_PACKAGE)
+            # Any other predicate sees the record; such a router may or may not apply, and counts as
+            # absent.
             if kind.removeprefix("predicates.") != "TopicNameMatches":
                 continue
             chosen = JavaPattern(predicate.get("pattern", ""))
@@ -90,6 +96,7 @@ def final_name(config: Mapping[str, str]) -> Callable[[str], str]:
 
 def keeps_names(config: Mapping[str, str]) -> bool:
     """Whether routers give copies the names of what they are copies of; as ``final_name``."""
+    # Without routers the policy alone decides, and that is asked elsewhere (``detects_cycles``).
     if not _routes(config):
         return False
     named = final_name(config)
@@ -112,6 +119,8 @@ def sample_names(config: Mapping[str, str]) -> Iterator[str]:
 
 
 def _samples(pattern: str) -> Iterator[str]:
+    # Not a generator of all matches: a few candidates by cheap rewriting, of which each is then
+    # matched for real.
     for part in pattern.replace("(?:", "").replace("(", "").replace(")", "").split("|"):
         for filling in ("x", "0", SAMPLE, ""):
             name = _REPEATS.sub(filling, part.replace("\\.", "\0")).replace("\0", ".")
