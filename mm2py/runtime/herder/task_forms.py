@@ -54,11 +54,13 @@ class TaskForms:
         self, one: ConnectorConfig | None, other: ConnectorConfig, connector: ConnectorConfig
     ) -> bool:
         """Return whether both are one task, in whichever form: what both tell must agree, what one tells may be missing in the other."""
+        # The cheap answer first: it is asked per task and turn.
         if one is None or one == other:
             return one is not None
         plain = self.plain(one, connector)
         if plain != self.plain(other, connector):
             return False
+        # What one tells and the other leaves out is computed at the start of the task (2).
         return all(one[it] == other[it] for it in one.keys() & other.keys() - plain.keys())
 
     def in_force(
@@ -73,6 +75,7 @@ class TaskForms:
     def _hook(self, connector: ConnectorConfig, name: str) -> object:
         if self._clusters is None:
             return None
+        # The class may be unknown to this worker; then there is one form.
         try:
             factory = self._plugins.find(connector.get("connector.class") or "")
         except ConfigError:

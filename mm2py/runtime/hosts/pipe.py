@@ -116,10 +116,12 @@ class Failure:
 
 
 def _error(kind: str, message: str, remedy: str = "") -> Exception:
+    # By name, in our own module only: what a plug-in raised must not choose a class to build.
     error_class: object = getattr(errors, kind, None)
     if not isinstance(error_class, type) or not issubclass(error_class, Mm2pyError):
         return _foreign(kind)(message)
     error: Mm2pyError
+    # Their constructors require arguments that did not travel.
     if issubclass(error_class, PartitionError):
         error = error_class("", topic="", partition=-1, remedy=remedy)
     elif issubclass(error_class, ServerError):
@@ -157,6 +159,8 @@ def encode_frame(frame: Frame) -> bytes:
     """
     name = frame.name.encode()
     body = _ADDRESS.pack(frame.channel, frame.id, len(name)) + name + frame.payload
+    # Refused by the sender: at the receiver it would end the pipe, and with it every task of the
+    # host.
     if len(body) >= LONGEST_BYTES:
         raise FatalError(
             f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task host,"
@@ -173,6 +177,8 @@ def body_size(header: bytes) -> int:
         ProtocolError: no frame of this version.
     """
     length, version = cast("tuple[int, int]", HEADER.unpack(header))
+    # Checked before the body is read: a wrong length would make the reader wait for bytes that
+    # never come.
     if version != VERSION or not _ADDRESS.size < length <= LONGEST_BYTES:
         raise ProtocolError(
             f"frame of version {version} and {length} bytes between worker and task host",
@@ -209,6 +215,7 @@ _Types = TypeAdapter[tuple[object, ...]]
 
 
 def _types(*types: object) -> _Types:
+    # Bytes travel as hex: JSON has none.
     array = cast("type[tuple[object, ...]]", GenericAlias(tuple, types))
     return TypeAdapter(array, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
 
@@ -224,6 +231,7 @@ class _Codec(NamedTuple):
 
 @cache
 def _codec(function: FunctionType) -> _Codec:
+    # Slow, hence the cache: per method, not per call.
     types, described = get_type_hints(function), signature(function)
     names = tuple(described.parameters)[1:]
     arguments = _types(*(types[name] for name in names))
@@ -312,7 +320,10 @@ class HostPipe:
 
     def send(self, frame: Frame) -> None:
         """Send a frame; nothing happens when the pipe is closed."""
+        # asyncio warns for each write to a closed transport.
         if not self._writer.is_closing():
+            # No ``drain``: sending must not wait for a frozen peer; ``clogged`` bounds what may be
+            # left out.
             self._writer.write(encode_frame(frame))
 
     async def call(self, channel: int, function: FunctionType, payload: bytes) -> object:
@@ -327,6 +338,7 @@ class HostPipe:
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._pending[number] = _Pending(answer, _codec(function))
         try:
+            # The answer cannot come before ``_pending`` has its number: nothing awaits between.
             self.send(Frame(channel, number, function.__name__, payload))
             return await answer
         finally:
@@ -342,6 +354,7 @@ class HostPipe:
         """
         while (frame := await self._receive()) is not None:
             self.received += 1
+            # A method name is an identifier, so these two cannot be one.
             if frame.name in {ANSWER, FAILURE}:
                 self._take_answer(frame)
             else:
@@ -371,6 +384,7 @@ class HostPipe:
         try:
             size = body_size(await self._reader.readexactly(HEADER.size))
             return decode_body(await self._reader.readexactly(size))
+        # The end of the peer, also in the middle of a frame.
         except (asyncio.IncompleteReadError, OSError):
             return None
 
@@ -398,7 +412,10 @@ class HostPipe:
         arguments = dict(zip(codec.names, values, strict=True))
         with log_scope(served.scope) if served.scope else nullcontext():
             if iscoroutinefunction(method):
+                # Beside the reader: a call that waits for the other side's answer would block that
+                # very answer.
                 work = asyncio.create_task(self._await(frame, codec, method(**arguments)))
+                # asyncio keeps only weak references to tasks.
                 self._work.add(work)
                 work.add_done_callback(self._work.discard)
             elif frame.id:
@@ -424,6 +441,7 @@ class HostPipe:
         self.send(Frame(frame.channel, frame.id, ANSWER, _dump(codec.result, (value,))))
 
     def _refuse(self, frame: Frame, error: Exception) -> None:
+        # A post: its sender expects no answer, and ``listen`` raises the error instead.
         if not frame.id:
             return
         if not isinstance(error, Mm2pyError):
@@ -485,6 +503,7 @@ def _packed(
 ) -> tuple[FunctionType, bytes]:
     function = _function(method)
     codec = _codec(function)
+    # None stands for ``self``.
     bound = codec.signature.bind(None, *args, **kwargs)
     bound.apply_defaults()
     values = tuple(bound.arguments[name] for name in codec.names)
