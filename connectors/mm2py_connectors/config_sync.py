@@ -63,7 +63,9 @@ def config_operations(
 def _copied(entry: ConfigEntry, property_filter: ConfigPropertyFilter) -> bool:
     return (
         not entry.is_read_only
+        # Brokers never return the values of sensitive configs.
         and not entry.is_sensitive
+        # A value of the broker's file is no choice of the topic's.
         and entry.source is not ConfigSource.STATIC_BROKER_CONFIG
         and property_filter.should_replicate_config_property(entry.name)
     )
@@ -147,6 +149,8 @@ class ConfigSync:
         """Write what the target accepts and return the causes of the rest; refused changes are halved down to one config."""
         refused: dict[str, list[str]] = {}
         pending = [dict(changes)]
+        # Rounds of halves: the refused configs of all topics are found with few requests (log2 of
+        # their number).
         while pending:
             part = pending.pop(0)
             halves: tuple[dict[str, Sequence[ConfigOp]], ...] = ({}, {})

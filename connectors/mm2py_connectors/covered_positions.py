@@ -72,8 +72,10 @@ class CoveredPositions:
         before = self._seen.get(source)
         self._seen[source] = position
         last = self._last.setdefault(source, position - 1)
+        # A record under way may still be refused: nothing behind it is safe.
         if before is None or self._under_way.get(source, 0):
             return -1
+        # The lower one: the source may have been cut between the two looks.
         covered = min(before, position) - 1
         if covered <= last:
             return -1

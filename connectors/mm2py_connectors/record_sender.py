@@ -252,6 +252,8 @@ class RecordSender:
     @contextmanager
     def hold(self, idle: Idle) -> Generator[None]:
         """Hold the producer while the block runs; other streams wait, and stay alive meanwhile."""
+        # A lock with a time-out: while another stream recovers, this one must go on polling its
+        # group.
         while not self._gate.acquire(timeout=FLUSH_S):
             idle()
         try:
@@ -349,6 +351,8 @@ class RecordSender:
             self._leaving.extend(gone)
             for producer in (self._producer, self._alone):
                 if producer is not None:
+                    # Purged records fail with _PURGE_QUEUE or _PURGE_INFLIGHT; those of other
+                    # partitions are sent again.
                     producer.purge(blocking=False)
 
     def take_back(self) -> Sequence[tuple[SentRecord, str]]:
@@ -414,6 +418,7 @@ class RecordSender:
             while producer is not None and len(producer):
                 producer.purge(blocking=False)
                 self._poll(producer, FULL_S)
+        # A producer that was purged has gaps in its sequences: a new one begins cleanly.
         self._producer, self._alone = self._gapless(), None
 
     def _staying(self, failures: list[_Failure]) -> list[_Failure]:
@@ -421,6 +426,8 @@ class RecordSender:
 
     def _gapless(self) -> Producer:
         idempotent = bool(self._values.get("enable.idempotence"))
+        # ``enable.gapless.guarantee`` needs idempotence; without it order is what ``max.in.flight``
+        # leaves of it.
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
     def _produce(self, producer: Producer, sent: SentRecord, number: int, idle: Idle) -> None:
@@ -443,6 +450,7 @@ class RecordSender:
                             partition=-1 if partition is None else partition,
                         )
                         return
+            # librdkafka's queue is full: serve callbacks until there is room.
             except BufferError:
                 if not self._poll(producer, FULL_S):
                     idle()
@@ -450,6 +458,7 @@ class RecordSender:
                 failed(_cause(error))
                 return
             self._take_out()
+            # Replaced by a purge meanwhile: what waits goes through the new one, in order.
             if producer not in (self._producer, self._alone):
                 self._failed(sent, number, _PURGED)
                 return
@@ -499,6 +508,7 @@ class RecordSender:
     def _recover(self, idle: Idle) -> None:
         """Send again what failed, in the order of the source. Where ``idle`` raises, the next call continues."""
         while self._recovers:
+            # All of it: only when nothing is under way is the order of what failed known.
             self._wait(self._producer, idle)
             self._fit_batches()
             self._send_alone(idle)
@@ -542,6 +552,7 @@ class RecordSender:
         if self._alone is None:
             if not again:
                 return
+            # One message per batch: the broker's answer is then about this record alone.
             self._alone = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
         alone = self._alone
         self._hand_over(alone, again, idle)
@@ -596,6 +607,7 @@ class RecordSender:
             for failure in sorted(filter(_is_alone, self._failures), key=_number):
                 if cause is not None and failure.error.name() in _BEHIND:
                     failure.error = cause
+                # It may pass: tried again with the others.
                 if failure.error.name() in self._transient:
                     failure.is_alone = False
                 else:

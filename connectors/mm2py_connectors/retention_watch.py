@@ -70,6 +70,7 @@ class Limits:
         for it in entries:
             if it.name == _POLICY and "delete" not in (it.value or ""):
                 return cls(None, None)
+            # -1 is no limit, and no ``isdigit``.
             limit = int(it.value) if it.value and it.value.isdigit() else None
             if it.name == _AGE:
                 age_ms = limit
@@ -416,6 +417,7 @@ class RetentionWatch:
         starts = await admin.list_offsets(dict.fromkeys(limited, EARLIEST))
         for tp in limited:
             if tp in sizes and starts[tp].error is None:
+                # Bytes per offset, holes included: what waits is counted in offsets too.
                 offsets = self._courses[tp].last.end - starts[tp].offset
                 self._record_bytes[tp] = sizes[tp] / max(1, offsets)
 
@@ -429,6 +431,7 @@ class RetentionWatch:
             for tp in undated
             if (limit := self._limits.get(tp.topic, _NONE).age_ms) is not None
         }
+        # Bisection over time by ListOffsets: no record is read.
         for _ in range(_ROUNDS if spans else 0):
             middles = {tp: (low + high) // 2 for tp, (low, high) in spans.items()}
             for tp, found in (await admin.list_offsets(middles)).items():

@@ -178,6 +178,7 @@ class TopicUpkeep:
         """Return the rules by which a failover keeps writers from the source; none where there never was one."""
         assert self._context is not None
         topic = failover_topic(self._config.target_cluster_alias)
+        # Without a failover there is nothing to read, and no reader to connect.
         if topic not in await source.list_topics():
             return ()
         alias = self._config.source_cluster_alias

@@ -348,8 +348,7 @@ class OffsetMapReader:
             RetriableError: a page could not be read now.
             ProtocolError: a page is damaged.
         """
-        # UNKNOWN, not None: None means "no exact map" and lets the caller fall back to offset
-        # syncs, which are of the former copy as well.
+        # What the map says is of another log: not even its end counts for this one.
         if self.is_former(partition):
             return Translation(Place.UNKNOWN, -1)
         return await self._look(
