@@ -179,6 +179,7 @@ class FlowChanges:
         node = await fleet.open(flow)
         opened(node.herder)
         async with self._alone(flow):
+            # After the lock: leadership may have gone while another change was made.
             _need_leader(node)
             steps = [  # its heartbeats may have been paused
                 _to_state(node.herder, name, "resume", request.actor)
@@ -439,15 +440,19 @@ class FlowChanges:
     ) -> ChangeResult:
         """Check a change, carry it out, record it and wait until it is in force; a dry run only checks."""
         store = node.overrides
+        # Everything that may refuse comes before the first step and the first record (invariant 9).
         planned = await self._checked(request, store, change)
         revision: int | None = None
         if not request.dry_run:
             before = set(store.effective())
+            # If-Match is checked once more inside the store's own turn: another worker may have
+            # changed the flow meanwhile.
             edit = _expecting(request, store, change.edit)
             if change.steps is not None:
                 await self._carry_out(request, node, change)
                 edit = change.edit  # done is not refused any more, and the history has it
             _need_leader(node)  # checks and steps take their time
+            # One batch: the overrides and their line of the history become visible together.
             revision = await store.edit(
                 change.action,
                 change.target,
@@ -524,6 +529,7 @@ class FlowChanges:
         herder, store = node.herder, node.overrides
         if herder.failure is not None:
             return  # it starts again with the change, and its leader acts on it then
+        # Pauses act at once: they need no config and no round.
         await herder.apply_holds()
         for name in herder.connectors():
             if name not in store.effective() and (name in before or not store.state.present):
@@ -544,6 +550,7 @@ class FlowChanges:
             return all(info is not None and info.config == config for info, config in infos)
 
         # The leader repeats a write that failed.
+        # The change is recorded in any case; the answer only says whether it is in force by now.
         if not await herder.wait_for_configs(written, APPLIED_S):
             raise RequestTimedOutError(
                 f"the change of flow {request.flow} is recorded, but the leader has not acted on it"
@@ -610,6 +617,7 @@ def _need_leader(node: FlowNode) -> None:
     """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are accepted."""
     if node.herder.failure is not None:
         return
+    # Raises ``ForwardError`` on any other worker.
     node.herder.member_urls()
     if node.herder.node_snapshot().state == "SUSPENDED":
         raise ForwardError(None)  # another worker may lead by now

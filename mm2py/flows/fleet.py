@@ -243,6 +243,8 @@ class FlowFleet:
                 flow,
             )
         names = herder.connectors()
+        # A crash between the record of the deletion and the removal of the connectors: completed by
+        # whichever worker leads.
         if store.state.presence is Presence.DELETED and names:
             if flow not in self._unfinished:
                 self._unfinished.add(flow)  # the worker that deletes it is probably still running
@@ -255,6 +257,7 @@ class FlowFleet:
                         name, actor=BY_WORKER, only_if=lambda: not store.state.present
                     )
             return
+        # A creation is under way: its herder leads the group before the flow is recorded.
         spare = self._clock.monotonic() < self._spare_until.get(flow, 0)
         if not by_file and not spare:
             log.info("flow ends here, it was deleted over REST or never created flow=%s", flow)

@@ -110,6 +110,7 @@ class FlowOffsets:
             self._has_map = await self._exists(self._map.topic)
             if self._has_map:
                 await self._map.read_to_end()
+        # ``__aexit__`` is not called where ``__aenter__`` raises.
         except BaseException:
             await self.__aexit__(None, None, None)
             raise

@@ -165,6 +165,7 @@ class FlowWork:
             return State.FAILED.value
         at_nodes = {node.state for node in nodes}
         words = {state_name(state) for _, state in self.works()}
+        # The order is the rank: a node that may not write says more than its tasks' last states.
         for word, there in (
             *((word, at_nodes) for word in _NOT_AT_WORK),
             *((word, words) for word in _BAD),
@@ -319,6 +320,8 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
 
     def now(work: WorkState | None) -> WorkState | None:
         """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote last stays."""
+        # ``scheduled.rebalance.max.delay.ms`` (KIP-415): a killed worker's last state is RUNNING
+        # until its tasks are given to another.
         gone = work is not None and members and work.worker_id not in members
         if work is None or not gone or work.state is not State.RUNNING:
             return work

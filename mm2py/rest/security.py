@@ -145,6 +145,7 @@ class Gate:
             send = _told_access(send, caller)
         if scope["method"] not in _READS:
             send = _Audited(send, scope, caller)
+        # Last: no body is read for a caller who may not send one.
         body = await self._bodies.read(scope, receive)
         if isinstance(body, Response):
             await body(scope, receive, send)
@@ -153,6 +154,8 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
         reads = scope["method"] in _READS
+        # DNS rebinding: a page of another site asks under its own name for this address, and the
+        # browser lets it.
         if self._rules.own_hosts is not None and not _is_own(headers, self._rules.own_hosts):
             return error_response(
                 403,
@@ -217,6 +220,7 @@ class _FailedLogins:
         key = _login_key(scope, authorization)
         self._tries[key] = self._counted(key) + 1, now
         self._tries.move_to_end(key)
+        # Bounded: an attacker chooses user names at will.
         if len(self._tries) > MOST_LOGINS:
             self._tries.popitem(last=False)
         if self._logged_at is not None and now - self._logged_at < LOGIN_LOG_S:

@@ -145,6 +145,8 @@ class RestServer:
         task = asyncio.create_task(server.serve([sock]), name=f"rest {bound.url}")
         self._listening.append(sock)
         self._running.append((server, task))
+        # uvicorn sets it a few turns later; an error before that would otherwise be lost in the
+        # task.
         while not server.started:
             if task.done():
                 await task

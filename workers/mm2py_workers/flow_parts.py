@@ -212,6 +212,7 @@ class FlowParts:
 
     def _own_offsets(self, store: OffsetStore, topic: str | None) -> OwnTopicOffsets | None:
         """Return the positions of a connector with an offset topic of its own; a standalone worker has all in its file, as Java's."""
+        # Naming the worker's own topic changes nothing.
         if not topic or topic == self.worker.offset_storage_topic or _is_file(store):
             return None
         return OwnTopicOffsets(self.connector_offsets(topic), store)
@@ -516,6 +517,7 @@ class _SourceProbe:
         await self._cluster.connect()
         end = ClusterEnd.of(self._cluster)
         self.cluster_id = end.cluster_id
+        # Only the answer counts: tasks have connections of their own, in other processes.
         await self.close()
         return end
 

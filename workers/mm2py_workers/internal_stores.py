@@ -90,8 +90,10 @@ class FlowTables:
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:
         """Return the leader's writer of the config topic, None where its records are as all others."""
+        # KIP-618: ``preparing`` and ``enabled`` write in transactions, ``disabled`` does not.
         if not worker.leader_writes_in_transactions:
             return None
+        # Connect's transactional id, so that a Java leader fences ours and ours fences it.
         return self.writer(f"connect-cluster-{worker.group_id}", worker.config_storage_topic)
 
     def writer(self, transactional_id: str, topic: str) -> KafkaPrivilegedWriter:
@@ -214,6 +216,7 @@ class _Opening:
         """Stop opening it."""
         if self._early is not None:
             self._early.cancel()
+            # A store that is closed while it opens would leave its reader running.
             await asyncio.wait({self._early})
         self._open = False
 

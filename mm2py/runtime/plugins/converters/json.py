@@ -90,6 +90,7 @@ class JsonConverter:
         return self._reader.read(whole["schema"], whole["payload"])
 
     def _schema_once(self, schema: Schema) -> str:
+        # By identity: comparing schemas costs more than writing them.
         known = self._known.get(id(schema))
         if known is None:
             if len(self._known) >= 1_000:

@@ -199,10 +199,12 @@ class RegexRouter(_Open, Transformation):
         self._known: dict[str, str] = {}
 
     def apply(self, record: SinkRecord) -> SinkRecord:
+        # One match per topic, not per record.
         topic = self._known.get(record.topic)
         if topic is None:
             topic = self._pattern.replaced(record.topic, self._replacement)
             topic = self._known[record.topic] = record.topic if topic is None else topic
+        # The same object: the batch stays as it came where nothing was changed.
         return record if topic == record.topic else quick_record((topic, *record[1:]))
 
 
@@ -531,6 +533,8 @@ class TransformChain:
             made = self._attempt(step.name, current, step.apply)
             if made is None:
                 return None
+            # A transform that builds a record anew loses what was read, which the dead letter queue
+            # needs (KIP-298).
             if made is not record and made.raw is not read:
                 made = quick_record((*made[:-1], read))
             current = made
