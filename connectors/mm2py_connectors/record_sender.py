@@ -183,7 +183,7 @@ def no_text(message: Message) -> FatalError:
 
 
 @dataclass(slots=True)
-class _Failure:
+class _FailedRecord:
     sent: SentRecord
     number: int
     """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
@@ -221,7 +221,7 @@ class RecordSender:
         self._refused, self._is_sync = refused, is_sync
         self._transient = _TRANSIENT.union(waits_for)
         self._gate = threading.Lock()
-        self._failures: list[_Failure] = []
+        self._failures: list[_FailedRecord] = []
         self._numbers = count()
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
@@ -421,7 +421,7 @@ class RecordSender:
         # A producer that was purged has gaps in its sequences: a new one begins cleanly.
         self._producer, self._alone = self._gapless(), None
 
-    def _staying(self, failures: list[_Failure]) -> list[_Failure]:
+    def _staying(self, failures: list[_FailedRecord]) -> list[_FailedRecord]:
         return [failure for failure in failures if failure.sent.place[:2] not in self._given_up]
 
     def _gapless(self) -> Producer:
@@ -473,7 +473,7 @@ class RecordSender:
         is_alone: bool = False,
     ) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
-            self._failures.append(_Failure(sent, number, error, is_alone))
+            self._failures.append(_FailedRecord(sent, number, error, is_alone))
 
     def _not_forwarded(
         self, source: Message, number: int, error: KafkaError | None, message: Message
@@ -524,7 +524,7 @@ class RecordSender:
                 self._look_up(waits)
             self._send_batches(idle)
 
-    def _look_up(self, waits: Sequence[_Failure]) -> None:
+    def _look_up(self, waits: Sequence[_FailedRecord]) -> None:
         """Ask for topics and partitions that were not there: by itself the library would after ``metadata.max.age.ms``."""
         topics = {it.sent.record.topic for it in waits if it.error.name() in _UNKNOWN}
         if topics:
@@ -560,7 +560,7 @@ class RecordSender:
         self._judge()
         self._producer, self._alone = self._gapless(), None
 
-    def _to_send_alone(self) -> list[_Failure]:
+    def _to_send_alone(self) -> list[_FailedRecord]:
         last: dict[tuple[str, int], int] = {}
         no_refusal = self._transient | _BEHIND
         for failure in self._failures:
@@ -584,7 +584,7 @@ class RecordSender:
             self._producer = self._gapless()
         self._hand_over(self._producer, self._failures, idle)
 
-    def _hand_over(self, producer: Producer, failures: Sequence[_Failure], idle: Idle) -> None:
+    def _hand_over(self, producer: Producer, failures: Sequence[_FailedRecord], idle: Idle) -> None:
         """Hand over in the order of the source. What is left where ``idle`` raises, or partitions were given up, has still failed."""
         ordered = sorted(failures, key=_number)
         numbers = {it.number for it in ordered}
@@ -625,7 +625,7 @@ class RecordSender:
             self._take_out()
         self._again_s = -1.0
 
-    def _refuse(self, failure: _Failure) -> None:
+    def _refuse(self, failure: _FailedRecord) -> None:
         (topic, partition, offset), error = failure.sent.place, failure.error
         text = f"{topic}-{partition} offset {offset} was not taken by the target: {error.name()}: {error.str()}"
         try:
@@ -645,11 +645,11 @@ def _ignored(_error: KafkaError) -> None:
     pass
 
 
-def _number(failure: _Failure) -> int:
+def _number(failure: _FailedRecord) -> int:
     return failure.number
 
 
-def _is_alone(failure: _Failure) -> bool:
+def _is_alone(failure: _FailedRecord) -> bool:
     return failure.is_alone
 
 

@@ -90,7 +90,7 @@ Pages = Callable[[PageRef], Page]
 """Returns a page, or raises ``PageMissingError``."""
 
 
-class _Order(NamedTuple):
+class _PageOrder(NamedTuple):
     """Whether the source offsets of pages rise from page to page, and the limit of each."""
 
     ascends: bool
@@ -104,7 +104,7 @@ class PartitionIndex:
     __slots__ = ("_order", "covered", "pages", "source_id", "target_id")
 
     def __init__(self) -> None:
-        self._order: _Order | None = None
+        self._order: _PageOrder | None = None
         self.pages: list[PageRef] = []
         self.covered = 0
         self.source_id = self.target_id = b""
@@ -179,7 +179,7 @@ class PartitionIndex:
         ]
         return [at for _, at in sorted(found)]
 
-    def _ordered(self) -> "_Order":
+    def _ordered(self) -> "_PageOrder":
         if self._order is None:
             limits: list[int] = []
             limit, later, ascends = _NO_LIMIT, _NO_LIMIT, True
@@ -191,7 +191,7 @@ class PartitionIndex:
                 ascends = ascends and ref.cut < 0 <= ref.source_first and ref.source_end <= later
                 later = ref.source_first
             limits.reverse()
-            self._order = _Order(ascends, limits)
+            self._order = _PageOrder(ascends, limits)
         return self._order
 
     def page_of_target(self, target: int) -> PageRef:

@@ -107,7 +107,7 @@ class OffsetSyncState:
         return breaks, by_lag
 
 
-class _Due(NamedTuple):
+class _DueSyncs(NamedTuple):
     """A number of ``syncs``, each ``offset.lag.max`` + 1 offsets after the one before."""
 
     upstream: int
@@ -118,7 +118,7 @@ class _Due(NamedTuple):
 
 
 @final
-class _Waiting:
+class _WaitingSyncs:
     """Syncs of one partition that are not sent yet, in order."""
 
     __slots__ = ("_due", "_partition", "_step")
@@ -126,9 +126,9 @@ class _Waiting:
     def __init__(self, partition: TopicPartition, step: int) -> None:
         self._partition = partition
         self._step = step
-        self._due: list[_Due] = []
+        self._due: list[_DueSyncs] = []
 
-    def add(self, new: _Due, most: int) -> None:
+    def add(self, new: _DueSyncs, most: int) -> None:
         """Add a sync; of more than ``most`` every second one is left out, never the first, the newest, or one where offsets go back."""
         due = self._due
         # A long backlog at even spacing is one entry, whatever its length: a topic that cannot be
@@ -137,7 +137,7 @@ class _Waiting:
             upstream, downstream, count, _ = due[-1]
             ahead = count * self._step
             if (upstream + ahead, downstream + ahead) == new[:2]:
-                due[-1] = _Due(upstream, downstream, count + new.syncs, by_lag=True)
+                due[-1] = _DueSyncs(upstream, downstream, count + new.syncs, by_lag=True)
                 return
         due.append(new)
         if len(due) > most:
@@ -162,7 +162,7 @@ class _Waiting:
     def __bool__(self) -> bool:
         return bool(self._due)
 
-    def _chosen(self) -> list[_Due]:
+    def _chosen(self) -> list[_DueSyncs]:
         """Thin out syncs by lag, the more the further they are from the newest.
 
         Readers keep only syncs whose distance to the newest doubles from slot to slot; here the distance grows by an
@@ -171,7 +171,7 @@ class _Waiting:
         step = self._step
         every = sum(due.syncs for due in self._due if due.by_lag) <= EVERY_SYNC
         newest = self._due[-1].upstream + (self._due[-1].syncs - 1) * step
-        kept: list[_Due] = []
+        kept: list[_DueSyncs] = []
         distance = -math.inf
         # From the newest back, as the reader's slots are filled.
         for upstream, downstream, count, by_lag in reversed(self._due):
@@ -180,7 +180,7 @@ class _Waiting:
                 at = index * step
                 behind = abs(newest - upstream - at)
                 if every or not by_lag or abs(behind - distance) > behind // 8:
-                    kept.append(_Due(upstream + at, downstream + at, 1, by_lag))
+                    kept.append(_DueSyncs(upstream + at, downstream + at, 1, by_lag))
                     distance = behind
                 index -= 1 if every else max(1, behind // 8 // step)
         kept.reverse()
@@ -225,7 +225,7 @@ class OffsetSyncEmitter:
         self._lag_max = lag_max
         self._clock = clock
         self._states: dict[TopicPartition, OffsetSyncState] = {}
-        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._waiting: dict[TopicPartition, _WaitingSyncs] = {}
         self._delayed: dict[TopicPartition, Run] = {}
         self._in_flight: list[OffsetSync] = []
         self._next_send = -math.inf
@@ -296,10 +296,10 @@ class OffsetSyncEmitter:
     def _wait(self, partition: TopicPartition, run: Run, indexes: range, *, by_lag: bool) -> None:
         waiting = self._waiting.get(partition)
         if waiting is None:
-            waiting = self._waiting[partition] = _Waiting(partition, self._lag_max + 1)
+            waiting = self._waiting[partition] = _WaitingSyncs(partition, self._lag_max + 1)
         first = indexes[0]
         waiting.add(
-            _Due(run.source_offset + first, run.target_offset + first, len(indexes), by_lag),
+            _DueSyncs(run.source_offset + first, run.target_offset + first, len(indexes), by_lag),
             min(MOST_WAITING, max(LEAST_WAITING, MOST_WAITING_IN_ALL // len(self._waiting))),
         )
 

@@ -92,7 +92,7 @@ _EARLIEST: Final = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _StartRule:
     pattern: JavaPattern | None
     partition: int | None
     position: int
@@ -108,7 +108,7 @@ class _Rule:
 class StartPositions:
     """The rules of one flow; ages are relative to ``since_ms``, or to the time of parsing."""
 
-    def __init__(self, rules: Sequence[_Rule]) -> None:
+    def __init__(self, rules: Sequence[_StartRule]) -> None:
         self._rules = tuple(rules)
 
     @classmethod
@@ -146,7 +146,7 @@ def first_start_ms(
     return min(told, default=clock.now_ms())
 
 
-def _rule(item: str, clock: Clock, since_ms: int) -> _Rule:
+def _rule(item: str, clock: Clock, since_ms: int) -> _StartRule:
     # From the right: a pattern may contain an equals sign, a position cannot.
     topic, sign, text = item.rpartition("=")
     topic, text = topic.strip(), text.strip()
@@ -158,7 +158,7 @@ def _rule(item: str, clock: Clock, since_ms: int) -> _Rule:
         raise ConfigError(f"item {item!r} names no partition", remedy="write topic:0=position")
     pattern = JavaPattern(name) if sign else None
     position = _position(text, clock, since_ms)
-    return _Rule(pattern, int(number) if colon else None, position, bool(_AGO.fullmatch(text)))
+    return _StartRule(pattern, int(number) if colon else None, position, bool(_AGO.fullmatch(text)))
 
 
 def _position(text: str, clock: Clock, since_ms: int) -> int:

@@ -356,7 +356,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 @final
-class _Gone(Generic[_K]):
+class _FormerCounts(Generic[_K]):
     """Counts of former partitions: of all keys that are here still, and of the ``MOST_GONE`` newest others."""
 
     def __init__(self) -> None:
@@ -467,8 +467,8 @@ class FlowMeter:
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
         self._gone_bytes = 0
-        self._gone = _Gone[str]()
-        self._gone_copies = _Gone[TopicPartition]()
+        self._gone = _FormerCounts[str]()
+        self._gone_copies = _FormerCounts[TopicPartition]()
         self._dropped: dict[TopicPartition, tuple[int, PartitionMeter]] = {}
         """Meters of partitions that no task has for less than ``RESTARTS_MS``, with when that began; the oldest first."""
         self._events: dict[str, int] = {}

@@ -129,7 +129,7 @@ def _target(file: Path, state: object) -> TargetState | None:
 # ---- the program
 
 
-class _Options(WorkerOptions):
+class _StandaloneOptions(WorkerOptions):
     """The arguments of the command line."""
 
     connectors: list[str]
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     run_program(PROGRAM, arguments, _parse, _run)
 
 
-def _parse(words: Sequence[str]) -> _Options:
+def _parse(words: Sequence[str]) -> _StandaloneOptions:
     parser = CommandParser(
         PROGRAM,
         "Run a Kafka Connect worker on its own; its source offsets are kept in a file.",
@@ -152,10 +152,10 @@ def _parse(words: Sequence[str]) -> _Options:
         metavar="CONNECTOR",
         help="connector to create: properties, or JSON (a config, or the body of POST /connectors)",
     )
-    return parser.parse_args(words, namespace=_Options())
+    return parser.parse_args(words, namespace=_StandaloneOptions())
 
 
-async def _run(options: _Options, mask: SecretMask) -> int:
+async def _run(options: _StandaloneOptions, mask: SecretMask) -> int:
     file = load_worker_file(options.file, standalone=True, insecure=options.insecure)
     mask.add(file.secrets())
     connectors = _loaded(options.connectors)

@@ -30,7 +30,7 @@ _ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - addresses that are replaced, not
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PlaceEntry:
     file: str
     url: str
 
@@ -141,7 +141,7 @@ def _is_ours(directory: Path) -> bool:
     )
 
 
-def _places(directory: Path) -> Iterator[_Place]:
+def _places(directory: Path) -> Iterator[_PlaceEntry]:
     try:
         if not _is_ours(directory):
             return
@@ -154,7 +154,7 @@ def _places(directory: Path) -> Iterator[_Place]:
             yield place
 
 
-def _read(path: Path) -> _Place | None:
+def _read(path: Path) -> _PlaceEntry | None:
     try:
         with path.open(encoding="utf-8") as opened:
             try:
@@ -168,7 +168,7 @@ def _read(path: Path) -> _Place | None:
         return None
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     file, url = members.get("file"), members.get("url")
-    return _Place(file, url) if isinstance(file, str) and isinstance(url, str) else None
+    return _PlaceEntry(file, url) if isinstance(file, str) and isinstance(url, str) else None
 
 
 def _nearest(urls: Sequence[str]) -> str:

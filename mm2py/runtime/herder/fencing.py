@@ -36,7 +36,7 @@ RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _FencingRound:
     """One round of fencing: the commit by its generation, its number of tasks, and that of the task count record before."""
 
     generation: int
@@ -148,7 +148,7 @@ class Fencing(StartGuard):
         # fenced alike.
         await self._parts.fence_producers([f"{group}-{name}-{number}" for number in range(count)])
 
-    async def _follow(self, name: str, pending: _Round) -> None:
+    async def _follow(self, name: str, pending: _FencingRound) -> None:
         try:
             await self._round(name, pending)
         except Mm2pyError as error:
@@ -168,7 +168,7 @@ class Fencing(StartGuard):
         del self._rounds[name]
         self._queue.wake()  # the loop compares again
 
-    async def _round(self, name: str, pending: _Round) -> None:
+    async def _round(self, name: str, pending: _FencingRound) -> None:
         async def is_due() -> bool:
             parts = self._parts
             await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
@@ -196,7 +196,7 @@ class Fencing(StartGuard):
         membership = self._parts.membership
         return membership.permit.valid and membership.is_leader
 
-    def _pending(self, name: str, snapshot: ConfigSnapshot) -> _Round | None:
+    def _pending(self, name: str, snapshot: ConfigSnapshot) -> _FencingRound | None:
         """Return the round that a connector waits for; a sink, or one without tasks, waits for none."""
         config = snapshot.connectors.get(name)
         if (
@@ -208,7 +208,7 @@ class Fencing(StartGuard):
             or self._parts.node.catalog.connector_type(config) == "sink"
         ):
             return None
-        return _Round(
+        return _FencingRound(
             snapshot.generations.get(name, -1),
             snapshot.task_counts.get(name, 0),
             snapshot.task_count_records.get(name),

@@ -38,7 +38,7 @@ def _never() -> bool:
 
 
 @dataclass(slots=True)
-class _Stage:
+class _LoopStage:
     text: str
     began_ms: int
     completed_ms: int | None = None
@@ -70,7 +70,7 @@ class HerderQueue:
         self._taken: list[_Request] = []
         self._woken = asyncio.Event()
         self._refusal: HerderError | None = None
-        self._stage = _Stage(_FIRST_STAGE, clock.now_ms())
+        self._stage = _LoopStage(_FIRST_STAGE, clock.now_ms())
 
     @property
     def stage_summary(self) -> str:
@@ -89,7 +89,7 @@ class HerderQueue:
         """Note what the loop is busy with while the block runs."""
         # A local name: a nested stage replaces ``_stage``, and its end must not complete the outer
         # one's.
-        stage = self._stage = _Stage(text, self._clock.now_ms())
+        stage = self._stage = _LoopStage(text, self._clock.now_ms())
         try:
             yield
         finally:

@@ -220,7 +220,7 @@ def _types(*types: object) -> _Types:
     return TypeAdapter(array, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
 
 
-class _Codec(NamedTuple):
+class _MethodTypes(NamedTuple):
     """Types of a method's arguments and of its result."""
 
     signature: Signature
@@ -230,12 +230,12 @@ class _Codec(NamedTuple):
 
 
 @cache
-def _codec(function: FunctionType) -> _Codec:
+def _codec(function: FunctionType) -> _MethodTypes:
     # Slow, hence the cache: per method, not per call.
     types, described = get_type_hints(function), signature(function)
     names = tuple(described.parameters)[1:]
     arguments = _types(*(types[name] for name in names))
-    return _Codec(described, names, arguments, _types(types["return"]))
+    return _MethodTypes(described, names, arguments, _types(types["return"]))
 
 
 _FAILURES: Final = _types(Failure)
@@ -268,14 +268,14 @@ def _load(types: _Types, frame: Frame, what: str) -> tuple[object, ...]:
 # ---- calls
 
 
-class _Served(NamedTuple):
+class _ServedMethods(NamedTuple):
     scope: str
-    methods: Mapping[str, tuple[Method, _Codec]]
+    methods: Mapping[str, tuple[Method, _MethodTypes]]
 
 
-class _Pending(NamedTuple):
+class _PendingCall(NamedTuple):
     answer: asyncio.Future[object]
-    codec: _Codec
+    codec: _MethodTypes
 
 
 @final
@@ -286,8 +286,8 @@ class HostPipe:
         self._reader = reader
         self._writer = writer
         self._ids = count(1)
-        self._served: dict[int, _Served] = {}
-        self._pending: dict[int, _Pending] = {}
+        self._served: dict[int, _ServedMethods] = {}
+        self._pending: dict[int, _PendingCall] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._failed: Mm2pyError | None = None
         self.received = 0
@@ -312,7 +312,7 @@ class HostPipe:
         """Let the other side call ``methods`` on a channel, and nothing else of their objects."""
         functions = ((method, _function(method)) for method in methods)
         named = {function.__name__: (method, _codec(function)) for method, function in functions}
-        self._served[channel] = _Served(scope, named)
+        self._served[channel] = _ServedMethods(scope, named)
 
     def withdraw(self, channel: int) -> None:
         """Serve a channel no more; calls that come for it later are ignored."""
@@ -336,7 +336,7 @@ class HostPipe:
             raise self._failed
         number = next(self._ids)
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._pending[number] = _Pending(answer, _codec(function))
+        self._pending[number] = _PendingCall(answer, _codec(function))
         try:
             # The answer cannot come before ``_pending`` has its number: nothing awaits between.
             self.send(Frame(channel, number, function.__name__, payload))
@@ -425,7 +425,7 @@ class HostPipe:
                 method(**arguments)
 
     async def _await(
-        self, frame: Frame, codec: _Codec, outcome: Coroutine[None, None, object]
+        self, frame: Frame, codec: _MethodTypes, outcome: Coroutine[None, None, object]
     ) -> None:
         with self._refusing(frame):
             self._answer(frame, codec, await outcome)
@@ -437,7 +437,7 @@ class HostPipe:
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._refuse(frame, error)
 
-    def _answer(self, frame: Frame, codec: _Codec, value: object) -> None:
+    def _answer(self, frame: Frame, codec: _MethodTypes, value: object) -> None:
         self.send(Frame(frame.channel, frame.id, ANSWER, _dump(codec.result, (value,))))
 
     def _refuse(self, frame: Frame, error: Exception) -> None:

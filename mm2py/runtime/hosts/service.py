@@ -68,7 +68,7 @@ class HostedFlow(Protocol):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenFlow:
     flow: HostedFlow
     scope: str
     channel: Channel
@@ -101,7 +101,7 @@ class HostService:
         self._set_level = set_level
         self._version = version
         self._clock = clock
-        self._flows: dict[int, _Open] = {}
+        self._flows: dict[int, _OpenFlow] = {}
         self._ended = False
 
     async def run(self) -> None:
@@ -170,7 +170,7 @@ class HostService:
             host.keep_out,
             scope=scope,
         )
-        self._flows[number] = _Open(flow, scope, channel, meters)
+        self._flows[number] = _OpenFlow(flow, scope, channel, meters)
 
     async def close_flow(self, number: int) -> None:
         """Stop the flow's tasks in order and close what it opened."""

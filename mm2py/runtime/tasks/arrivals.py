@@ -30,7 +30,7 @@ GATHER_S: Final = 0.05
 
 
 @final
-class _Landed:
+class _LandedRuns:
     """What arrived of one source partition; the last run is still growing."""
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Arrivals:
         self._report = report
         self._now_ms = now_ms
         self._by_itself = by_itself
-        self._landed: dict[TopicPartition, _Landed] = {}
+        self._landed: dict[TopicPartition, _LandedRuns] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(
@@ -109,11 +109,11 @@ class Arrivals:
     ) -> None:
         """Report records without a copy on ``target`` after what was gathered: everything up to source offset ``through`` is done."""
         # Gathered copies come first, in one report: a position must not pass them.
-        landed = self._landed.pop(source, None) or _Landed(target)
+        landed = self._landed.pop(source, None) or _LandedRuns(target)
         self._report(landed.delivery(source, records, through))
 
-    def _begin(self, source: TopicPartition, target: TopicPartition) -> _Landed:
-        landed = self._landed[source] = _Landed(target)
+    def _begin(self, source: TopicPartition, target: TopicPartition) -> _LandedRuns:
+        landed = self._landed[source] = _LandedRuns(target)
         if self._timer is None and self._by_itself:
             # ``call_later`` is lighter than a task, and runs between two callbacks.
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
@@ -177,7 +177,7 @@ class InOrder(Protocol):
         ...
 
 
-class _Due(NamedTuple):
+class _PartDue(NamedTuple):
     """A part, and how many records of the source partition must have arrived in each target partition for it."""
 
     records: Mapping[TopicPartition, int]
@@ -195,13 +195,13 @@ class _Copies(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Source:
+class _SourceState:
     """One source partition."""
 
     home: TopicPartition
     sent: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     arrived: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    parts: deque[_Due] = field(default_factory=deque[_Due])
+    parts: deque[_PartDue] = field(default_factory=deque[_PartDue])
     landed: deque[_Copies] = field(default_factory=deque[_Copies])
     done: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     """Records in parts that are done, by target partition."""
@@ -214,7 +214,7 @@ class SourceOrder:
     """The order of all source partitions of one task."""
 
     def __init__(self) -> None:
-        self._sources: dict[TopicPartition, _Source] = {}
+        self._sources: dict[TopicPartition, _SourceState] = {}
         self._then: InOrder | None = None
 
     def follow(self, then: InOrder) -> None:
@@ -224,13 +224,13 @@ class SourceOrder:
         """Note a part that is about to be sent; called in source order."""
         state = self._sources.get(source)
         if state is None:
-            state = self._sources[source] = _Source(home)
+            state = self._sources[source] = _SourceState(home)
         for target, count in part.records.items():
             state.sent[target] = state.sent.get(target, 0) + count
         due = {target: state.sent[target] for target in part.records}
         # Cumulative counts per target: one comparison each tells whether a part is done, however
         # its batches are cut (2).
-        state.parts.append(_Due(due, part.passed, part.through, part.first))
+        state.parts.append(_PartDue(due, part.passed, part.through, part.first))
 
     def arrived(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -296,7 +296,7 @@ class SourceOrder:
                 due = state.parts[0].records.items()
                 yield source, next(it for it, count in due if state.arrived.get(it, 0) < count)
 
-    def _release(self, source: TopicPartition, state: _Source, through: int) -> None:
+    def _release(self, source: TopicPartition, state: _SourceState, through: int) -> None:
         assert self._then is not None, "follow() was called"
         done = state.done.get(state.home, 0)
         # A batch may have joined records of several parts: it counts with the last of them (3).

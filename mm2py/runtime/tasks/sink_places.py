@@ -97,7 +97,7 @@ class PlaceObserver(Protocol):
         ...
 
 
-class _Pending(NamedTuple):
+class _FormerOffsets(NamedTuple):
     """Offsets of a former topic that were read and are not known to be delivered.
 
     That ``next_id`` began is reported once they are settled: a member that is killed before leaves the former topic on record.
@@ -128,7 +128,7 @@ class SinkPlaces:
         """Ends that were noted before a check that found the same topic."""
         self._acknowledged: dict[TopicPartition, int] = {}
         """The offset below which the target has everything that was read, by the last commit or where reading began."""
-        self._pending: dict[TopicPartition, _Pending] = {}
+        self._pending: dict[TopicPartition, _FormerOffsets] = {}
         """What the target has not acknowledged of former topics, as far as known."""
         self._past: set[bytes] = set()
         """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
@@ -313,7 +313,7 @@ class SinkPlaces:
             first = self._acknowledged.pop(partition, expected)
             if first < expected:
                 self._name_pending(partition)  # created again twice: one range is kept
-                self._pending[partition] = _Pending(first, expected)
+                self._pending[partition] = _FormerOffsets(first, expected)
             self._observer.lost(_old_tail(partition, expected, end))
             return True
         offset = self._jumps.get(partition)

@@ -76,7 +76,7 @@ class _Made:
 
 
 @dataclass(slots=True)
-class _Work:
+class _WorkResult:
     """The result of one turn of the thread."""
 
     made: list[_Made] = field(default_factory=list[_Made])
@@ -119,7 +119,7 @@ class TransformedTask(BatchSourceTask):
         """Target partitions that records may be sent to."""
         # One thread: transforms see the records of a partition in order, and need no locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
-        self._working: asyncio.Future[_Work] | None = None
+        self._working: asyncio.Future[_WorkResult] | None = None
         self._in_work: set[TopicPartition] = set()
         self._began_s, self._waits_for = 0.0, ""
         self._error: Exception | None = None
@@ -221,7 +221,7 @@ class TransformedTask(BatchSourceTask):
 
     # -- on the event loop ------------------------------------------------------------------------
 
-    def _taken(self, work: _Work) -> list[Outgoing]:
+    def _taken(self, work: _WorkResult) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for made in work.made:
             # The partition's own target is first, also without batches: the worker opens its meter with that.
@@ -276,9 +276,9 @@ class TransformedTask(BatchSourceTask):
 
     # -- on the thread ----------------------------------------------------------------------------
 
-    def _transform_all(self, fetched: Sequence[Outgoing]) -> _Work:
+    def _transform_all(self, fetched: Sequence[Outgoing]) -> _WorkResult:
         # A partition stands there several times, where several answers of it came.
-        work, unreadable = _Work(), set[TopicPartition]()
+        work, unreadable = _WorkResult(), set[TopicPartition]()
         for source, home, batches in fetched:
             self._targets.add(home)
             made = _Made(source, home, {home: []})
@@ -294,9 +294,9 @@ class TransformedTask(BatchSourceTask):
                     unreadable.add(source)
         return work
 
-    def _transform(self, work: _Work, made: _Made, batch: RecordBatch) -> None:
+    def _transform(self, work: _WorkResult, made: _Made, batch: RecordBatch) -> None:
         """Pack what the chain leaves of one batch; a batch that it leaves as it is stays as it is."""
-        home, source, kept = made.home, made.source, _Kept()
+        home, source, kept = made.home, made.source, _KeptRecords()
         add, apply = kept.add, self._chain.apply
         seen, last, unchanged = 0, -1, True
         try:
@@ -380,7 +380,7 @@ class TransformedTask(BatchSourceTask):
             )
 
 
-class _Kept:
+class _KeptRecords:
     """What is left of one batch, by target partition: source offsets, timestamps and bytes of records."""
 
     def __init__(self) -> None:

@@ -177,7 +177,7 @@ class WithoutKeysConfig(ConfigModel):
     """What has no keys."""
 
 
-class _Open:
+class _NothingOpen:
     """Nothing to close."""
 
     plugin_version: ClassVar[str] = KAFKA_RELEASE
@@ -187,7 +187,7 @@ class _Open:
 
 
 @final
-class RegexRouter(_Open, Transformation):
+class RegexRouter(_NothingOpen, Transformation):
     """Renames topics that match."""
 
     java_class: ClassVar[str] = _PACKAGE + "RegexRouter"
@@ -209,7 +209,7 @@ class RegexRouter(_Open, Transformation):
 
 
 @final
-class TimestampRouter(_Open, Transformation):
+class TimestampRouter(_NothingOpen, Transformation):
     """Renames topics by the time of each record."""
 
     java_class: ClassVar[str] = _PACKAGE + "TimestampRouter"
@@ -284,7 +284,7 @@ class _DateFormat:
 
 
 @final
-class Filter(_Open, Transformation):
+class Filter(_NothingOpen, Transformation):
     """Drops every record that it sees; meant with a predicate."""
 
     java_class: ClassVar[str] = _PACKAGE + "Filter"
@@ -299,7 +299,7 @@ class Filter(_Open, Transformation):
 
 
 @final
-class InsertHeader(_Open, Transformation):
+class InsertHeader(_NothingOpen, Transformation):
     """Adds a header to each record.
 
     Java parses the literal to a typed value, which a mirror's ByteArrayConverter then refuses; here it is UTF-8.
@@ -318,7 +318,7 @@ class InsertHeader(_Open, Transformation):
 
 
 @final
-class DropHeaders(_Open, Transformation):
+class DropHeaders(_NothingOpen, Transformation):
     """Leaves headers out."""
 
     java_class: ClassVar[str] = _PACKAGE + "DropHeaders"
@@ -334,7 +334,7 @@ class DropHeaders(_Open, Transformation):
 
 
 @final
-class TopicNameMatches(_Open, Predicate):
+class TopicNameMatches(_NothingOpen, Predicate):
     """Records of topics that match."""
 
     java_class: ClassVar[str] = _PACKAGE + "predicates.TopicNameMatches"
@@ -352,7 +352,7 @@ class TopicNameMatches(_Open, Predicate):
 
 
 @final
-class HasHeaderKey(_Open, Predicate):
+class HasHeaderKey(_NothingOpen, Predicate):
     """Records with a header of that name."""
 
     java_class: ClassVar[str] = _PACKAGE + "predicates.HasHeaderKey"
@@ -366,7 +366,7 @@ class HasHeaderKey(_Open, Predicate):
 
 
 @final
-class RecordIsTombstone(_Open, Predicate):
+class RecordIsTombstone(_NothingOpen, Predicate):
     """Records without a value."""
 
     java_class: ClassVar[str] = _PACKAGE + "predicates.RecordIsTombstone"
