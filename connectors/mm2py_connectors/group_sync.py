@@ -85,7 +85,7 @@ class GroupSync:
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
         check_copies: compares checkpoints of groups with the copies that are there now: where a group has no offset, its copy may have been created
-            again since anybody looked, and its offset deleted with the former one.
+            again since the last check, and its offset deleted with the former one.
         is_placed: whether the source has a group, and its checkpoints were compared with the maps since the start.
         what: the kind of groups, for findings and logs.
     """
@@ -130,7 +130,7 @@ class GroupSync:
         self._too_far[group] = offsets
 
     def forget(self, group: str) -> None:
-        """A group exists at the source no longer: leave it alone."""
+        """A group was deleted at the source: leave it alone."""
         self._wanted.pop(group, None)
         self._clear(group)
         self._count()

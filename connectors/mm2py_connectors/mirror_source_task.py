@@ -623,7 +623,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.partition_state(partition, PartitionState.HELD, self._shown(error))
 
     def _shown(self, error: Exception) -> Exception:
-        """Return a cause with the cluster in it: of a lost connection people know the address alone."""
+        """Return a cause that names the cluster: a lost connection names only an address."""
         if not isinstance(error, ConnectionFailedError | RequestTimedOutError):
             return error
         alias = self._config.source_cluster_alias
@@ -646,7 +646,7 @@ class MirrorSourceTask(BatchSourceTask):
     # -- the ends of a job ------------------------------------------------------------------------
 
     def _follow_ends(self, reader: SourceReader) -> None:
-        """Let go of partitions that are read up to their end, and of those whose end is gone."""
+        """Release partitions that are read up to their end, and those whose end is gone."""
         # Covered up to the end even where its last offsets hold no record.
         for source, end in self._ends.take_ended():
             del self._targets[source]
@@ -698,7 +698,7 @@ class MirrorSourceTask(BatchSourceTask):
         if self._reader is None:
             return None
         if source in self._failed:
-            # Retention does not wait for whoever mends it.
+            # Retention goes on while the partition is failed.
             first, end = self._uncopied(source), self._failed[source]
             return (first, end, self._newest_ms.get(source, -1)) if 0 <= first <= end else None
         reader = self._reader.reader
@@ -837,7 +837,7 @@ class MirrorSourceTask(BatchSourceTask):
             try:
                 await writer.session.connect()
                 await writer.writer.start()
-                # A flow that has nothing to write yet is told, too.
+                # Reported also for a flow that has nothing to write yet.
                 for refusal in (await writer.rights.unwritable([self._sync_topic])).values():
                     raise refusal
             except Mm2pyError as error:

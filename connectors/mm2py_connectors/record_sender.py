@@ -200,7 +200,8 @@ class RecordSender:
         values: of librdkafka.
         refused: accepts that a record is dropped, or raises.
         is_sync: wait for each record's acknowledgement.
-        waits_for: names of errors that refuse no record, beside those that pass by themselves: it is tried again until somebody mends them.
+        waits_for: names of errors that refuse no record, beside those that pass by themselves:
+            retried until they are resolved.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 TARGET_CHECK_S: Final = 30.0
-"""How often the target is listed though nothing new is known: finds copies that were deleted."""
+"""How often the target is listed also without changes, to detect deleted copies."""
 
 FEW_PARTITIONS: Final = 1_000
 """So many are listed in some milliseconds and 50 KB."""

@@ -43,7 +43,10 @@ def patched(patches: Patches, file: Configs) -> Edit:
 
 
 def switched(file: Configs) -> list[str]:
-    """Return the connectors that ``A->B.enabled`` of a file switches: offsets of what MirrorSink copies are known to nobody, so groups stay."""
+    """Return the connectors that ``A->B.enabled`` of a file switches.
+
+    Offsets of MirrorSink's copies are not known, so groups stay.
+    """
     return [name for name in file if name != CHECKPOINT_NAME or SINK_NAME not in file]
 
 

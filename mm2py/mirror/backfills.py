@@ -3,9 +3,10 @@
 Flow: ``Job``, ``Lease``, ``Wish``, ``Notice``, ``Progress`` -> ``encode_backfill`` -> the topic on the target ->
 ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
 
-Each key has one kind of writer, so that no record overwrites another program's: the job is its driver's, a lease the driver's
-before and after a run and its lane's during one, the wish belongs to people (a run that they start takes a pause back), a notice to one
-worker of the live flow, an order to the worker that leads it, a progress to the command that makes it.
+Each key has one kind of writer, so that no record overwrites another program's: the job is its
+driver's, a lease the driver's before and after a run and its lane's during one, the requested state
+the operator's (a run takes a pause back), a notice to one worker of the live flow, an order to the
+worker that leads it, a progress to the command that makes it.
 """
 
 import secrets
@@ -86,7 +87,7 @@ class JobState(StrEnum):
     DONE = "DONE"
     CANCELLED = "CANCELLED"
     FAILED = "FAILED"
-    """It ended before its time: another run continues it, or a cancel gives its partitions back."""
+    """It ended early: another run continues it, or a cancel returns its partitions."""
 
     @property
     def is_copied(self) -> bool:
@@ -118,7 +119,7 @@ class LeaseState(StrEnum):
 
 
 class Wanted(StrEnum):
-    """What people want of a running job."""
+    """The requested state of a running job."""
 
     RUN = "RUN"
     PAUSE = "PAUSE"
@@ -233,7 +234,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What people want of a job."""
+    """The requested state of a job."""
 
     job: str
     wanted: Wanted
@@ -261,7 +262,7 @@ class Order:
     """A backfill that was planned over REST; its job, if one was begun, has the same id.
 
     ``worker`` is the one whose child process drives it or did last, empty before the first start; ``cause`` and ``log`` are why
-    that process ended before its time, and the last lines it wrote.
+    that process ended early, and the last lines it wrote.
     """
 
     id: str

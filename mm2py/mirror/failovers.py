@@ -223,12 +223,14 @@ class StepTime:
 class Failover:
     """One change of sides of a flow; ``run`` counts its drivers, ``driver`` is the newest.
 
-    ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
-    where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
-    ``stopped_at`` is the offset of the record in Connect's config topic that its flow was stopped by, -1 unknown.
-    ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` names who could not be
-    kept from writing, ``cause`` why the last driver ended before its time. ``steps`` in the order in which they began; with those of a
-    driver that ended early, the time until another one continued.
+    ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``:
+    begun without the source. ``ends`` are where the source's logs stood still; ``ends_there`` where
+    those of their copies ended then; ``starts`` where the flow back begins. ``stopped_at`` is the
+    offset of the record in Connect's config topic that its flow was stopped by, -1 unknown.
+    ``transactions`` are those that the drain waits for, or that were open when it went past them.
+    ``fence_note`` names who could not be kept from writing, ``cause`` is the cause of the last
+    driver's failure. ``steps`` in the order in which they began; with those of a driver that ended
+    early, the time until another one continued.
     """
 
     id: str

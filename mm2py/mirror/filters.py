@@ -149,7 +149,7 @@ def _patterns(name: str, items: tuple[str, ...]) -> PatternList:
 
 
 def why_returned(topics: Sequence[str], source: str, most: int) -> str:
-    """Say why ``TopicSelection.returned`` topics are not copied."""
+    """Describe why ``TopicSelection.returned`` topics are not copied."""
     return (
         f"{some_of(topics, most)} of {source}: not copied (copies that were made before stay), because the"
         f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
@@ -158,7 +158,7 @@ def why_returned(topics: Sequence[str], source: str, most: int) -> str:
 
 
 def what_is_gone(gone: Mapping[str, str], most: int) -> str:
-    """Say what becomes of ``TopicSelection.gone`` topics."""
+    """Describe what happens to ``TopicSelection.gone`` topics."""
     copies = some_of([*gone.values()], most)
     return f"{some_of([*gone], most)}; not copied any more, copies stay: {copies}"
 

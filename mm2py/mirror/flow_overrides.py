@@ -1,4 +1,4 @@
-"""What people changed of a flow over REST: entries of the topic ``mm2py-flows.<source>.internal``.
+"""Changes made to a flow over REST: entries of the topic ``mm2py-flows.<source>.internal``.
 
 Flow: one record of the topic <-> one entry (docs/reference/formats.md); a tombstone takes an entry back, and the file
 counts again. Secrets never stand in it. No I/O.

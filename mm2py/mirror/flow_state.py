@@ -1,4 +1,4 @@
-"""What the file and the changes beside it say together of one flow, and how one becomes the other.
+"""The effective state of one flow (file and changes over REST), and how one state becomes another.
 
 Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another picture -> the records that lead
 there and the line of the history; the history backwards -> the picture of then. No I/O.
@@ -53,7 +53,7 @@ def engine(config: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPicture:
-    """What is in force; ``presence`` None: whether there is a flow is the file's to say.
+    """What is in force; ``presence`` None: not set over REST, the file decides.
 
     ``configs`` are those of a flow that is there; of a deleted one they are the file's. ``own`` are properties, by connector, that
     do not follow the file though it says the same; what differs from it does not follow it in any case.
@@ -140,7 +140,7 @@ class FlowState:
 
     @property
     def presence(self) -> Presence | None:
-        """What was changed of the flow over REST; None: nothing, the file counts."""
+        """Explicit presence set over REST; None: not set, the file decides."""
         entry = self._entries.get(FLOW_KEY)
         return entry.state if isinstance(entry, FlowEntry) else None
 

@@ -1,8 +1,9 @@
 """Validates source offsets that are set over REST for a mirror connector (Java's ``MirrorUtils.validate...``).
 
-Flow: partitions and offsets of a request -> the first invalid one as ``ConfigError``, in Java's words. A removal is
-always valid, whatever its partition looks like: rubbish must be removable. Maps are ordered and printed as Java does:
-Java's workers find stored offsets by the bytes of their keys, so the order of a ``HashMap`` is part of the format.
+Flow: partitions and offsets of a request -> the first invalid one as ``ConfigError``, in Java's
+words. A removal is always valid, for any partition: malformed entries must be removable. Maps are
+ordered and printed as Java does: Java's workers find stored offsets by the bytes of their keys, so
+the order of a ``HashMap`` is part of the format.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,9 @@
 """Names that the copies of a flow's topics have after its routers, as far as the config alone shows.
 
-Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph of all flows: a router that takes the
-prefix of a replication policy away removes what distinguishes copies from originals. A router that a predicate applies to some records of
-a topic, and one that depends on time, are not checked. Patterns are tried on sample names.
+Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph
+of all flows: a router that takes the prefix of a replication policy away removes what identifies
+copies. A router that a predicate applies to some records of a topic, and one that depends on time,
+are not checked. Patterns are tried on sample names.
 """
 
 import re
@@ -37,7 +38,7 @@ class _Route:
     negate: bool
 
     def apply(self, topic: str) -> str:
-        """Return the new name of a topic; empty where there is none, which each of its records will say."""
+        """Return the new name of a topic; empty for none: each of its records fails then."""
         try:
             if self.chosen is not None and self.chosen.matches(topic) is self.negate:
                 return topic

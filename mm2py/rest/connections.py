@@ -2,7 +2,7 @@
 
 Flow: ``GuardedSocket.accept`` -> ``ConnectionGuard`` (room, or the oldest that asks nothing is closed) ->
 asyncio -> ``GuardedProtocol`` (deadline of a request's head). A share of the process's descriptors stays free for
-clusters and task hosts, whatever strangers do.
+clusters and task hosts, even under a connection flood.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class ConnectionGuard:
         self._silent.pop(descriptor, None)
 
     def answered(self, descriptor: int) -> None:
-        """Note that a connection asks nothing now: a stranger would keep all others out with one refused request in ten seconds."""
+        """Note that a connection is idle: one refused request in ten seconds must not hold a slot."""
         if descriptor in self._open:
             # Re-inserted at the end: the order of the dict is that of silence.
             self._silent[descriptor] = self._open[descriptor]

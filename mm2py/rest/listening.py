@@ -1,4 +1,4 @@
-"""Ports of the REST listeners, taken before anything is there that serves them.
+"""Ports of the REST listeners, bound before the application is loaded.
 
 Flow: ``Listener`` -> ``bind`` -> a listening socket and its URL, which may be published at once. A
 listener that may move takes a free port where its own is taken, and logs it. Imports no HTTP library.

@@ -84,7 +84,7 @@ from mm2py_workers.target_senders import TargetSenders
 class FlowPlan:
     """One flow's configs: resolved for the worker, raw (placeholders kept) for the connectors.
 
-    ``resolve`` replaces placeholders of a connector's or task's config. Without ``by_file`` only what people
+    ``resolve`` replaces placeholders of a connector's or task's config. Without ``by_file`` only a
     change over REST makes it a flow.
     """
 
@@ -410,7 +410,7 @@ def _needs_own(plugins: Plugins, task: TaskSpec) -> bool:
 def wire_flow(
     plan: FlowPlan, node: NodeParts, meter: FlowMeter
 ) -> tuple[HerderParts, FlowOverridesStore]:
-    """Build the herder's parts of a flow of a mirror maker file, and the store of what people changed beside the file.
+    """Build the herder's parts of a flow of a mirror maker file, and the store of its changes.
 
     Raises:
         ConfigError: a derived config cannot be run.

@@ -66,8 +66,8 @@ _PASSING: Final = frozenset(
 _PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
 _TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))
-"""So it does these, and somebody should know: a broker does not say why (as of a tiered read that fails), or the group has gone on
-without this member, which joins it again."""
+"""Also retried by librdkafka, but logged: a broker that gives no cause (a tiered read that fails),
+or a group that continued without this member, which joins it again."""
 _EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZATION_FAILED})
 """A topic that may not be described has no id, and is known by its name alone."""
 

@@ -201,7 +201,7 @@ class _Opening:
         self._early: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Open it beside whatever else is being opened."""
+        """Open it concurrently."""
         self._early = asyncio.create_task(self._try(), name="hosted store")
 
     async def done(self) -> None:

@@ -284,14 +284,12 @@ class AssignedWork:
         # object's records may differ from it.
         there = frozenset(self._host.tasks())
         for task in sorted(there - self._tasks.keys()):
-            log.warning("a task runs that is not assigned here, it is stopped task=%s", task)
+            log.warning("stopping a task that is not assigned here task=%s", task)
             await self._host.stop_task(task, self._graceful_s)
         for task, entry in list(self._tasks.items()):
             waits = entry.refused or entry.timer or entry.launching or entry.state is State.FAILED
             if task not in there and not waits:
-                log.warning(
-                    "a task that is assigned here does not run, it is started task=%s", task
-                )
+                log.warning("starting an assigned task that does not run task=%s", task)
                 await self._launch(task, entry)
 
     def repair_states(self) -> None:
@@ -312,7 +310,7 @@ class AssignedWork:
             ):
                 continue
             log.warning(
-                "published state is not that of the work here, it is repaired work=%s", work
+                "published state differs from that of the work here, writing it again work=%s", work
             )
             self._put(work, status)
 
@@ -442,7 +440,7 @@ class AssignedWork:
         return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:
-        """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
+        """Aggregate state: FAILED if anything is, UNASSIGNED while anything has not started yet."""
         states = {status.state for status in self.connector_status().values()}
         states |= {status.state for status in self.task_status().values()}
         if State.FAILED in states:

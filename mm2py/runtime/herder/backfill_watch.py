@@ -96,7 +96,7 @@ class BackfillWatch:
                 await self._write_notice()
                 await self._changed.wait()
                 await self._follow()
-            except Exception as error:  # without it workers neither let go nor take over
+            except Exception as error:  # without it partitions are neither released nor taken over
                 is_known = isinstance(error, Mm2pyError)
                 log.warning(
                     "backfill is followed again after a pause cause=%s",

@@ -182,7 +182,7 @@ class Herder:
         return self._parts.config.snapshot().task_configs.get(task, {})
 
     def target_now(self, name: str) -> TargetState:
-        """Return what a connector is wanted to be, as this node knows it."""
+        """Return the target state of a connector, as this node knows it."""
         return self._parts.config.snapshot().target(name)
 
     def status(self, name: str) -> ConnectorState:
@@ -247,7 +247,11 @@ class Herder:
         return self._parts.meter.life
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; leader only. Names what it waits for where it knows no leader therefore."""
+        """Return where all members listen; leader only.
+
+        Raises:
+            HerderError: no leader is known, with the reason.
+        """
         self._need_running()
         membership = self._parts.membership
         if not membership.is_leader:

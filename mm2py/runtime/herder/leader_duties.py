@@ -1,4 +1,4 @@
-"""What the leader of a group does besides assigning work: everything that is written to the config topic on its own account.
+"""Duties of a group's leader besides assigning work: what it writes to the config topic by itself.
 
 Flow: a round -> ``LeaderDuties.enter`` -> states of deleted work become tombstones; a new leader first writes the configs
 that differ from file and overrides, so that no connector starts with an older one, and ``unwritten`` keeps the group's tasks
@@ -207,7 +207,7 @@ class LeaderDuties:
         await self._remove_former_copier(overrides.effective())
 
     def _target_of_former(self, name: str) -> TargetState | None:
-        """Return that of the connector whose place another one takes: a flow that somebody stopped stays stopped."""
+        """Return that of the connector that another one replaces: a stopped flow stays stopped."""
         snapshot = self._parts.config.snapshot()
         if name not in COPIERS or name in snapshot.connectors:
             return None

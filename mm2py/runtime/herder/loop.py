@@ -534,7 +534,7 @@ class HerderLoop:
     # ---- what runs, compared with what should run
 
     async def _repair(self) -> None:
-        """Repair what a lost event, an interrupted change or a stale leader has left; decides nothing about assignment.
+        """Reconcile after a lost event, an interrupted change or a stale leader; assigns nothing.
 
         Called between two rounds, when nothing is being started or stopped. Costs a few set operations where nothing differs.
         """
@@ -544,7 +544,7 @@ class HerderLoop:
         # A defect or a lost event, never the usual way: hence the warning.
         if missing or surplus:
             log.warning(
-                "what runs here is not what is assigned, it is repaired missing=%s surplus=%s",
+                "running work differs from the assignment, reconciling missing=%s surplus=%s",
                 missing,
                 surplus,
             )
@@ -555,7 +555,7 @@ class HerderLoop:
         for name in sorted(self._work.running.connectors):
             if self._publication.overwritten(name, snapshot):
                 log.warning(
-                    "task configs in force are not those that the connector made, they are published"
+                    "task configs in force differ from those of the connector, publishing them"
                     " again connector=%s",
                     name,
                 )

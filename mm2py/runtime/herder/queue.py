@@ -28,7 +28,7 @@ HEALTH_TIMEOUT_S: Final = 10.0
 """Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop that answers nothing for longer is stuck."""
 
 HEALTH_ANSWER_S: Final = 0.8
-"""Within this time a health check is answered whatever the loop does: probes have a timeout of a second."""
+"""A health check is answered within this time, busy or not: probes time out after a second."""
 
 _FIRST_STAGE: Final = "awaiting startup"
 

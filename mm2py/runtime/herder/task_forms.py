@@ -10,7 +10,7 @@ Invariants (tests of the same names):
    published over the other.
 2. What a task runs with does not depend on the form in which its config is published.
 3. Only the last worker of a group, after its tasks have stopped and while its permit is valid, publishes Java's form.
-4. Whatever cuts that off, the deal in force is the former one or the new one, each whole.
+4. If that is interrupted, the deal in force is the former one or the new one, each whole.
 5. The deal of that worker is kept beside Java's form: the next worker of ours continues with it, a Java worker with its own.
 """
 

@@ -135,7 +135,7 @@ def _error(kind: str, message: str, remedy: str = "") -> Exception:
 
 @cache
 def _foreign(kind: str) -> type[Exception]:
-    """Return a class of that name: ``KeyError: 'x'`` without its class has no meaning."""
+    """Return a class of that name: the text of a ``KeyError`` is meaningless without its class."""
     return type(kind, (Exception,), {"__module__": __name__})
 
 

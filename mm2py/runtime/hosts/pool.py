@@ -213,7 +213,7 @@ class HostPool:
         return tuple(link.pid for link in self._links if link.alive)
 
     def start(self) -> None:
-        """Start one host beside whatever else is being started; its failure shows with the first task."""
+        """Start one host concurrently; its failure is reported by the first task."""
         if self._first is None:
             self._first = asyncio.create_task(self._start_first(), name="first task host")
 

@@ -348,12 +348,13 @@ def _report_ends(control: socket.socket) -> None:
 
 
 def end_with_worker(descriptor: int, *, after_s: float = ORPHAN_ENDS_AFTER_S) -> None:
-    """End this process, whatever a plug-in does, when the worker at the other end of ``descriptor`` is gone for a while.
+    """End this process some time after the worker at the other end of ``descriptor`` has gone.
 
-    On Linux also while a plug-in holds the interpreter lock, when no thread and no signal handler of Python runs: the
-    kernel signals the end of the starter, which ends with the worker, and the handler is the C library's function
-    ``alarm``. It takes the number of SIGUSR1, which is 10, for its seconds; SIGALRM then has no handler. Elsewhere only
-    the thread watches, which has to wait for that lock.
+    It needs no help of a plug-in. On Linux also while one holds the interpreter lock, when no
+    thread and no signal handler of Python runs: the kernel signals the end of the starter, which
+    ends with the worker, and the handler is the C library's function ``alarm``. It takes the number
+    of SIGUSR1, which is 10, for its seconds; SIGALRM then has no handler. Elsewhere only the thread
+    watches, which has to wait for that lock.
     """
     if sys.platform == "linux":
         library = ctypes.CDLL(None)

@@ -5,7 +5,7 @@ Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> `
 
 Invariants (the model is in tests/unit/runtime/test_worker_task.py):
 
-1. Nothing is read without room in ``buffer.memory``, whatever number of partitions is held.
+1. Nothing is read without room in ``buffer.memory``, for any number of held partitions.
 2. No partition blocks the others for ever: while the memory is full, partitions whose target accepts nothing return the
    batches that are certainly not in its log, and read them again later, each time after a longer pause. Only a task that
    ``ReadsAgain`` does, one with transforms where nothing of them has left.

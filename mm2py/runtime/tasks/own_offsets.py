@@ -58,7 +58,7 @@ class OwnTopicOffsets(OffsetStore):
         self.copy(values)
 
     def copy(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write positions that the own topic has to the worker's too, best effort, beside whatever follows."""
+        """Write positions of the own topic to the worker's too, best effort and concurrently."""
         self._to_copy |= values
         # One copy at a time, which takes in what came meanwhile: the worker's topic gets the newest
         # of each key.

@@ -340,7 +340,7 @@ class RecordTaskAdapter:
 async def end_work(working: "asyncio.Future[T]") -> None:
     """Wait for transforms at the end of their task, but not for long; what they made counts no more."""
     if not (await asyncio.wait({working}, timeout=END_S))[0]:
-        log.warning("a transform is still at work and is left behind")
+        log.warning("a transform is still running; abandoned")
     # Reads the exception: asyncio would report it as never retrieved.
     working.add_done_callback(lambda it: it.cancelled() or it.exception())
 

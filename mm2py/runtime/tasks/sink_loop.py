@@ -545,7 +545,7 @@ class SinkLoop:
         # As ``WorkerSinkTask.commitOffsets``, which ignores such offsets with a warning.
         if offset > self._positions.get(partition, -1):
             log.warning(
-                "the task wants to commit what it has not got, ignored partition=%s offset=%d",
+                "commit of an offset beyond delivered records ignored partition=%s offset=%d",
                 partition,
                 offset,
             )

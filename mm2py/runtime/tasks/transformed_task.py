@@ -252,7 +252,7 @@ class TransformedTask(BatchSourceTask):
         text = "" if is_over else self._errant.tried_again
         harms = bool(text)
         if not (is_over or harms) and self._context.clock.monotonic() - self._began_s >= LONG_S:
-            text = "transforms have been at work for long on what was read"
+            text = "transforms have been running for long on one batch of records"
         if text != self._waits_for:
             self._waits_for = text
             self._context.report_finding("transforms at work", text, harms=harms)
@@ -295,7 +295,7 @@ class TransformedTask(BatchSourceTask):
         return work
 
     def _transform(self, work: _WorkResult, made: _Made, batch: RecordBatch) -> None:
-        """Pack what the chain leaves of one batch; a batch that it leaves as it is stays as it is."""
+        """Pack what the chain leaves of one batch; unchanged batches are forwarded."""
         home, source, kept = made.home, made.source, _KeptRecords()
         add, apply = kept.add, self._chain.apply
         seen, last, unchanged = 0, -1, True

@@ -315,7 +315,7 @@ class WorkerTask:
         return False
 
     async def _try_later(self, patience: Patience, error: RetriableError) -> None:
-        """Wait until the next attempt; what fails for long is told, with the cause."""
+        """Wait until the next attempt; a lasting failure is reported with its cause."""
         await patience.wait(error)
         lasting = patience.lasting(TOLD_AFTER_S)
         if lasting:
