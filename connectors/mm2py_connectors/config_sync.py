@@ -174,7 +174,7 @@ class ConfigSync:
         return {remote: "; ".join(sorted(causes)) for remote, causes in refused.items()}
 
     def _note_formats(self, described: Mapping[str, Iterable[ConfigEntry]]) -> None:
-        """Say once which topics have a message format of their own that their copies do not get."""
+        """Log once which topics have a message format that their copies do not get."""
         for topic, entries in described.items():
             old = [
                 entry.value for entry in entries if entry.name == _FORMAT and not entry.is_default

@@ -203,7 +203,7 @@ class MirrorCheckpointConnector(Connector):
         tasks: int,
         _clusters: tuple[str, str],
     ) -> Mapping[str, str]:
-        """Add how many tasks share the groups; where the number of partitions is not told, a task asks the source for it."""
+        """Add how many tasks share the groups; the number of partitions is asked of the source."""
         own = {name: text for name, text in config.items() if name != "task.assigned.groups"}
         return {**own, "task.group.tasks": str(tasks)}
 

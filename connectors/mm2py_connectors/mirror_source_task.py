@@ -617,7 +617,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._stalled[partition] = str(error)
         self._stalls.stalled(partition, error)
         if partition in self._lag_known:
-            # What was its lag says nothing of now; the next answer about its end does.
+            # Its former lag is stale; the next answer about its end renews it.
             self._lag_known.discard(partition)
             self._context.report_lag(partition, -1, self._newest_ms.get(partition, -1))
         self._context.partition_state(partition, PartitionState.HELD, self._shown(error))
@@ -712,7 +712,10 @@ class MirrorSourceTask(BatchSourceTask):
         return position, end, self._newest_ms.get(source, -1)
 
     def _why_stalled(self, source: TopicPartition) -> tuple[str, bool]:
-        """Return why nothing of a partition is copied, and whether that may rightly last; empty where its state says so, or it is not known."""
+        """Return why a partition is not copied, and whether that may last.
+
+        Empty where its state shows the cause, or it is not known.
+        """
         known_otherwise = source in self._held or source in self._failed or source in self._stalled
         if self._reader is None or known_otherwise:
             return "", True

@@ -57,7 +57,7 @@ class RangeEnds:
         return source in self._read_up or source in self._gone
 
     def is_gone(self, source: TopicPartition) -> bool:
-        """Whether the log that the end was in is gone; the offsets of the new one say nothing."""
+        """Whether the log of the end is gone; offsets of the new one are not comparable."""
         return source in self._gone
 
     def take_drops(self) -> list[TopicPartition]:

@@ -95,7 +95,7 @@ _TRANSIENT: Final = frozenset(
 broker that has lost the state of an idempotent producer takes the records from a new one."""
 
 _BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
-"""Says nothing of the record itself: another one has stopped the producer, or a partition was given up."""
+"""Not about the record itself: another one has stopped the producer, or a partition was revoked."""
 _UNKNOWN: Final = frozenset(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"))
 
 _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant

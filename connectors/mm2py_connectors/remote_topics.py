@@ -261,7 +261,7 @@ class RemoteTopics:
         self._unseen = unseen
 
     async def _find_hidden(self) -> None:
-        """Tell topics that may not be described from those that are gone: lists have neither."""
+        """Distinguish topics that may not be described from deleted ones: lists have neither."""
         copied = self._flow.selection.gone(self._listed or (), self._on_target)
         gone = {it for it in self._gone if it not in self._source} | copied.keys()
         denied: Mapping[str, ServerError] = {}
@@ -355,7 +355,7 @@ class RemoteTopics:
         return partitions
 
     def _find_left_over(self, listed: Collection[str]) -> None:
-        """Note what earlier versions, Java or another separator left on the target; only names with their source tell it."""
+        """Find what earlier versions, Java or another separator left: names with their source."""
         flow, policy = self._flow, self._flow.policy
         self._internal_copies = sorted(
             it

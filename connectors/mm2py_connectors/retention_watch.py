@@ -494,7 +494,7 @@ class RetentionWatch:
 
 
 def _text(tp: TopicPartition, forecast: Forecast, *, others: int, now_ms: int) -> str:
-    """Return what is lost when, as people read it."""
+    """Return what is lost when, formatted for display."""
     waiting = f"{forecast.records} records"
     if forecast.size_bytes != UNKNOWN:
         waiting += f" ({size_text(forecast.size_bytes)})"

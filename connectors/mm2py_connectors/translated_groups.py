@@ -90,7 +90,7 @@ class TranslatedGroups:
         """Forget checkpoints of these groups that are of other copies than those that are there now.
 
         Raises:
-            Mm2pyError: the target does not say which copies there are.
+            Mm2pyError: the copies on the target are not known now.
         """
         await self._translator.read_copies()
         for group in groups:

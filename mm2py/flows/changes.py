@@ -68,7 +68,7 @@ LISTED_S: Final = 5.0
 """How long the source may take to list its topics for a dry run."""
 
 STORED_S: Final = 15.0
-"""How long both clusters of a flow that does not run here may take to tell what is known of it."""
+"""How long both clusters of a flow that does not run here may take to answer."""
 
 MOST_NAMES: Final = 100
 """Names of topics that begin or end to be copied at most, each."""

@@ -313,7 +313,11 @@ class _Effort:
 
 
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
-    """Tell whether a source connector with this config copies a topic; ``ConfigError``: it cannot be used."""
+    """Return whether a source connector with this config copies a topic.
+
+    Raises:
+        ConfigError: the config cannot be used.
+    """
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
     return TopicSelection.of(flow, aliased, replicate_heartbeats=True).replicate(topic)
 

@@ -293,7 +293,7 @@ class ProgressKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a job without a claim is, for people alone: nothing is decided by it.
+    """Progress of a job without a claim, for display alone: nothing is decided by it.
 
     ``state`` is RUNNING, DONE or FAILED; ``beat`` rises while it runs; ``done`` of ``total`` offsets are behind it (a verify reads both
     sides), ``total`` is -1 while it is planned. ``equal``, ``differences`` and ``not_compared`` (partitions) are those of a verify that has ended;

@@ -277,7 +277,7 @@ class TopicSelection:
         return self._is_from_target(topic) or self._is_from_source(topic)
 
     def returned(self, topics: Iterable[str]) -> list[str]:
-        """Return topics that would be copied if their names did not say that they left the source before."""
+        """Return topics that are not copied only because their names carry the source as a hop."""
         return sorted(
             it
             for it in topics
@@ -292,7 +292,8 @@ class TopicSelection:
     def gone(self, listed: Collection[str], there: Iterable[str]) -> dict[str, str]:
         """Return source topics that are not ``listed`` any more though they are to be copied, with their copies among ``there``.
 
-        A policy that keeps names does not tell a copy from a topic of the target's own: none is found.
+        A policy that keeps names does not distinguish copies from the target's topics: none is
+        found.
         """
         found: dict[str, str] = {}
         for copy in there:

@@ -144,7 +144,7 @@ def history_key(number: int) -> str:
 
 
 def is_setting(key: str) -> bool:
-    """Return whether a key is one of ours that says how the flow is to be: not the history, and no stray one."""
+    """Return whether a key holds a setting of the flow: no line of the history, no unknown key."""
     return key.partition(":")[0] in ("flow", "override", "connector", "hold")
 
 

@@ -41,7 +41,7 @@ Puts = dict[str, FlowOverrideEntry | None]
 
 
 def enabled(config: Mapping[str, str | None]) -> bool:
-    """Tell whether a source connector with this config copies topics."""
+    """Return whether a source connector with this config copies topics."""
     # Absent means true, as in Connect; the derivation writes false for a pair that is not enabled.
     return parse_boolean_leniently(config.get("enabled"), absent=True)
 
@@ -405,7 +405,7 @@ def _is_about(entry: FlowOverrideEntry, touched: set[str]) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Tell whether a text refers to a config provider."""
+    """Return whether a text refers to a config provider."""
     # Exactly one placeholder and nothing around it: a text with a secret beside one would be shown
     # in clear otherwise.
     return [placeholder.text for placeholder in placeholders(value)] == [value]

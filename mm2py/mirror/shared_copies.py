@@ -7,7 +7,7 @@ that the group has not read. Where it is on the other source is known to that fl
 Invariants, tests of the same names (tests/property/test_positions.py):
 
 1. Behind the place of a group lies no record of any flow that the group has not read.
-2. A copy whose name says where it came from is never shared.
+2. A copy whose name carries its source is never shared.
 3. Two maps of one source topic, as after another alias was chosen, share nothing: each is right by itself.
 
 Not seen: what writes without a map (Java's MirrorMaker, MirrorSink, MirrorMaker 1, clients), and the first records of another flow until its
@@ -55,7 +55,7 @@ def shared_reason(copies: str, others: Sequence[str]) -> str:
 
 @final
 class SharedCopies:
-    """What the maps of other flows say of the copies on one target."""
+    """Copies on one target by the maps of other flows."""
 
     def __init__(self) -> None:
         self.maps: dict[str, MapIndex] = {}

@@ -131,7 +131,7 @@ def _known() -> dict[str, logging.Logger]:
 
 
 def _hit(name: str, namespace: str) -> bool:
-    """Tell whether a namespace covers a logger: by plain prefix, as Connect decides it."""
+    """Return whether a namespace covers a logger: by plain prefix, as Connect decides it."""
     if namespace == ROOT:
         return True
     prefixes = (namespace, *_COUNTERPARTS.get(namespace.rstrip("."), ()))

@@ -31,7 +31,7 @@ SHORTEST_RATE_MS: Final = 1_000
 """A rate over less is no rate."""
 
 AHEAD_MS: Final = 5_000
-"""A record's time that is further ahead was made up, or given by a clock that is wrong: it says nothing of when it was written."""
+"""A record's time that is further ahead is no write time: made up, or of a wrong clock."""
 
 RESTARTS_MS: Final = 60_000
 """A partition that comes back within this time is as old as it was: its task was started again."""

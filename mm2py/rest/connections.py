@@ -75,7 +75,7 @@ class ConnectionGuard:
         self._silent.pop(descriptor, None)
 
     def answered(self, descriptor: int) -> None:
-        """Note that a connection is idle: one refused request in ten seconds must not hold a slot."""
+        """Note that a connection is idle: one refused request per ten seconds must hold no slot."""
         if descriptor in self._open:
             # Re-inserted at the end: the order of the dict is that of silence.
             self._silent[descriptor] = self._open[descriptor]

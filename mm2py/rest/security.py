@@ -181,7 +181,7 @@ class Gate:
 
 
 def _told_access(send: Send, caller: Caller) -> Send:
-    """Tell the page who asks and whether it may change something: it shows no button that would be refused."""
+    """Add caller and rights to answers to the page, which hides buttons that would be refused."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -262,7 +262,7 @@ class _Audited:
 
 
 def _told_query(scope: Scope) -> str:
-    """Return what a query says of the change: of which part it is, or that it is none."""
+    """Return the logged parameters of a change: which part of a flow, or a dry run."""
     query: bytes = scope.get("query_string", b"")
     told = [f"{key}={text}" for key, text in parse_qsl(query.decode("latin-1")) if key in _TOLD]
     return f"?{'&'.join(told)}" if told else ""

@@ -74,7 +74,7 @@ class RestServer:
         Raises:
             ConfigError: an address cannot be used.
         """
-        # Below ERROR it logs its start, and each request of a stranger that is no HTTP.
+        # Below ERROR it logs its start, and each request that is no HTTP.
         uvicorn_log = logging.getLogger("uvicorn.error")
         uvicorn_log.setLevel(logging.ERROR)
         uvicorn_log.addFilter(_is_worth_a_line)

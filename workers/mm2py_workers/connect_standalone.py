@@ -45,7 +45,7 @@ _STATES = {"RUNNING": TargetState.STARTED, **{it.value: it for it in TargetState
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """One connector; ``target`` is None where the file does not say in which state it begins."""
+    """One connector; ``target`` is None where the file has no initial state."""
 
     path: Path
     name: str

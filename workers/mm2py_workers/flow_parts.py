@@ -111,7 +111,7 @@ class NodeParts(HerderNode):
     pool: HostPool | None = None
 
     def runnable(self, connector_class: str) -> bool:
-        """Tell whether a connector class is installed here."""
+        """Return whether a connector class is installed here."""
         try:
             self.plugins.find(connector_class)
         except ConfigError:

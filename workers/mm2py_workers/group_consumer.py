@@ -43,7 +43,7 @@ ASK_S: Final = SILENT_S + 1.5
 """How long the thread waits for an answer: longer than until another broker is asked in place of a silent one."""
 TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
-"""How long a broker may take to say where logs end, within ``ASK_S``."""
+"""How long a broker may take to return the ends of logs, within ``ASK_S``."""
 
 _MOVED: Final = frozenset(
     ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
@@ -59,7 +59,7 @@ _DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
 _NOBODY_REFUSED: Final = re.compile(
     "SASL .* handshake failed: Local: |Failed to acquire SASL OAUTHBEARER token"
 )
-"""Of ``_REFUSED``, what no broker has said: it went away in the middle of a login, or the endpoint of tokens gave none."""
+"""Of ``_REFUSED``, what is no broker's refusal: a login cut off, or no token from its endpoint."""
 _PASSING: Final = frozenset(
     ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_WAIT_COORD")
 )  # fmt: skip
@@ -243,7 +243,7 @@ class ConfluentConsumer(GroupConsumer):
             shown = set[str]()
         for topic in shown:  # another member may have got it
             self._refused.pop(Partition(topic, -1), None)
-        # librdkafka asks again by itself, and tells an end that it has told before only to a new reader.
+        # librdkafka retries by itself, but reports a known end again only after a resume.
         again = {it for it in self._refused if it.partition >= 0} - self._paused
         self.pause(again)
         self.resume(again)

@@ -370,7 +370,7 @@ class _Target:
 
 @final
 class FlowWatch:
-    """Looks for flows that people added on other nodes, or before this one was started.
+    """Looks for flows that were added on other nodes, or before this one was started.
 
     It keeps one connection per target that has pairs without a flow, and asks whether ``mm2py-flows.<source>.internal`` exists there; a look reads on from
     where the last one ended and creates nothing.

@@ -190,7 +190,7 @@ class _Reads:
         try:
             return await self._service.describe(flow)
         except ForwardError as error:
-            # A rebalance is over soon, and whoever asks again gets all; a worker that asks has an answer of its own.
+            # A rebalance is over soon and the next request gets all; a worker has its own answer.
             if alone and (error.url is None or SIGNED_FLOW in request.scope):
                 raise
             try:

@@ -17,7 +17,7 @@ from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
 
 Unwritten = Callable[[ConfigSnapshot], bool]
-"""Whether this worker, if it leads a round planned on a snapshot, has to write what its file says before any task starts."""
+"""Whether this worker, leading a round, has to write its file's configs before a task starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

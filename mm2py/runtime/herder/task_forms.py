@@ -1,8 +1,9 @@
-"""The two forms of a task config: what Java's connector makes, and the same with what our tasks are told besides.
+"""The two forms of a task config: what Java's connector makes, and the same with our additions.
 
-Flow: connector -> told form -> ``TaskPublication`` -> config topic -> ``AssignedWork`` -> ``in_force`` -> the task. Workers of
-earlier builds read the told form, so it is what a group publishes while it runs. Its last worker leaves Java's form in Java's
-order, because a Java worker that computes another map of a task starts that task anew, amid its backlog.
+Flow: connector -> our form -> ``TaskPublication`` -> config topic -> ``AssignedWork`` ->
+``in_force`` -> the task. Workers of earlier builds read our form, so it is what a group publishes
+while it runs. Its last worker leaves Java's form in Java's order, because a Java worker that
+computes another map of a task starts that task anew, amid its backlog.
 
 Invariants (tests of the same names):
 
@@ -42,7 +43,7 @@ class TaskForms:
 
     @property
     def are_two(self) -> bool:
-        """Whether tasks of Java's form run with what ours are told besides."""
+        """Whether tasks of Java's form run with our additions."""
         return self._clusters is not None
 
     def plain(self, config: ConnectorConfig, connector: ConnectorConfig) -> ConnectorConfig:

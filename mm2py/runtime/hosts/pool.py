@@ -145,10 +145,10 @@ class HostLink:
         self._why = f"ended with {how}" + (f" ({self._why})" if self._why else "")
         in_order = self._leaving and how == "code 0"
         (log.info if in_order else log.error)("task host %s pid=%d", self._why, self.pid)
-        # Whoever waits for the greeting learns that it will never come.
+        # Waiters for the greeting are released: it will never come.
         self._reports.greeted.set()
         error = self._error()
-        # Before the flows are told: their callbacks must find every call failed.
+        # Before the flows are notified: their callbacks must find every call failed.
         self._pipe.fail(error)
         for ended in tuple(self._users.values()):
             try:

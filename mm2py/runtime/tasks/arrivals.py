@@ -281,7 +281,10 @@ class SourceOrder:
         return not any(state.parts for state in self._sources.values())
 
     def is_torn(self, failed: Collection[TopicPartition]) -> bool:
-        """Whether something arrived that no position will say now: other records of its part, or of one before it, did not; failed partitions aside."""
+        """Whether a part arrived incompletely or before its predecessor, failed partitions aside.
+
+        No position covers it then.
+        """
         return any(
             count > state.done.get(target, 0)
             for source, state in self._sources.items()

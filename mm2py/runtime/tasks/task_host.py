@@ -122,7 +122,7 @@ class InProcessTaskHost:
 
     Args:
         build: makes tasks.
-        watcher: hears of their states.
+        watcher: receives their states.
         graceful_s: how long a task may take to stop where the caller sets no limit.
     """
 

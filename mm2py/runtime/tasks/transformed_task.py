@@ -248,7 +248,7 @@ class TransformedTask(BatchSourceTask):
         self._context.partition_state(source, PartitionState.FAILED, error)
 
     def _report_work(self, *, is_over: bool) -> None:
-        """Say what is waited for, where that takes long."""
+        """Report what is waited for, where that takes long."""
         text = "" if is_over else self._errant.tried_again
         harms = bool(text)
         if not (is_over or harms) and self._context.clock.monotonic() - self._began_s >= LONG_S:
@@ -345,7 +345,7 @@ class TransformedTask(BatchSourceTask):
         # records silently.
         if target != home and not self._chain.routes:
             raise FatalError(
-                f"a transform sent a record of {home} to {target}, and each says that it does not",
+                f"a transform sent a record of {home} to {target}, but all declare keeps_partition",
                 remedy="take keeps_partition out of its class",
             )
 

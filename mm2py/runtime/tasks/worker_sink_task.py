@@ -99,7 +99,8 @@ class WorkerSinkTask(SinkObserver):
     Args:
         context: lent to the task already.
         errant: closed after the task, as what ``end_prepare`` ends.
-        on_topic: hears of the first record of each topic that the task reads (Connect's active topics).
+        on_topic: called at the first record of each topic that the task reads (Connect's active
+            topics).
         events: the loss ledger, None where the task's records are not copies.
     """
 

@@ -62,7 +62,7 @@ WAITS: Final = "waits"
 COMMITS: Final = "offset commits"
 TAKE_OVER: Final = "positions of what is taken over"
 TOLD_AFTER_S: Final = 10.0
-"""What a task has tried in vain for so long, its start or to read, is a finding: its state alone says nothing of it."""
+"""A start or read that has failed for so long is a finding: the state does not show it."""
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
