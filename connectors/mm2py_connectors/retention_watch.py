@@ -68,6 +68,7 @@ class Limits:
         """Read a topic's configs."""
         age_ms = size_bytes = None
         for it in entries:
+            # `compact` alone deletes nothing for its age or size.
             if it.name == _POLICY and "delete" not in (it.value or ""):
                 return cls(None, None)
             # -1 is no limit, and no ``isdigit``.
@@ -396,6 +397,8 @@ class RetentionWatch:
             opened = self._open_admin()
             try:
                 await opened.session.connect()
+            # Also `CancelledError`, as which the time of a look ends in here: half open, it is not
+            # kept.
             except BaseException:
                 await opened.session.close()
                 raise

@@ -82,6 +82,7 @@ class TopicUpkeep:
             source_alias=config.source_cluster_alias,
             target_alias=config.target_cluster_alias,
             replication_factor=config.replication_factor,
+            # A filter of another class does not read `topics`.
             wanted=config.topics if isinstance(chosen, DefaultTopicFilter) else (),
         )
         self._sessions: list[AdminSession] = []
@@ -227,6 +228,8 @@ class TopicUpkeep:
         if not waiting or self._begins_late:
             self._backlog = backlog
             return
+        # ListOffsets tells the time of a record only where it is asked by time: 0 finds the first
+        # one.
         ends, starts, oldest = [
             await source.list_offsets(dict.fromkeys(waiting, at)) for at in (LATEST, EARLIEST, 0)
         ]

@@ -185,6 +185,7 @@ class FlowChanges:
                 _to_state(node.herder, name, "resume", request.actor)
                 for name in node.herder.connectors()
             ]
+            # Planned again: another worker may have created it since the draft was read.
             change = replace(self._creation(flow, node.overrides, patches), steps=steps)
             return await self._apply(request, node, change)
 
@@ -240,6 +241,7 @@ class FlowChanges:
             patch = without_topic(request.flow, config, topic, resolve)
             now, file = node.overrides.state.picture(), self._parts.fleet.file(request.flow)
             change = patched(self._rules.of_all(request.flow, now, config, patch), file)
+            # Its own pause goes with it: added again later, the topic would begin paused.
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return FlowChange(
                 action="remove-topic", target=topic, edit=lambda now: change(freed(now))
@@ -342,6 +344,7 @@ class FlowChanges:
                 )
                 for it in live
             ]
+            # A task whose partition failed is RUNNING: Connect's `onlyFailed` would pass it over.
             steps += [
                 _task_restart(node.herder, task, state, elsewhere)
                 for it in live
@@ -592,6 +595,7 @@ class FlowChanges:
                 f"the clusters of flow {flow} did not answer within {STORED_S:g} s",
                 remedy="look whether both clusters can be reached, and try again",
             ) from error
+        # In memory: a preview must not start a producer on the flow's topic.
         topic = MemoryTopic(flows_topic(flow.source))
         topic.records.extend(records)
         store = FlowOverridesStore(

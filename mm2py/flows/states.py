@@ -354,6 +354,7 @@ def _assigned(
     assigned: dict[TopicPartition, TaskId] = {}
     for task, config in configs:
         for item in (config.get(_ASSIGNED) or "").split(","):
+            # Topic names may have dashes: the number is after the last one.
             topic, dash, number = item.strip().rpartition("-")
             if dash and number.isdigit():
                 assigned[TopicPartition(topic, int(number))] = task

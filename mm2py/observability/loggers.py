@@ -122,6 +122,7 @@ class ProcessLoggers:
 
 
 def _known() -> dict[str, logging.Logger]:
+    # `loggerDict` also has a `PlaceHolder` for each parent that was never asked for.
     loggers = {
         name: logger
         for name, logger in logging.Logger.manager.loggerDict.items()

@@ -121,6 +121,8 @@ class PartitionMeter:
         if lag_records == 0:
             self.caught_up_ms, self._seen_end = now_ms, (now_ms, 0)
         elif lag_records > 0 and end >= 0:
+            # The copy has passed the end that was seen then: nothing older than that moment is
+            # missing.
             at_ms, seen = self._seen_end
             if end - lag_records >= seen:
                 self.caught_up_ms = max(self.caught_up_ms, at_ms)
@@ -299,6 +301,7 @@ def lag_of(parts: Iterable[tuple[int, int | None, str]]) -> Lag:
 
     Each is None while one of them is not known. A partition that failed counts once it was measured.
     """
+    # A partition that failed before it was measured would hide the lag of all others.
     counted = [(lag, age_ms) for lag, age_ms, state in parts if lag >= 0 or state != "FAILED"]
     ages = [age_ms for _, age_ms in counted if age_ms is not None]
     return Lag(
@@ -529,6 +532,8 @@ class FlowMeter:
         if meter is None:
             meter = self._partitions[source] = PartitionMeter(source)
             at_ms, before = self._dropped.pop(source, (0, None))
+            # A restarted task has not measured yet: without the former times its lag would begin at
+            # 0 ms.
             if before is not None and self._clock.now_ms() - at_ms <= RESTARTS_MS:
                 meter.newest_ms, meter.caught_up_ms = before.newest_ms, before.caught_up_ms
         return meter

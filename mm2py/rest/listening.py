@@ -77,6 +77,7 @@ def _bind(listener: Listener, port: int) -> socket.socket:
     )[0]
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Connections of the former worker in TIME_WAIT would keep the port of a restarted one.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(BACKLOG)

@@ -124,6 +124,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         given = headers.get("authorization")
+        # Before the check: a right guess, too, is refused while its address and name have to wait.
         wait_s = 0 if given is None else self._failures.wait_s(scope, given)
         if wait_s:
             text = "Too many wrong passwords or tokens"
@@ -162,6 +163,7 @@ class Gate:
                 "This host name is not one of this worker's: set rest.advertised.host.name to it, or "
                 "ask by address",
             )
+        # Before the credentials: a browser adds Basic ones to requests of foreign pages, too.
         if not reads and not _may_change(headers, self._rules.origins):
             return error_response(403, "A page of another web site may not change anything here")
         if caller is None:
@@ -291,8 +293,10 @@ def _is_own(headers: Headers, own_hosts: frozenset[str]) -> bool:
     host = _hostname(headers.get("host", ""))
     if host is None:
         return False
+    # Without a Host header it is an HTTP/1.0 program, no browser.
     if host in own_hosts or host in ("", "localhost") or host.endswith(".localhost"):
         return True
+    # Rebinding needs a name that its owner can lead elsewhere; an address is itself.
     try:
         ip_address(host)
     except ValueError:

@@ -71,6 +71,7 @@ def load_connector_file(path: Path | str) -> ConnectorFile:
         config = dict(parse(data, path=str(file)).values)
         return ConnectorFile(file, _name(file, config), config, None)
     target: TargetState | None = None
+    # As `ConnectStandalone`: a flat config, or the body of `POST /connectors`.
     if isinstance(content.get("config"), dict) and content.keys() <= _BODY:
         target = _target(file, content.get("initial_state"))
         config = _texts(file, cast("dict[str, object]", content["config"]))

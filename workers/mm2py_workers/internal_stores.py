@@ -141,6 +141,7 @@ class FlowTables:
             purpose="offset.storage",
             partitions=1,
             replication_factor=replication_factor,
+            # A log that is not compacted would lose its oldest records to the broker's retention.
             configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
             cleanup_policy=cleanup_policy,
             renamable=False,

@@ -210,6 +210,7 @@ class _FileProblems:
         """Return the file's texts with placeholders replaced."""
         texts: dict[str, str] = {}
         for key, raw in self._file.values.items():
+            # A provider's own properties are read before any provider is there.
             if key.startswith(PROVIDER_PREFIX):
                 texts[key] = raw
                 continue

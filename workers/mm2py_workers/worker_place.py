@@ -60,6 +60,8 @@ class WorkerPlace:
                 return
             self._path = directory / name
             self._open = self._path.open("w", encoding="utf-8")
+            # The system frees it with the process, killed or not: an entry without a lock is a dead
+            # worker's.
             fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             log.info("commands need --url to find this worker cause=%s", error)
