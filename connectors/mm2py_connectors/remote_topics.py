@@ -349,7 +349,7 @@ class RemoteTopics:
             if remote in listed:
                 partitions[remote] = len(listed[remote].partitions)
                 if partitions[remote] >= count:
-                    # Somebody has created or grown it.
+                    # It was created or grown meanwhile.
                     self._refusals.clear(remote)
         self._refusals.keep_only({self._flow.remote_topic(topic) for topic in self._source})
         return partitions
@@ -443,7 +443,7 @@ class RemoteTopics:
                 log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
                 self._remote[remote] = short[remote]
                 self._refusals.clear(remote)
-            # It has as many, or more: somebody else was faster.
+            # It has as many, or more: another program was faster.
             elif error.code == codes.INVALID_PARTITIONS:
                 already = True
             else:

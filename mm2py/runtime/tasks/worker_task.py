@@ -284,7 +284,7 @@ class WorkerTask:
                 if beside is not None:
                     beside.cancel()
             await self._close()
-            # FAILED stays visible until somebody restarts the task (``Lifecycle``, rule 4).
+            # FAILED stays visible until the task is restarted (``Lifecycle``, rule 4).
             if self.status.state is not State.FAILED:
                 self._lifecycle.to(State.UNASSIGNED)
 
