@@ -34,6 +34,8 @@ def remote_acls(
     wanted: dict[Acl, None] = {}
     for acl in acls:
         if (
+            # As ``MirrorSourceConnector``: literal topic rules only; an allowed WRITE is not copied
+            # (``shouldReplicateAcl``).
             acl.resource_type is not AclResourceType.TOPIC
             or acl.pattern_type is not PatternType.LITERAL
             or _allows(acl, AclOperation.WRITE)
@@ -41,6 +43,7 @@ def remote_acls(
         ):
             continue
         remote = replace(acl, resource_name=policy.remote_topic(source_alias, acl.resource_name))
+        # ``downgradeAllowAllACL``: on a read-only copy ALL means READ.
         if _allows(acl, AclOperation.ALL):
             remote = replace(remote, operation=AclOperation.READ)
         wanted[remote] = None

@@ -51,7 +51,7 @@ class Session(Protocol):
 
 
 class AskedSession(Session, Protocol):
-    """A session that says whether its cluster answers."""
+    """A session that reports whether its cluster answers."""
 
     def unanswered(self, longer_than_s: float) -> str:
         """Return why a request for metadata has waited longer than that, empty while none has."""

@@ -63,7 +63,9 @@ def config_operations(
 def _copied(entry: ConfigEntry, property_filter: ConfigPropertyFilter) -> bool:
     return (
         not entry.is_read_only
+        # Brokers never return the values of sensitive configs.
         and not entry.is_sensitive
+        # A value of the broker's file is no choice of the topic's.
         and entry.source is not ConfigSource.STATIC_BROKER_CONFIG
         and property_filter.should_replicate_config_property(entry.name)
     )
@@ -147,6 +149,8 @@ class ConfigSync:
         """Write what the target accepts and return the causes of the rest; refused changes are halved down to one config."""
         refused: dict[str, list[str]] = {}
         pending = [dict(changes)]
+        # Rounds of halves: the refused configs of all topics are found with few requests (log2 of
+        # their number).
         while pending:
             part = pending.pop(0)
             halves: tuple[dict[str, Sequence[ConfigOp]], ...] = ({}, {})
@@ -170,7 +174,7 @@ class ConfigSync:
         return {remote: "; ".join(sorted(causes)) for remote, causes in refused.items()}
 
     def _note_formats(self, described: Mapping[str, Iterable[ConfigEntry]]) -> None:
-        """Say once which topics have a message format of their own that their copies do not get."""
+        """Log once which topics have a message format that their copies do not get."""
         for topic, entries in described.items():
             old = [
                 entry.value for entry in entries if entry.name == _FORMAT and not entry.is_default

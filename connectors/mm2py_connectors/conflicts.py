@@ -87,6 +87,7 @@ class ConflictWatch:
         if known is None:
             return
         now_ms = self._clock.now_ms()
+        # Marks close together become one: its time is a little late, which errs towards a conflict.
         if known.arrived and now_ms - known.arrived[-1][1] < _SAME_ARRIVAL_MS:
             known.arrived.pop()
         known.arrived.append((last_offset, now_ms))
@@ -124,6 +125,7 @@ class ConflictWatch:
             offset = None if key is None else known.offsets.pop(hash(key), None)
             if offset is not None:
                 arrived_ms = known.arrived_ms(offset)
+                # Written there before the local record had arrived: neither writer saw the other's.
                 conflicts += arrived_ms is None or stamp < arrived_ms
         return conflicts
 
@@ -140,6 +142,7 @@ class ConflictWatch:
     def _drop_oldest(self, known: _Partition) -> None:
         key, offset, _ = known.kept.popleft()
         self._keys -= 1
+        # A newer record of the key has its own place.
         if known.offsets.get(key) == offset:
             del known.offsets[key]
 

@@ -15,9 +15,10 @@ from mm2py.types import TopicPartition
 class CoveredPositions:
     """Decides when the reader's position is a safe one.
 
-    A position counts at the check after the one that saw it: with a complete fetch between them all that was read
-    below it has been handed out. The partition was not held meanwhile, and every record that was handed out is
-    delivered. It need not rest: what mirrors write to the source is read and dropped without end.
+    A position is stored at the check after the one that observed it: with a complete fetch between
+    them all that was read below it has been handed out. The partition was not held meanwhile, and
+    every record that was handed out is delivered. It need not rest: what mirrors write to the
+    source is read and dropped without end.
     """
 
     def __init__(self) -> None:
@@ -72,8 +73,10 @@ class CoveredPositions:
         before = self._seen.get(source)
         self._seen[source] = position
         last = self._last.setdefault(source, position - 1)
+        # A record under way may still be refused: nothing behind it is safe.
         if before is None or self._under_way.get(source, 0):
             return -1
+        # The lower one: the source may have been cut between the two looks.
         covered = min(before, position) - 1
         if covered <= last:
             return -1

@@ -137,6 +137,7 @@ class FirstPositions:
         answers = await opened.groups.commit(self._group, commits)
         for refusal in answers.values():
             if refusal is not None:
+                # A broker takes commits from outside of a group only while it has no members.
                 if refusal.code in _HAS_MEMBERS:
                     return False
                 raise refusal

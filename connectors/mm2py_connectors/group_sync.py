@@ -68,6 +68,7 @@ def offsets_to_sync(
     return [
         OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
         for tp, it in wanted.items()
+        # Java commits only forward too (``MirrorCheckpointTask.syncGroupOffset``).
         if (there := committed.get(tp)) is None
         or there.offset < it.downstream
         or (there.offset > it.downstream and there.offset == too_far.get(tp))
@@ -84,7 +85,7 @@ class GroupSync:
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
         check_copies: compares checkpoints of groups with the copies that are there now: where a group has no offset, its copy may have been created
-            again since anybody looked, and its offset deleted with the former one.
+            again since the last check, and its offset deleted with the former one.
         is_placed: whether the source has a group, and its checkpoints were compared with the maps since the start.
         what: the kind of groups, for findings and logs.
     """
@@ -117,6 +118,7 @@ class GroupSync:
         """Sync these groups in the next round; a refused one has its turn later."""
         self._wanted |= {
             group: None
+            # A group without a checkpoint has nothing to write.
             for group in groups
             if group in self._checkpoints and group not in self._again
         }
@@ -128,7 +130,7 @@ class GroupSync:
         self._too_far[group] = offsets
 
     def forget(self, group: str) -> None:
-        """A group exists at the source no longer: leave it alone."""
+        """A group was deleted at the source: leave it alone."""
         self._wanted.pop(group, None)
         self._clear(group)
         self._count()
@@ -163,6 +165,8 @@ class GroupSync:
         due = dict.fromkeys(islice(self._wanted, PER_ROUND))
         for group in due:
             del self._wanted[group]
+        # Offsets expire on the target (``offsets.retention.minutes``) though nothing changes at the
+        # source.
         if now >= self._turn_due:
             self._turn_due = now + IN_TURN_S
             self._turns = self._turns or list(filter(self._is_placed, self._checkpoints))
@@ -186,6 +190,7 @@ class GroupSync:
             if isinstance(answer, Mm2pyError):
                 self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
                 continue
+            # Only where the group still is where it was moved to: anybody may have moved it since.
             too_far = {
                 tp: at
                 for tp, at in self._too_far.pop(group, {}).items()
@@ -214,10 +219,13 @@ class GroupSync:
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
         codes = {error.code for error in refused.values()}
+        # As in Java the broker's answer decides: between any look at the group and the commit a
+        # member may join.
         if codes & _IN_USE:
             self._in_use.add(group)  # (1)
             self._too_far.pop(group, None)
             self._refused(group, "it is in use on the target")
+        # KIP-848 brokers answer so for a group of another type.
         elif GROUP_ID_NOT_FOUND in codes:
             self._refused(group, "a group of another type has this name on the target")
         elif refused:

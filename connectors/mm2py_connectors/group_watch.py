@@ -122,6 +122,8 @@ class GroupShare:
         """Whether the task has groups in a partition of ``__consumer_offsets``."""
         if self._assigned:
             return any(offsets_partition(it, count) == partition for it in self._assigned)
+        # A source whose ``offsets.topic.num.partitions`` differs from what the connector saw: read
+        # everything.
         return count != self._partitions or partition % self._tasks == self._index
 
     def renew(self) -> None:
@@ -133,6 +135,8 @@ class GroupShare:
             return False
         if self._assigned:
             return True
+        # Kafka's own hash: one coordinator's groups are in one task, and one partition of the log
+        # is read by one task.
         return offsets_partition(group, self._partitions) % self._tasks == self._index
 
 
@@ -241,6 +245,7 @@ class GroupWatch:
         """Follow the commits of the source until cancelled; tried again now and then where they may not be read."""
         while self._commits is not None:
             try:
+                # From the end: what was committed before is asked of the coordinators.
                 await self._commits.start_at_end(self._share.reads)
                 self._log_trouble(None)
                 await self._commits.tail(
@@ -284,7 +289,9 @@ class GroupWatch:
         if (
             known is None
             or offset is None
+            # The log may still bring commits of the former topic.
             or self._renewals.renewed(tp)
+            # Set back on purpose, or a commit that the log brings late: only the coordinator knows.
             or (before and offset.offset < before.offset)
         ):
             self._ask_soon(group)
@@ -339,6 +346,7 @@ class GroupWatch:
         self._topics.clear()
         mine = [it for it in catalog.groups if self._share.has(it)]
         self._stale |= {it: None for it in mine if it not in self._offsets}
+        # A broker that did not answer may have the groups that seem to be gone.
         if not catalog.missing:
             for group in {*self._offsets, *self._silent, *self._kept}.difference(mine):
                 self._forget(group)

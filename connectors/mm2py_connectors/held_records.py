@@ -76,6 +76,7 @@ class Stall:
         self._count, self._since_s, self._stalls = -1, 0.0, 0
 
     def seen(self, count: int) -> None:
+        # Any acknowledgement is movement, also that of another partition.
         if count != self._count:
             self._count, self._since_s = count, self._clock.monotonic()
 
@@ -142,13 +143,16 @@ class HeldRecords:
             FatalError: a record was refused, and that is not accepted.
         """
         now = self._context.clock.monotonic()
+        # Each try may block for as long as librdkafka's queue is full.
         if not self.partitions or now < self._serve_at_s:
             return
+        # Made when first needed: a producer is a thread and a set of connections.
         sender = self._sender = self._sender or self._make()
         idle = within(0, lambda: RetriableError("the target takes no records now"))
         with suppress(RetriableError):
             sender.serve(idle)
             while self._waiting:
+                # Taken off only after the hand-over: a time-out in between loses nothing.
                 sender.send(self._waiting[0], idle)
                 self._waiting.popleft()
                 self._before += 1
@@ -157,6 +161,7 @@ class HeldRecords:
 
     def _look(self, sender: TargetSender) -> None:
         count, _ = sender.waiting
+        # All through: the second producer has done its work.
         if not count and not self._waiting:
             sender.close()
             self._sender, self._bytes, self._before = None, 0, 0
@@ -166,6 +171,7 @@ class HeldRecords:
         # Some have gone, others wait still.
         if count < self._before and self._stall.waited() and sender.answers():
             rest = [sent for sent, _ in sender.take_back()]
+            # In front, in their order: they were sent before those that still wait.
             self._waiting.extendleft(reversed(rest))
             self._before = 0
             self._stall.over()

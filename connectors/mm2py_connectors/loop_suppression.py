@@ -63,12 +63,15 @@ async def find_suppression(
             factor_property="offset-syncs.topic.replication.factor",
             cluster=config.get("source.cluster.alias", "source"),
         )
+        # May be forbidden to create and still be there, made by the mirror that writes to this
+        # cluster.
         if refusal is not None and PRODUCERS_TOPIC not in await source.list_topics():
             cause = f"topic {PRODUCERS_TOPIC} of the source may not be created or seen"
     except FatalError as error:
         cause = error.message
     if not cause:
         return Suppression.ON if chosen is Suppression.AUTO else chosen, ""
+    # Asked for by name: copying loops silently would be worse than not starting.
     if chosen is not Suppression.AUTO:
         raise FatalError(f"loop.suppression={chosen} is not possible: {cause}", remedy=_REMEDY)
     return Suppression.OFF, f"loops are not suppressed: {cause}; {_REMEDY}"
@@ -127,6 +130,7 @@ class LoopFilter(BatchOrigins):
         """Read what was published since; calls that come during a read share the next one (invariant 2)."""
         self._asked.update(producers)
         async with self._turn:
+            # After the lock: callers that came during the read before share this one.
             asked, self._asked = self._asked, set()
             if not asked:
                 return  # a read that began after this call has found them
@@ -136,6 +140,7 @@ class LoopFilter(BatchOrigins):
                 self._asked |= asked
                 raise
             unknown = asked & self._unreadable.keys()
+            # The read began after these batches were fetched (invariant 2).
             self._origins.judge(asked - unknown)
             if unknown:
                 raise ProtocolError(

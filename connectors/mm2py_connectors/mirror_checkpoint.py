@@ -138,6 +138,7 @@ class MirrorCheckpointConnector(Connector):
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         """Return one config for each thousand groups, all with the same share of them."""
         tasks = min(max_tasks, self._tasks_wanted, self._offsets_partitions)
+        # A task before the topic would have its first records refused.
         tasks = tasks if self._topic_ready else 0
         return [
             self._props
@@ -159,14 +160,19 @@ class MirrorCheckpointConnector(Connector):
         chosen = [
             name
             for name, group in listed.items()
+            # KIP-1071: groups of Streams' own protocol are none that Java's connector lists.
             if group.group_type != STREAMS_TYPE and self._group_filter.should_replicate_group(name)
         ]
         offsets = await self._source.committed(chosen)
         groups = [
+            # Java collects the groups in a set before it deals them
+            # (``ConnectorUtils.groupPartitions``).
             *hash_map_order(dict.fromkeys(it for it in chosen if self._counts(offsets.get(it))))
         ]
+        # Another number of tasks: a Java worker would start all of them anew in any case.
         if min(max_tasks, len(groups)) != len(configs):
             return None
+        # ``ConnectorUtils.groupPartitions``: contiguous parts, the first ones longer by one.
         each, more = divmod(len(groups), len(configs))
         ends = [each * it + min(it, more) for it in range(len(configs) + 1)]
         return [
@@ -197,7 +203,7 @@ class MirrorCheckpointConnector(Connector):
         tasks: int,
         _clusters: tuple[str, str],
     ) -> Mapping[str, str]:
-        """Add how many tasks share the groups; where the number of partitions is not told, a task asks the source for it."""
+        """Add how many tasks share the groups; the number of partitions is asked of the source."""
         own = {name: text for name, text in config.items() if name != "task.assigned.groups"}
         return {**own, "task.group.tasks": str(tasks)}
 
@@ -251,6 +257,7 @@ class MirrorCheckpointConnector(Connector):
         await self._make_topic(admin)
         entries = (await admin.describe_topic_configs([self._topic])).get(self._topic, ())
         policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
+        # Asked with each check: a topic that a user made by hand has the broker's default, delete.
         if policy is not None and policy.split(",") != ["compact"]:
             raise FatalError(
                 f"topic {self._topic} has cleanup.policy={policy}: old checkpoints are deleted, and their groups"

@@ -117,6 +117,7 @@ class MirrorCheckpointTask(SourceTask):
         side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
         try:
             source = await self._open_groups("source")
+            # A config of Java's form names groups, not our shares.
             if "task.group.partitions" not in self._props:
                 self._share = self._own_share(await source.groups.offsets_partitions())
             commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS, folds=True)
@@ -155,6 +156,7 @@ class MirrorCheckpointTask(SourceTask):
 
     async def poll(self) -> Sequence[SourceRecord]:
         """Wait for a change, at most a second, then return the checkpoints that it makes."""
+        # Their errors are raised here: nobody awaits them.
         for each in self._background:
             if each.done():
                 each.result()
@@ -165,6 +167,8 @@ class MirrorCheckpointTask(SourceTask):
             await wait_or_stop(self._clock, LONGEST_POLL_S, self._news)
         now = self._clock.monotonic()
         translator = self._translator
+        # Java emits nothing before its offset syncs were read to the end, either
+        # (``OffsetSyncStore.readToEnd``).
         if translator is None or not translator.is_ready:
             self._news.clear()  # set again by the translator when it is ready
             return ()
@@ -228,6 +232,8 @@ class MirrorCheckpointTask(SourceTask):
                 target,
                 checkpoints,
                 context=self._context,
+                # Not before the checkpoints of before were compared with the copies of now, and not
+                # while the task is paused.
                 may_write=lambda: self._has_renewed and self._is_polled() and translator.is_ready,
                 is_placed=groups.has_placed,
                 check_copies=groups.check_copies,
@@ -348,6 +354,7 @@ class MirrorCheckpointTask(SourceTask):
             except ProtocolError as error:
                 log.warning("checkpoint is ignored offset=%d cause=%s", record.offset, error)
                 return
+            # Groups of other tasks, and of a filter of before, are in the topic too.
             if self._share.has(checkpoint.group):
                 self._checkpoints.setdefault(checkpoint.group, {})[checkpoint.partition] = (
                     checkpoint
@@ -356,6 +363,8 @@ class MirrorCheckpointTask(SourceTask):
         try:
             await written.log.read_to_end(take)
         except Mm2pyError as error:
+            # Read in part they would be taken for all; Java's ``CheckpointStore`` falls back the
+            # same way.
             self._checkpoints.clear()
             log.warning(
                 "checkpoints written before cannot be read: offsets older than the last offset sync are not"
@@ -371,6 +380,7 @@ class MirrorCheckpointTask(SourceTask):
     # -- what changed -------------------------------------------------------------------------
 
     async def _round(self, translator: OffsetTranslator) -> list[SourceRecord]:
+        # Before anything is taken: what arrives from here on makes another round.
         self._news.clear()
         moved = translator.take_moved()
         changes: list[SourceRecord] = []
@@ -381,12 +391,15 @@ class MirrorCheckpointTask(SourceTask):
         self._has_renewed = True
         if any(it is not None and it.has_changes for it in (self._consumers, self._shares)):
             self._news.set()
+        # An empty round does not wait: the next change is written at once.
         elif changes:
             every_s = self._config.emit_checkpoints_interval_seconds or ON_CHANGE_S
             self._due = self._clock.monotonic() + every_s
         return changes
 
     def _copy_of(self, topic: str) -> str:
+        # A topic that came from the target: the group continues in the original
+        # (``MirrorCheckpointTask.renameTopicPartition``).
         if self._policy.topic_source(topic) == self._config.target_cluster_alias:
             return self._policy.original_topic(topic)
         return self._policy.remote_topic(self._config.source_cluster_alias, topic)
@@ -401,6 +414,7 @@ class MirrorCheckpointTask(SourceTask):
         key, value = encode_checkpoint(checkpoint)
         return SourceRecord(
             source_partition=checkpoint_source_partition(checkpoint.group, checkpoint.partition),
+            # As Java: a checkpoint has no position of its own.
             source_offset=source_offset(0),
             topic=self._checkpoints_topic,
             partition=0,

@@ -140,6 +140,7 @@ class MirrorHeartbeatTask(SourceTask):
         now = self._clock.monotonic()
         if self._stopping.is_set() or now < self._due:
             return ()
+        # No burst after a freeze: beats that were missed are not made up for.
         self._due = max(self._due + self._interval_s, now)
         now_ms = self._clock.now_ms()
         key, value = encode_heartbeat(self._source, self._target, now_ms)

@@ -86,8 +86,11 @@ class MirrorSinkConnector(SinkConnector):
         props = effective_client_properties(
             config, "source", "consumer", role="mirror-sink-consumer", task_index=task.task_index
         )
+        # A consumer sees new partitions when it reads the metadata again.
         age_ms = 1000 * max(SHORTEST_METADATA_AGE_S, task.refresh_topics_interval_seconds)
         props.setdefault("metadata.max.age.ms", str(age_ms))
+        # `RangeAssignor` deals each topic alone: those of one partition would all be the first
+        # member's.
         props.setdefault("partition.assignment.strategy", "RoundRobinAssignor")
         return props
 

@@ -62,6 +62,7 @@ class MirrorSinkTask(SinkTask):
     ) -> None:
         parsed = parse_config(MirrorSinkTaskConfig, config)
         self._policy, self._alias = policy_from_config(config), parsed.source_cluster_alias
+        # As `Worker.baseProducerConfigs`: a record is tried without an end.
         props = {"acks": "all", "delivery.timeout.ms": _INT_MAX}
         props |= effective_client_properties(
             config, "target", "producer", role="mirror-sink-producer", task_index=parsed.task_index
@@ -94,6 +95,7 @@ class MirrorSinkTask(SinkTask):
         handed, last, remote = dict(self._handed), None, self._remote
         try:
             for record in records:
+                # After a `RetriableError` the same batch comes again.
                 if handed and handed.get(place := _place(record)):
                     handed[place] -= 1
                     continue  # before the target ran out of room

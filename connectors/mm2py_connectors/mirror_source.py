@@ -137,6 +137,7 @@ class MirrorSourceConnector(Connector):
     async def start(self, context: ConnectorContext) -> None:
         """Create what is missing, then start the loops; ``RetriableError`` while a cluster is unreachable."""
         config = self._config
+        # As Java: a disabled flow creates nothing, not even the offset-syncs topic.
         if not config.enabled:
             log.info("flow is disabled, nothing is copied")
             return
@@ -149,15 +150,20 @@ class MirrorSourceConnector(Connector):
                 await self._upkeep.scheduler.run(*job)
                 # A source that is rebuilt has lost it, while the flow goes on.
                 self._upkeep.scheduler.repeat(*job, OFFSET_SYNCS_EVERY_S, delayed=True)
+            # Before the first task config: a task that starts without it would copy loops until the
+            # next reconfiguration.
             await self._suppress_loops(source, target)
             if self._not_suppressed:
                 again = partial(self._suppress_again, source, target)
                 self._upkeep.scheduler.repeat(
                     "suppress loops", again, SUPPRESSION_EVERY_S, delayed=True
                 )
+            # Before ``task_configs`` is asked: Java loads its partitions in ``start`` too.
             await topics.refresh()
             self._deal.update(topics.ready())
             published = _published(context, ASSIGNED_PARTITIONS)
+            # After a restart of the worker: without it every partition would be dealt anew and
+            # every task restarted.
             self._deal.continue_with(published)
             if not published:
                 self._settles_at = context.clock.monotonic() + SETTLES_S
@@ -168,6 +174,8 @@ class MirrorSourceConnector(Connector):
             )
             self._upkeep.begin(source, target, self._refresh)
         except BaseException:
+            # A start that failed is tried again with new sessions; those of this one would stay
+            # open.
             await self.stop()
             raise
         log.info(
@@ -181,6 +189,8 @@ class MirrorSourceConnector(Connector):
         """Deal the known partitions as Java, unless one task has far more to copy than another."""
         context: object = self._context
         rates = context.partition_rates() if isinstance(context, PartitionRates) else None
+        # Rates of tasks on other workers are not known here: an incomplete picture would move
+        # partitions for nothing.
         if self._came and rates and not self._deal.partitions <= rates.keys():
             rates = None
         hands = self._deal.deal(max_tasks, rates)
@@ -198,9 +208,11 @@ class MirrorSourceConnector(Connector):
         if self._context is not None:
             deal.update(self._upkeep.topics.ready())
         hands, ours = deal.deal(max_tasks), self._deal.deal(max_tasks)
+        # The config topic's ``max.message.bytes`` bounds one record.
         length = sum(len(str(partition)) + 1 for partition in deal.partitions)
         if deal.partitions != self._deal.partitions or length > LONGEST_BESIDE:
             ours = hands
+        # The order within a task means nothing; only another deal is worth keeping.
         kept = list(map(frozenset, ours)) != list(map(frozenset, hands))
         return [
             config
@@ -283,6 +295,7 @@ class MirrorSourceConnector(Connector):
             source.admin,
             replication_factor=self._config.offset_syncs_topic_replication_factor,
         )
+        # Nothing to tell: the config stays byte for byte what a Java worker would compute.
         if suppression is Suppression.OFF and self._not_suppressed == before:
             return  # the tasks' configs stay as they are, at first as Java makes them
         if self._not_suppressed:
@@ -302,12 +315,14 @@ class MirrorSourceConnector(Connector):
         """Suppress loops as soon as the source lets us: a flow back that is added later needs the ids of this one's producers."""
         if self._not_suppressed and self._context is not None:
             await self._suppress_loops(source, target)
+            # Only a change is worth new task configs, which restart the tasks.
             if not self._not_suppressed:
                 self._context.request_reconfiguration()
 
     async def _find_early(self, context: ConnectorContext, source: MirrorAdmin) -> None:
         """Find what begins at ``latest``, and where the log ends of those among it that cannot be copied yet."""
         early = _early(context)
+        # A later start: what the first one found is in the published task configs.
         if early is not None:
             self._ended = {
                 tp: end
@@ -316,11 +331,14 @@ class MirrorSourceConnector(Connector):
             }
             self._early = early.union(self._ended)
             return
+        # Copies may take long to be created; ``latest`` means the moment of the first start, not
+        # that of the copy.
         asked = dict.fromkeys(self._upkeep.topics.waiting(), LATEST)
         if asked:
             consumer = effective_client_properties(
                 self._props, "source", "consumer", role="replication-consumer"
             )
+            # As the task will read: the last stable offset, not the high watermark.
             committed = consumer.get("isolation.level") == "read_committed"
             listed = await source.list_offsets(asked, read_committed=committed)
             # One whose end is not known begins at its first record, as all that are found later.
@@ -352,8 +370,12 @@ class MirrorSourceConnector(Connector):
         now = self._context.clock.monotonic()
         if await self._upkeep.topics.refresh():
             ready = self._upkeep.topics.ready()
+            # While the flow settles, a deal as Java would make it: heartbeats and other flows'
+            # copies appear after it.
             if self._deal.update(ready, anew=now < self._settles_at):
                 self._dealt_anew, self._changed_at = True, now
+        # Java reconfigures at each refresh that finds a new partition; here topics that appear one
+        # by one cost one restart of the tasks, not many.
         if now < self._collects_until:
             return
         if not self._dealt_anew:
@@ -373,6 +395,7 @@ class MirrorSourceConnector(Connector):
         config = self._config
         at_source = config.offset_syncs_topic_location == "source"
         host, other = config.source_cluster_alias, config.target_cluster_alias
+        # The topic carries the alias of the cluster that does not host it (KIP-716).
         if not at_source:
             host, other = other, host
         side: Side = "source" if at_source else "target"

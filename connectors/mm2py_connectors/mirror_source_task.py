@@ -126,7 +126,9 @@ class MirrorSourceTask(BatchSourceTask):
         self._policy = policy = policy_from_config(config)
         alias = self._config.source_cluster_alias
         self._targets = {
-            tp: self.target_of(tp) for tp in parse_partitions(self._config.task_assigned_partitions)
+            # Once: the policy may be a plug-in, and its answer must not change while the task runs.
+            tp: self.target_of(tp)
+            for tp in parse_partitions(self._config.task_assigned_partitions)
         }
         self._covered = CoveredPositions()
         self._ends = RangeEnds(
@@ -172,6 +174,8 @@ class MirrorSourceTask(BatchSourceTask):
         kept_out = self._context.kept_out
         left_out = [tp for tp in self._targets if tp in kept_out]
         partitions = [tp for tp in self._targets if tp not in kept_out]
+        # One request for all; a missing position is an answer, an unreadable one fails the
+        # partition alone.
         stored = await self._context.committed_offsets(
             [self.source_partition(tp) for tp in partitions]
         )
@@ -180,14 +184,18 @@ class MirrorSourceTask(BatchSourceTask):
         context = self._context
         tuning = ReaderTuning(context.buffer_bytes, self._bytes_per_s, context.linger_ms)
         alias = self._config.source_cluster_alias
+        # Before the reader: its first batch is judged by ids that were read before (invariant 12 of
+        # ARCHITECTURE).
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
         opened = self._readers(props, alias, self._context.clock, events, tuning)
         try:
             await opened.session.connect()
+            # A start that failed half way may have filled them.
             self._to_begin.clear()
             self._ids.clear()
             positions = await self._resume(opened.reader, partitions, stored)
+        # A cancel as well: the worker calls ``start`` again, with new connections.
         except BaseException:
             await opened.reader.close()
             await opened.session.close()
@@ -228,6 +236,8 @@ class MirrorSourceTask(BatchSourceTask):
         reader = self._reader.reader
         if self._ends:
             self._follow_ends(reader)
+        # Here, not in the callback that found the failure: the reader may have been in the middle
+        # of a response.
         while self._to_drop:
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
@@ -236,6 +246,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._polled_at = now = self._context.clock.monotonic()
         due = self._due_reports(reader, now) if now >= self._next_report else ()
         self._report_lag(due)
+        # The fetch may have returned batches of partitions that failed during it.
         if self._failed:
             fetched = self._without_failed(fetched)
         if self._ends:
@@ -246,14 +257,18 @@ class MirrorSourceTask(BatchSourceTask):
             outgoing.append(Outgoing(source, self._targets[source], batches))
             if batches:
                 self._hand_out(reader, source, batches)
+        # After the hand-over: what this fetch returned counts as under way by now.
         self._report_covered(due)
         return outgoing
 
     def _hand_out(
         self, reader: SourceReader, source: TopicPartition, batches: Sequence[RecordBatch]
     ) -> None:
+        # With the first batch, before any position of it can be stored.
         if source not in self._ids:
             self._identify(reader, source)
+        # The first run, not the batch: records that were dropped or compacted at its start are none
+        # of ours.
         before = batches[0].runs[0][0] - 1
         if self._delivered.setdefault(source, before) > before:
             self._delivered[source] = before  # the log was cut, or is another one
@@ -278,6 +293,7 @@ class MirrorSourceTask(BatchSourceTask):
         if not runs:
             return
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
+        # Java's ``commitRecord``: a sync may be due for each acknowledged record.
         if self._syncs is not None:
             self._syncs.observe(delivery.source, runs)
 
@@ -305,6 +321,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._reader is None
             or partition in self._failed
             or self._ends.is_over(partition)
+            # Records of a log that is gone cannot be read a second time.
             or self._before_gap.get(partition, 0) > 0
             or not self._reader.reader.rewind(partition, offset)
         ):
@@ -326,6 +343,8 @@ class MirrorSourceTask(BatchSourceTask):
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
         """Return its stored form; the leader epoch shows at the next start whether the log was cut."""
         reader = self._reader
+        # KIP-320: at the next start the epoch tells whether the log was truncated below the
+        # position.
         return source_offset(
             position, -1 if reader is None else reader.reader.epoch_at(partition, position)
         )
@@ -341,6 +360,7 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def commit(self) -> None:
         """Write the exact last offset of partitions that went quiet (Java's delayed syncs)."""
+        # Called after positions were stored (``SourceTask.commit``).
         self._ends.committed()
         if self._syncs is not None:
             self._syncs.promote_delayed()
@@ -353,18 +373,22 @@ class MirrorSourceTask(BatchSourceTask):
         for background in beside:
             background.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+        # Offset syncs first: the source may not answer, and its close must not use up their moment.
         writer, self._writer = self._writer, None
         if writer is not None:
             if self._syncs is not None:
                 await self._syncs.flush(SYNC_FLUSH_S)
                 self._syncs.close()
             await self._close_writer(writer)
+        # From here on a gap is reported for the ledger alone: nothing is read again.
         self._ending = True
         opened, self._reader = self._reader, None
         if opened is not None:
             with suppress(TimeoutError, Mm2pyError):
                 # Best effort: a cluster that does not answer delays no end.
                 async with asyncio.timeout(LAST_LOOK_S):
+                    # A topic that was created again during the last poll: its loss would otherwise
+                    # be found by nobody.
                     await opened.reader.look_back()
             await opened.reader.close()
             await opened.session.close()
@@ -413,15 +437,21 @@ class MirrorSourceTask(BatchSourceTask):
         )
         positions: dict[TopicPartition, int] = {}
         for tp, offset in zip(partitions, stored, strict=True):
+            # Java seeks behind the stored offset, the last copied record.
             position = next_offset(offset)
             rule = starts.of(tp)
             start = rule or (LATEST if reset == "latest" else EARLIEST)
+            # Java starts partitions that are created later at ``latest`` too (KAFKA-13988), and
+            # skips what was written before they were found.
             if start == LATEST and tp in late:
                 start = EARLIEST
             elif start == LATEST and tp in ended:
                 start = start_at_offset(ended[tp])
+            # As if none was stored would copy everything again, or skip it.
             if position < 0 and offset is not None:
                 self._on_failed(tp, not_a_position(tp))
+            # The partition fails alone; Java's task logs NoOffsetForPartitionException in each poll
+            # and copies nothing.
             elif position < 0 and rule is None and reset == "none":
                 error = PartitionError(
                     "no position is stored and auto.offset.reset=none",
@@ -504,10 +534,12 @@ class MirrorSourceTask(BatchSourceTask):
             self._on_gap_at_end(gap)
             return
         waiting = 0 if self._reader is None else self._reader.reader.waiting(gap.partition)
+        # The map and the positions of what is under way belong to the log before the gap.
         gap.under_way = self._covered.under_way(gap.partition) + waiting
         if waiting and self._stops_at(gap):
             gap.first_offset = self._first_waiting(gap)
         self._before_gap[gap.partition] = gap.under_way
+        # Offsets begin anew or go back; after retention they go on.
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
             if self._loops is not None:
@@ -515,6 +547,7 @@ class MirrorSourceTask(BatchSourceTask):
         if gap.cause == "recreated":
             self._ids[gap.partition] = gap.topic_id
         # With gap.policy=fail the context answers with ``failed``.
+        # First the ledger: positions behind the gap wait for it (invariant 7).
         self._context.report_gap(gap)
         if self._config.recreate_policy == "stop" and self._stops_at(gap):
             error = PartitionError(
@@ -557,6 +590,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.partition_state(partition, PartitionState.FAILED, error)
 
     def _give_up(self, partition: TopicPartition) -> None:
+        # Reader, worker and context may all report it.
         if partition in self._failed:
             return
         self._failed[partition] = -1
@@ -572,6 +606,7 @@ class MirrorSourceTask(BatchSourceTask):
     def _on_stalled(self, partition: TopicPartition, error: Exception | None) -> None:
         known = self._stalled.get(partition)
         cause = None if error is None else str(error)
+        # One report per cause: a broker that is down makes one per retry.
         if partition in self._failed or cause == known:
             return
         if error is None:
@@ -582,13 +617,13 @@ class MirrorSourceTask(BatchSourceTask):
         self._stalled[partition] = str(error)
         self._stalls.stalled(partition, error)
         if partition in self._lag_known:
-            # What was its lag says nothing of now; the next answer about its end does.
+            # Its former lag is stale; the next answer about its end renews it.
             self._lag_known.discard(partition)
             self._context.report_lag(partition, -1, self._newest_ms.get(partition, -1))
         self._context.partition_state(partition, PartitionState.HELD, self._shown(error))
 
     def _shown(self, error: Exception) -> Exception:
-        """Return a cause with the cluster in it: of a lost connection people know the address alone."""
+        """Return a cause that names the cluster: a lost connection names only an address."""
         if not isinstance(error, ConnectionFailedError | RequestTimedOutError):
             return error
         alias = self._config.source_cluster_alias
@@ -611,7 +646,8 @@ class MirrorSourceTask(BatchSourceTask):
     # -- the ends of a job ------------------------------------------------------------------------
 
     def _follow_ends(self, reader: SourceReader) -> None:
-        """Let go of partitions that are read up to their end, and of those whose end is gone."""
+        """Release partitions that are read up to their end, and those whose end is gone."""
+        # Covered up to the end even where its last offsets hold no record.
         for source, end in self._ends.take_ended():
             del self._targets[source]
             self._context.report_covered(source, max(self._handed.get(source, -1), end))
@@ -624,6 +660,7 @@ class MirrorSourceTask(BatchSourceTask):
     def _due_reports(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
         """Return the partitions whose lag and covered position may have changed: reading one takes microseconds."""
         self._next_report = now + LAG_REPORT_S
+        # A thousand idle partitions would otherwise be looked at every second.
         for source in reader.take_answered():
             self._reports_left[source] = NEWS_REPORTS
         due = [source for source in self._reports_left if source in self._targets]
@@ -638,6 +675,7 @@ class MirrorSourceTask(BatchSourceTask):
         reader = self._reader.reader
         for source in partitions:
             silent_s = reader.silent_s(source)
+            # The last known end of a broker that is silent says nothing of now.
             behind = reader.lag(source) if silent_s <= UNKNOWN_AFTER_S else -1
             if source in self._failed or (behind < 0 and source not in self._lag_known):
                 continue
@@ -660,7 +698,7 @@ class MirrorSourceTask(BatchSourceTask):
         if self._reader is None:
             return None
         if source in self._failed:
-            # Retention does not wait for whoever mends it.
+            # Retention goes on while the partition is failed.
             first, end = self._uncopied(source), self._failed[source]
             return (first, end, self._newest_ms.get(source, -1)) if 0 <= first <= end else None
         reader = self._reader.reader
@@ -669,11 +707,15 @@ class MirrorSourceTask(BatchSourceTask):
             return None
         delivered = self._delivered.get(source, -1)
         is_under_way = delivered < self._handed.get(source, -1)
+        # What is under way may have to be copied again: it is not safe from retention yet.
         position = min(end - behind, delivered + 1) if is_under_way else end - behind
         return position, end, self._newest_ms.get(source, -1)
 
     def _why_stalled(self, source: TopicPartition) -> tuple[str, bool]:
-        """Return why nothing of a partition is copied, and whether that may rightly last; empty where its state says so, or it is not known."""
+        """Return why a partition is not copied, and whether that may last.
+
+        Empty where its state shows the cause, or it is not known.
+        """
         known_otherwise = source in self._held or source in self._failed or source in self._stalled
         if self._reader is None or known_otherwise:
             return "", True
@@ -745,6 +787,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._to_begin.discard(source)
             # Else a log in which nothing has to be copied (markers, what mirrors wrote) would look as if nothing of it were read.
             self._covered.began(source, position)
+            # Stored at once: a kill before the first record must not begin at another "latest".
             if self._resumed[source] != EARLIEST:
                 log.info("partition begins partition=%s offset=%d", source, position)
                 self._context.report_covered(source, position - 1, begins=True)
@@ -797,7 +840,7 @@ class MirrorSourceTask(BatchSourceTask):
             try:
                 await writer.session.connect()
                 await writer.writer.start()
-                # A flow that has nothing to write yet is told, too.
+                # Reported also for a flow that has nothing to write yet.
                 for refusal in (await writer.rights.unwritable([self._sync_topic])).values():
                     raise refusal
             except Mm2pyError as error:

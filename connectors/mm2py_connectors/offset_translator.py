@@ -129,6 +129,7 @@ class OffsetTranslator:
         if self.is_former(source) or self.is_shared(source):
             return None
         translated, is_exact = await self._by_map(source, offset)
+        # Both are safe, so the higher one is too, and closer.
         if not is_exact:
             translated = max(translated, self._by_syncs(source, offset))
         translated = await self._beside_own_records(source, offset, translated)
@@ -192,6 +193,7 @@ class OffsetTranslator:
         self, source: TopicPartition, offset: int, translated: int
     ) -> int:
         """Return ``translated``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
+        # Copies under another name do not lie between these records.
         if self._back is None or self._back.map.is_elsewhere(source):
             return translated
         index = self._back.map.index_of(source) if self._has_back else None
@@ -246,10 +248,12 @@ class OffsetTranslator:
 
     async def _own_records_from(self, source: TopicPartition, begin: int, end: int) -> int | None:
         """As ``ExactMap.own_from``; -1 while a leader is slow to answer, which would hold up the checkpoints of all others."""
+        # Its answer is on the way; the next round has it.
         if source in self._asking:
             return -1
         asking = asyncio.create_task(self._map.own_from(source, begin, end))
         self._asking[source] = asking
+        # Not cancelled: the read goes on beside the rounds.
         await asyncio.wait({asking}, timeout=ASKED_S)
         if asking.done():
             del self._asking[source]
@@ -277,6 +281,8 @@ class OffsetTranslator:
         except Mm2pyError as error:
             log.debug("offset map cannot be read partition=%s cause=%s", source, error)
             return -1, False
+        # UNKNOWN (offset -1) is no exact answer: offset syncs may know more, unless the copy is a
+        # former one.
         if translation is None or translation.place is not Place.NOT_YET_COPIED:
             return (
                 (-1, False)
@@ -307,6 +313,8 @@ class OffsetTranslator:
     def _note_anew(self, source: TopicPartition) -> None:
         if self._has_map:  # else nothing was translated by it
             self.renewals += 1
+            # What was committed before this number is about a topic that is gone (``GroupWatch``,
+            # invariant 6).
             self._renewed[source] = self.renewals
             self._note_moved(source, 0)
 
@@ -321,6 +329,7 @@ class OffsetTranslator:
         ``keeps_backlog``: as ``OffsetSyncStore``. Raises what no retry cures.
         """
         self._store = OffsetSyncStore(keeps_backlog=keeps_backlog)
+        # Java's order too: syncs to their end, then translation, then what follows.
         await self._read()
         self._store.read_to_end()
         self._is_read = True
@@ -346,6 +355,8 @@ class OffsetTranslator:
                 await self._map.read_to_end()
             except Mm2pyError as error:
                 log.debug("there is no offset map yet: %s", error)
+                # No map, or no right to read it: a Java mirror wrote the copies, and syncs are all
+                # there is.
                 if not isinstance(error, RetriableError) or _is_missing(error):
                     self._know_map()  # there is none, or it may not be read
                 elif not self._knows_map:
@@ -448,6 +459,7 @@ class OffsetTranslator:
     async def _watch(self, exact: ExactMap, beyond: _Beyond) -> None:
         """Note when a map reaches offsets that were beyond it."""
         while True:
+            # Sleeps without a timer while no group waits for the map.
             if not beyond:
                 self._asked_beyond.clear()
                 await self._asked_beyond.wait()
@@ -455,6 +467,7 @@ class OffsetTranslator:
             for source, (covered, lowest) in tuple(beyond.items()):
                 # A flow back that has copied nothing may have read what groups wait for.
                 is_known = beyond is self._held_back or exact.index_of(source) is not None
+                # It went on; whether far enough is for the translation to say.
                 if is_known and exact.covered(source) > covered:
                     del beyond[source]
                     self._note_moved(source, lowest)

@@ -43,10 +43,12 @@ class PartitionDeal:
 
         Java and an earlier worker may have dealt in another order; a deal that means the same is not made again.
         """
+        # Compared as sets: a partition that is gone or new makes another deal anyway.
         dealt = [partition for hand in hands for partition in hand]
         if len(dealt) != len(self.partitions) or self.partitions != frozenset(dealt):
             return
         # Row by row, as round robin reads it, with holes where a hand is shorter.
+        # ``zip_longest`` fills short hands with None, which are the holes of round robin.
         slots: list[TopicPartition | None] = [it for row in zip_longest(*hands) for it in row]
         while slots and slots[-1] is None:
             slots.pop()
@@ -66,6 +68,8 @@ class PartitionDeal:
             self._slots = [*partitions]
             return True
         self._slots = [None if slot in gone else slot for slot in self._slots]
+        # Holes first: a partition in the middle of the list would shift all behind it to other
+        # tasks.
         free = iter([index for index, slot in enumerate(self._slots) if slot is None])
         for partition in new:
             index = next(free, None)
@@ -105,8 +109,10 @@ class PartitionDeal:
             return hands
         dealt = _largest_first(hands, weight)
         after = max(sum(weight[p] for p in hand) for hand in dealt)
+        # Moving restarts tasks: not for a little.
         if after > GAIN * before:
             return hands
+        # From now on this is the deal that later changes keep.
         self.continue_with(dealt)
         return dealt
 
@@ -126,6 +132,7 @@ def _largest_first(
     dealt: list[list[TopicPartition]] = [[] for _ in hands]
     loads = [0.0] * len(hands)
     left = len(had)
+    # By weight, then name: the same input gives the same deal on any worker.
     for partition in sorted(had, key=lambda p: (-weight[p], p)):
         empty = [index for index, hand in enumerate(dealt) if not hand]
         # The last ones go to who has nothing: no task may be empty.
@@ -150,6 +157,7 @@ def parse_partitions(items: Sequence[str]) -> tuple[TopicPartition, ...]:
     """
     parsed: dict[TopicPartition, None] = {}
     for item in items:
+        # Topic names may contain dashes, partition numbers cannot.
         topic, dash, number = item.rpartition("-")
         if not dash or not topic or not number.isascii() or not number.isdigit():
             raise ConfigError(

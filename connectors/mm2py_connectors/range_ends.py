@@ -57,7 +57,7 @@ class RangeEnds:
         return source in self._read_up or source in self._gone
 
     def is_gone(self, source: TopicPartition) -> bool:
-        """Whether the log that the end was in is gone; the offsets of the new one say nothing."""
+        """Whether the log of the end is gone; offsets of the new one are not comparable."""
         return source in self._gone
 
     def take_drops(self) -> list[TopicPartition]:
@@ -70,11 +70,13 @@ class RangeEnds:
         if source in self._gone:
             batches = self._of_old_log(source, batches)
         end = self._ends.get(source)
+        # The end may lie in a batch or in a hole after it.
         if end is None or not batches or batches[-1].last_offset < end - 1:
             return batches
         self._gone.pop(source, None)
         self._to_drop.append(source)
         for batch in batches:
+            # A batch that contains the end goes whole: batches are not cut.
             if batch.base_offset >= end and batch.lease is not None:
                 batch.lease.release()
         self._read_up.add(source)
@@ -83,6 +85,7 @@ class RangeEnds:
     def _of_old_log(self, source: TopicPartition, batches: list[RecordBatch]) -> list[RecordBatch]:
         kept: list[RecordBatch] = []
         for batch in batches:
+            # Counted, not compared by offset: the new log's offsets may be the same numbers.
             if self._gone[source]:
                 self._gone[source] -= batch.count
                 kept.append(batch)

@@ -95,7 +95,7 @@ _TRANSIENT: Final = frozenset(
 broker that has lost the state of an idempotent producer takes the records from a new one."""
 
 _BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
-"""Says nothing of the record itself: another one has stopped the producer, or a partition was given up."""
+"""Not about the record itself: another one has stopped the producer, or a partition was revoked."""
 _UNKNOWN: Final = frozenset(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"))
 
 _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant
@@ -183,7 +183,7 @@ def no_text(message: Message) -> FatalError:
 
 
 @dataclass(slots=True)
-class _Failure:
+class _FailedRecord:
     sent: SentRecord
     number: int
     """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
@@ -200,7 +200,8 @@ class RecordSender:
         values: of librdkafka.
         refused: accepts that a record is dropped, or raises.
         is_sync: wait for each record's acknowledgement.
-        waits_for: names of errors that refuse no record, beside those that pass by themselves: it is tried again until somebody mends them.
+        waits_for: names of errors that refuse no record, beside those that pass by themselves:
+            retried until they are resolved.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class RecordSender:
         self._refused, self._is_sync = refused, is_sync
         self._transient = _TRANSIENT.union(waits_for)
         self._gate = threading.Lock()
-        self._failures: list[_Failure] = []
+        self._failures: list[_FailedRecord] = []
         self._numbers = count()
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
@@ -252,6 +253,8 @@ class RecordSender:
     @contextmanager
     def hold(self, idle: Idle) -> Generator[None]:
         """Hold the producer while the block runs; other streams wait, and stay alive meanwhile."""
+        # A lock with a time-out: while another stream recovers, this one must go on polling its
+        # group.
         while not self._gate.acquire(timeout=FLUSH_S):
             idle()
         try:
@@ -349,6 +352,8 @@ class RecordSender:
             self._leaving.extend(gone)
             for producer in (self._producer, self._alone):
                 if producer is not None:
+                    # Purged records fail with _PURGE_QUEUE or _PURGE_INFLIGHT; those of other
+                    # partitions are sent again.
                     producer.purge(blocking=False)
 
     def take_back(self) -> Sequence[tuple[SentRecord, str]]:
@@ -414,13 +419,16 @@ class RecordSender:
             while producer is not None and len(producer):
                 producer.purge(blocking=False)
                 self._poll(producer, FULL_S)
+        # A producer that was purged has gaps in its sequences: a new one begins cleanly.
         self._producer, self._alone = self._gapless(), None
 
-    def _staying(self, failures: list[_Failure]) -> list[_Failure]:
+    def _staying(self, failures: list[_FailedRecord]) -> list[_FailedRecord]:
         return [failure for failure in failures if failure.sent.place[:2] not in self._given_up]
 
     def _gapless(self) -> Producer:
         idempotent = bool(self._values.get("enable.idempotence"))
+        # ``enable.gapless.guarantee`` needs idempotence; without it order is what ``max.in.flight``
+        # leaves of it.
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
     def _produce(self, producer: Producer, sent: SentRecord, number: int, idle: Idle) -> None:
@@ -443,6 +451,7 @@ class RecordSender:
                             partition=-1 if partition is None else partition,
                         )
                         return
+            # librdkafka's queue is full: serve callbacks until there is room.
             except BufferError:
                 if not self._poll(producer, FULL_S):
                     idle()
@@ -450,6 +459,7 @@ class RecordSender:
                 failed(_cause(error))
                 return
             self._take_out()
+            # Replaced by a purge meanwhile: what waits goes through the new one, in order.
             if producer not in (self._producer, self._alone):
                 self._failed(sent, number, _PURGED)
                 return
@@ -464,7 +474,7 @@ class RecordSender:
         is_alone: bool = False,
     ) -> None:
         if error is not None and sent.place[:2] not in self._given_up:
-            self._failures.append(_Failure(sent, number, error, is_alone))
+            self._failures.append(_FailedRecord(sent, number, error, is_alone))
 
     def _not_forwarded(
         self, source: Message, number: int, error: KafkaError | None, message: Message
@@ -499,6 +509,7 @@ class RecordSender:
     def _recover(self, idle: Idle) -> None:
         """Send again what failed, in the order of the source. Where ``idle`` raises, the next call continues."""
         while self._recovers:
+            # All of it: only when nothing is under way is the order of what failed known.
             self._wait(self._producer, idle)
             self._fit_batches()
             self._send_alone(idle)
@@ -514,7 +525,7 @@ class RecordSender:
                 self._look_up(waits)
             self._send_batches(idle)
 
-    def _look_up(self, waits: Sequence[_Failure]) -> None:
+    def _look_up(self, waits: Sequence[_FailedRecord]) -> None:
         """Ask for topics and partitions that were not there: by itself the library would after ``metadata.max.age.ms``."""
         topics = {it.sent.record.topic for it in waits if it.error.name() in _UNKNOWN}
         if topics:
@@ -542,6 +553,7 @@ class RecordSender:
         if self._alone is None:
             if not again:
                 return
+            # One message per batch: the broker's answer is then about this record alone.
             self._alone = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
         alone = self._alone
         self._hand_over(alone, again, idle)
@@ -549,7 +561,7 @@ class RecordSender:
         self._judge()
         self._producer, self._alone = self._gapless(), None
 
-    def _to_send_alone(self) -> list[_Failure]:
+    def _to_send_alone(self) -> list[_FailedRecord]:
         last: dict[tuple[str, int], int] = {}
         no_refusal = self._transient | _BEHIND
         for failure in self._failures:
@@ -573,7 +585,7 @@ class RecordSender:
             self._producer = self._gapless()
         self._hand_over(self._producer, self._failures, idle)
 
-    def _hand_over(self, producer: Producer, failures: Sequence[_Failure], idle: Idle) -> None:
+    def _hand_over(self, producer: Producer, failures: Sequence[_FailedRecord], idle: Idle) -> None:
         """Hand over in the order of the source. What is left where ``idle`` raises, or partitions were given up, has still failed."""
         ordered = sorted(failures, key=_number)
         numbers = {it.number for it in ordered}
@@ -596,6 +608,7 @@ class RecordSender:
             for failure in sorted(filter(_is_alone, self._failures), key=_number):
                 if cause is not None and failure.error.name() in _BEHIND:
                     failure.error = cause
+                # It may pass: tried again with the others.
                 if failure.error.name() in self._transient:
                     failure.is_alone = False
                 else:
@@ -613,7 +626,7 @@ class RecordSender:
             self._take_out()
         self._again_s = -1.0
 
-    def _refuse(self, failure: _Failure) -> None:
+    def _refuse(self, failure: _FailedRecord) -> None:
         (topic, partition, offset), error = failure.sent.place, failure.error
         text = f"{topic}-{partition} offset {offset} was not taken by the target: {error.name()}: {error.str()}"
         try:
@@ -633,11 +646,11 @@ def _ignored(_error: KafkaError) -> None:
     pass
 
 
-def _number(failure: _Failure) -> int:
+def _number(failure: _FailedRecord) -> int:
     return failure.number
 
 
-def _is_alone(failure: _Failure) -> bool:
+def _is_alone(failure: _FailedRecord) -> bool:
     return failure.is_alone
 
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 TARGET_CHECK_S: Final = 30.0
-"""How often the target is listed though nothing new is known: finds copies that were deleted."""
+"""How often the target is listed also without changes, to detect deleted copies."""
 
 FEW_PARTITIONS: Final = 1_000
 """So many are listed in some milliseconds and 50 KB."""
@@ -121,6 +121,7 @@ class RemoteTopics:
     def ready(self) -> list[TopicPartition]:
         """Return the source partitions whose copy can be written, by topic and number."""
         return [
+            # Up to the smaller of both counts: the copy may have to grow first.
             TopicPartition(topic, partition)
             for topic, count in self._source.items()
             for partition in range(min(count, self._copied(topic)))
@@ -218,6 +219,8 @@ class RemoteTopics:
         self._next_target_check = now  # also where the target cannot be asked
         before, self._remote = self._remote, await self._list_target()
         problems: list[str] = []
+        # Creation and growth each within the patience: a target that puts off one (quota, KIP-599)
+        # must not keep the other waiting.
         existed = await self._tried(self._create_missing, problems) or ()
         if await self._tried(self._grow_short, problems) or existed:
             # Another client created or grew a topic: only the target knows its partitions.
@@ -258,7 +261,7 @@ class RemoteTopics:
         self._unseen = unseen
 
     async def _find_hidden(self) -> None:
-        """Tell topics that may not be described from those that are gone: lists have neither."""
+        """Distinguish topics that may not be described from deleted ones: lists have neither."""
         copied = self._flow.selection.gone(self._listed or (), self._on_target)
         gone = {it for it in self._gone if it not in self._source} | copied.keys()
         denied: Mapping[str, ServerError] = {}
@@ -279,6 +282,7 @@ class RemoteTopics:
 
     async def _list_source(self) -> bool:
         listed = await self._source_admin.list_topics()
+        # The admin client returns the same object for an answer with the same bytes.
         if listed is self._listed and not self._shrunk:
             return False
         self._listed = listed
@@ -286,6 +290,7 @@ class RemoteTopics:
         self._flow.selection.learn(listed)
         partitions = {
             topic: len(listed[topic].partitions)
+            # Java's order of partitions decides how they are dealt to tasks.
             for topic in described_order([*listed], self._flow.selection.replicate)
         }
         self._absent = _absent(self._flow.selection, listed)
@@ -297,6 +302,7 @@ class RemoteTopics:
             self._returned = returned
             if returned:
                 log.warning("topics are left out: %s", self._why_returned())
+        # Logged as gone, but not given up by one list alone.
         gone = self._keep_once(partitions)
         self._gone |= dict.fromkeys(gone, self._clock.monotonic())
         changed = partitions != self._source
@@ -343,12 +349,13 @@ class RemoteTopics:
             if remote in listed:
                 partitions[remote] = len(listed[remote].partitions)
                 if partitions[remote] >= count:
+                    # It was created or grown meanwhile.
                     self._refusals.clear(remote)
         self._refusals.keep_only({self._flow.remote_topic(topic) for topic in self._source})
         return partitions
 
     def _find_left_over(self, listed: Collection[str]) -> None:
-        """Note what earlier versions, Java or another separator left on the target; only names with their source tell it."""
+        """Find what earlier versions, Java or another separator left: names with their source."""
         flow, policy = self._flow, self._flow.policy
         self._internal_copies = sorted(
             it
@@ -380,12 +387,15 @@ class RemoteTopics:
             return ()
         existed: list[str] = []
         request = await self._new_topics(missing)
+        # KIP-599: a quota for creations is answered with THROTTLING_QUOTA_EXCEEDED, and tried again
+        # at the next refresh.
         results = await self._target_admin.create_topics(request, at_once=True)
         created: list[NewTopic] = []
         for topic in request:
             error = results.get(topic.name)
             if error is None:
                 created.append(topic)
+            # By another task, flow or client: its partitions are asked for.
             elif error.code == codes.TOPIC_ALREADY_EXISTS:
                 existed.append(topic.name)
             else:
@@ -433,6 +443,7 @@ class RemoteTopics:
                 log.info("remote topic grown topic=%s partitions=%d", remote, short[remote])
                 self._remote[remote] = short[remote]
                 self._refusals.clear(remote)
+            # It has as many, or more: another program was faster.
             elif error.code == codes.INVALID_PARTITIONS:
                 already = True
             else:

@@ -68,8 +68,10 @@ class Limits:
         """Read a topic's configs."""
         age_ms = size_bytes = None
         for it in entries:
+            # `compact` alone deletes nothing for its age or size.
             if it.name == _POLICY and "delete" not in (it.value or ""):
                 return cls(None, None)
+            # -1 is no limit, and no ``isdigit``.
             limit = int(it.value) if it.value and it.value.isdigit() else None
             if it.name == _AGE:
                 age_ms = limit
@@ -395,6 +397,8 @@ class RetentionWatch:
             opened = self._open_admin()
             try:
                 await opened.session.connect()
+            # Also `CancelledError`, as which the time of a look ends in here: half open, it is not
+            # kept.
             except BaseException:
                 await opened.session.close()
                 raise
@@ -416,6 +420,7 @@ class RetentionWatch:
         starts = await admin.list_offsets(dict.fromkeys(limited, EARLIEST))
         for tp in limited:
             if tp in sizes and starts[tp].error is None:
+                # Bytes per offset, holes included: what waits is counted in offsets too.
                 offsets = self._courses[tp].last.end - starts[tp].offset
                 self._record_bytes[tp] = sizes[tp] / max(1, offsets)
 
@@ -429,6 +434,7 @@ class RetentionWatch:
             for tp in undated
             if (limit := self._limits.get(tp.topic, _NONE).age_ms) is not None
         }
+        # Bisection over time by ListOffsets: no record is read.
         for _ in range(_ROUNDS if spans else 0):
             middles = {tp: (low + high) // 2 for tp, (low, high) in spans.items()}
             for tp, found in (await admin.list_offsets(middles)).items():
@@ -491,7 +497,7 @@ class RetentionWatch:
 
 
 def _text(tp: TopicPartition, forecast: Forecast, *, others: int, now_ms: int) -> str:
-    """Return what is lost when, as people read it."""
+    """Return what is lost when, formatted for display."""
     waiting = f"{forecast.records} records"
     if forecast.size_bytes != UNKNOWN:
         waiting += f" ({size_text(forecast.size_bytes)})"

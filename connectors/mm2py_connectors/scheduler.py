@@ -43,10 +43,12 @@ class Scheduler:
 
     async def run(self, name: str, job: Job) -> None:
         """Run ``job`` now and wait for it; its failure is logged and kept."""
+        # Java's ``Scheduler`` has one thread: jobs of a connector never overlap.
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await job()
+            # Trying again would not make the brokers newer.
             except UnsupportedVersionError:
                 raise
             except TimeoutError:

@@ -82,6 +82,7 @@ class TopicUpkeep:
             source_alias=config.source_cluster_alias,
             target_alias=config.target_cluster_alias,
             replication_factor=config.replication_factor,
+            # A filter of another class does not read `topics`.
             wanted=config.topics if isinstance(chosen, DefaultTopicFilter) else (),
         )
         self._sessions: list[AdminSession] = []
@@ -178,6 +179,7 @@ class TopicUpkeep:
         """Return the rules by which a failover keeps writers from the source; none where there never was one."""
         assert self._context is not None
         topic = failover_topic(self._config.target_cluster_alias)
+        # Without a failover there is nothing to read, and no reader to connect.
         if topic not in await source.list_topics():
             return ()
         alias = self._config.source_cluster_alias
@@ -226,6 +228,8 @@ class TopicUpkeep:
         if not waiting or self._begins_late:
             self._backlog = backlog
             return
+        # ListOffsets tells the time of a record only where it is asked by time: 0 finds the first
+        # one.
         ends, starts, oldest = [
             await source.list_offsets(dict.fromkeys(waiting, at)) for at in (LATEST, EARLIEST, 0)
         ]

@@ -90,7 +90,7 @@ class TranslatedGroups:
         """Forget checkpoints of these groups that are of other copies than those that are there now.
 
         Raises:
-            Mm2pyError: the target does not say which copies there are.
+            Mm2pyError: the copies on the target are not known now.
         """
         await self._translator.read_copies()
         for group in groups:
@@ -191,7 +191,7 @@ class TranslatedGroups:
         """Return, once for each group since the start, the partitions of the target in which it has not read up to the beginning of the map.
 
         An earlier version did not know that records below it were copied by another program, and moved groups to the beginning; a
-        checkpoint shows where it did. Share groups have none: nothing tells whether it did.
+        checkpoint shows where it did. Share groups have none: whether it did is unknown.
         """
         moved: dict[TopicPartition, Beginning] = {}
         if group in self._checked or not self._translator.has_map:

@@ -68,7 +68,7 @@ LISTED_S: Final = 5.0
 """How long the source may take to list its topics for a dry run."""
 
 STORED_S: Final = 15.0
-"""How long both clusters of a flow that does not run here may take to tell what is known of it."""
+"""How long both clusters of a flow that does not run here may take to answer."""
 
 MOST_NAMES: Final = 100
 """Names of topics that begin or end to be copied at most, each."""
@@ -179,11 +179,13 @@ class FlowChanges:
         node = await fleet.open(flow)
         opened(node.herder)
         async with self._alone(flow):
+            # After the lock: leadership may have gone while another change was made.
             _need_leader(node)
             steps = [  # its heartbeats may have been paused
                 _to_state(node.herder, name, "resume", request.actor)
                 for name in node.herder.connectors()
             ]
+            # Planned again: another worker may have created it since the draft was read.
             change = replace(self._creation(flow, node.overrides, patches), steps=steps)
             return await self._apply(request, node, change)
 
@@ -239,6 +241,7 @@ class FlowChanges:
             patch = without_topic(request.flow, config, topic, resolve)
             now, file = node.overrides.state.picture(), self._parts.fleet.file(request.flow)
             change = patched(self._rules.of_all(request.flow, now, config, patch), file)
+            # Its own pause goes with it: added again later, the topic would begin paused.
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return FlowChange(
                 action="remove-topic", target=topic, edit=lambda now: change(freed(now))
@@ -341,6 +344,7 @@ class FlowChanges:
                 )
                 for it in live
             ]
+            # A task whose partition failed is RUNNING: Connect's `onlyFailed` would pass it over.
             steps += [
                 _task_restart(node.herder, task, state, elsewhere)
                 for it in live
@@ -439,15 +443,19 @@ class FlowChanges:
     ) -> ChangeResult:
         """Check a change, carry it out, record it and wait until it is in force; a dry run only checks."""
         store = node.overrides
+        # Everything that may refuse comes before the first step and the first record (invariant 9).
         planned = await self._checked(request, store, change)
         revision: int | None = None
         if not request.dry_run:
             before = set(store.effective())
+            # If-Match is checked once more inside the store's own turn: another worker may have
+            # changed the flow meanwhile.
             edit = _expecting(request, store, change.edit)
             if change.steps is not None:
                 await self._carry_out(request, node, change)
                 edit = change.edit  # done is not refused any more, and the history has it
             _need_leader(node)  # checks and steps take their time
+            # One batch: the overrides and their line of the history become visible together.
             revision = await store.edit(
                 change.action,
                 change.target,
@@ -524,6 +532,7 @@ class FlowChanges:
         herder, store = node.herder, node.overrides
         if herder.failure is not None:
             return  # it starts again with the change, and its leader acts on it then
+        # Pauses act at once: they need no config and no round.
         await herder.apply_holds()
         for name in herder.connectors():
             if name not in store.effective() and (name in before or not store.state.present):
@@ -544,6 +553,7 @@ class FlowChanges:
             return all(info is not None and info.config == config for info, config in infos)
 
         # The leader repeats a write that failed.
+        # The change is recorded in any case; the answer only says whether it is in force by now.
         if not await herder.wait_for_configs(written, APPLIED_S):
             raise RequestTimedOutError(
                 f"the change of flow {request.flow} is recorded, but the leader has not acted on it"
@@ -585,6 +595,7 @@ class FlowChanges:
                 f"the clusters of flow {flow} did not answer within {STORED_S:g} s",
                 remedy="look whether both clusters can be reached, and try again",
             ) from error
+        # In memory: a preview must not start a producer on the flow's topic.
         topic = MemoryTopic(flows_topic(flow.source))
         topic.records.extend(records)
         store = FlowOverridesStore(
@@ -610,6 +621,7 @@ def _need_leader(node: FlowNode) -> None:
     """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are accepted."""
     if node.herder.failure is not None:
         return
+    # Raises ``ForwardError`` on any other worker.
     node.herder.member_urls()
     if node.herder.node_snapshot().state == "SUSPENDED":
         raise ForwardError(None)  # another worker may lead by now

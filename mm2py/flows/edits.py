@@ -43,7 +43,10 @@ def patched(patches: Patches, file: Configs) -> Edit:
 
 
 def switched(file: Configs) -> list[str]:
-    """Return the connectors that ``A->B.enabled`` of a file switches: offsets of what MirrorSink copies are known to nobody, so groups stay."""
+    """Return the connectors that ``A->B.enabled`` of a file switches.
+
+    Offsets of MirrorSink's copies are not known, so groups stay.
+    """
     return [name for name in file if name != CHECKPOINT_NAME or SINK_NAME not in file]
 
 
@@ -51,6 +54,7 @@ def created(file: Configs, patches: Patches) -> Edit:
     """Return the edit that makes a flow: all connectors of the file, enabled, and the patches."""
 
     def edit(now: FlowPicture) -> FlowPicture:
+        # A connector that is there keeps its config, the file only adds those that are missing.
         now = replace(now, presence=Presence.ADDED, configs={**file, **now.configs})
         for name in switched(file):
             if not enabled(now.configs[name]):
@@ -85,6 +89,7 @@ def without_topic(
     Raises:
         BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
     """
+    # Items are patterns (KIP-382). Of a topic's characters only the dot means more in a pattern.
     literal = (topic, topic.replace(".", "\\."))
     read = parse_config(TopicFilterConfig, config)
     items = read.topics
@@ -96,8 +101,10 @@ def without_topic(
     patch: dict[str, str] = {}
     if len(left) != len(items):
         patch[_TOPICS] = ",".join(left)
+    # Another item still matches it.
     if copies(flow, resolve({**config, **patch}), topic):
         patch[_EXCLUDE] = ",".join((*read.topics_exclude, literal[1]))
+    # A `topic.filter.class` of its own may not look at these lists.
     if copies(flow, resolve({**config, **patch}), topic):
         raise BadRequestError(
             f"Topic {topic} cannot be taken out of flow {flow} by its properties {_TOPICS} and"

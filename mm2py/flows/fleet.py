@@ -1,4 +1,4 @@
-"""The flows of one node while it runs: those of its file, and those that people add and delete.
+"""The flows of one node while it runs: those of its file, and those added or deleted over REST.
 
 Flow: ``mm2py-flows`` of pairs that do not run here -> ``added`` -> herder built and started; flow deleted, its
 connectors gone -> herder stopped. Looks once a second, and for flows that other nodes added each five.
@@ -140,7 +140,7 @@ class FlowFleet:
     def start(self) -> None:
         """Launch the file's flows and begin to look for others; returns at once."""
         self.maker.start()
-        self._looking = asyncio.create_task(self._look(), name="flows that people add")
+        self._looking = asyncio.create_task(self._look(), name="added flows")
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow in parallel; False if one had to be cut off after ``timeout_s``."""
@@ -199,7 +199,7 @@ class FlowFleet:
                     self._note(flow)
                     await self._tidy(flow)
             except Exception:  # the edge: the flows run on, and the next look may go well
-                log.exception("looking for flows that people added or deleted failed")
+                log.exception("looking for flows that were added or deleted failed")
             looks += 1
             await tick(self._clock, LOOK_S)
 
@@ -243,6 +243,8 @@ class FlowFleet:
                 flow,
             )
         names = herder.connectors()
+        # A crash between the record of the deletion and the removal of the connectors: completed by
+        # whichever worker leads.
         if store.state.presence is Presence.DELETED and names:
             if flow not in self._unfinished:
                 self._unfinished.add(flow)  # the worker that deletes it is probably still running
@@ -255,6 +257,7 @@ class FlowFleet:
                         name, actor=BY_WORKER, only_if=lambda: not store.state.present
                     )
             return
+        # A creation is under way: its herder leads the group before the flow is recorded.
         spare = self._clock.monotonic() < self._spare_until.get(flow, 0)
         if not by_file and not spare:
             log.info("flow ends here, it was deleted over REST or never created flow=%s", flow)

@@ -106,8 +106,8 @@ async def _read(reader: LogReader, take: Callable[[int, Record], None]) -> None:
 class KeptLedger:
     """What a worker has read of one flow's ledger: each look reads only what is new, from the first of this process on.
 
-    Sums are of all events; of these the newest ``most`` are kept. What somebody deletes from the topic by hand is shown until the worker ends,
-    or the topic is created again.
+    Sums are of all events; of these the newest ``most`` are kept. Records deleted from the topic by
+    hand are shown until the worker ends, or the topic is created again.
     """
 
     def __init__(self, flow: FlowName, most: int = KEPT) -> None:

@@ -110,6 +110,7 @@ class FlowOffsets:
             self._has_map = await self._exists(self._map.topic)
             if self._has_map:
                 await self._map.read_to_end()
+        # ``__aexit__`` is not called where ``__aenter__`` raises.
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -197,6 +198,8 @@ class FlowOffsets:
         return TopicPartition(self._copy_name(source.topic), source.partition)
 
     def _copy_name(self, topic: str) -> str:
+        # As `MirrorCheckpointTask.renameTopicPartition`: the copy of a topic of the target is that
+        # topic.
         if self._policy.topic_source(topic) == self._flow.target:
             return self._policy.original_topic(topic)
         return self._policy.remote_topic(self._flow.source, topic)
@@ -204,6 +207,8 @@ class FlowOffsets:
     def _original(self, copy: TopicPartition) -> TopicPartition:
         name = self._policy.upstream_topic(copy.topic)
         source = TopicPartition(copy.topic if name is None else name, copy.partition)
+        # A prefix can be taken off any name; named back, it is seen whether the copy is this
+        # flow's.
         if self._copy(source) != copy:
             raise BadRequestError(
                 f"Topic {copy.topic} is no copy of {self._flow.source}: with direction={Direction.TO_SOURCE} the topic is"
@@ -300,15 +305,20 @@ class FlowOffsets:
             is_known = translation is not None and translation.offset >= 0 and not is_shared
             exact = translation.offset if translation is not None and is_known else None
             it = checkpoints.get(copy)
+            # Checkpoints outlive a copy that was deleted: their offsets are of the former log.
             is_former = it is not None and self._map.is_of_former_copy(
                 source, it.upstream, it.downstream
             )
             checkpoint = None if it is None or is_former or is_shared else it.downstream
             place = "no-map" if translation is None else translation.place.value
             synced = None if (at := theirs.get(copy)) is None else at.offset
+            # A consumer that moves starts at the offset that its group has there; without one, all
+            # that tools can set is the checkpoint (`RemoteClusterUtils.translateOffsets`).
             begins = checkpoint if synced is None else synced
             again = skipped = None
             if exact is not None and begins is not None:
+                # What a share group acknowledged behind its start offset is delivered again on the
+                # target.
                 again = max(0, exact - begins) + behind.get(source, 0)
                 skipped = max(0, begins - exact)
             reason = ""
@@ -373,8 +383,10 @@ class FlowOffsets:
         problem = self._switched_off(is_share=_is_share(mine)) or self._shared(parts)
         if problem or theirs is None:
             return problem or _ahead(parts) or _without_place(parts)
+        # One id cannot be a classic and a share group on one cluster (KIP-932).
         if _is_share(mine) != _is_share(theirs):
             return f"the target has a {theirs.group_type} group of this name"
+        # As `MirrorCheckpointTask` (KIP-545), which syncs groups that are idle on the target alone.
         if theirs.has_members:
             return "it has members on the target: its offsets there are its own"
         return _ahead(parts) or _without_place(parts)

@@ -113,10 +113,12 @@ def header_marks(config: Mapping[str, str]) -> HeaderMarks:
             removed.update(parse_list(own.get("headers", "")))
             put -= removed
         elif kind == "Filter":
+            # A header that an earlier transform removes never reaches this predicate.
             header = _chosen_by(config, own)
             if header and header not in removed and knows_headers:
                 dropped.add(header)
         elif kind not in _ROUTERS:
+            # It may replace all headers: what was put before counts no more, what comes after does.
             put.clear()
             knows_headers = False
     return HeaderMarks(frozenset(put), frozenset(dropped))
@@ -253,6 +255,7 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
     names = _names([after, before], topics)
     edges, circles, effort = _edges(after), dict[frozenset[FlowName], Cycle](), _Effort(len(names))
     old: Sequence[_Edge] = ()
+    # A config in force may have become unusable; all cycles then count as new ones.
     with suppress(ConfigError):
         old = _edges(before)
     changed = [it for it in edges if before.get(it.flow) != after[it.flow]]
@@ -266,6 +269,7 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
             continue
         if len(changed) < len(edges):
             carrying = effort.carrying(edges, topic)
+        # Thousands of topics are carried by the same flows: one search for each set of flows.
         if carrying not in cores:
             cores[carrying] = _core(carrying)
         if not cores[carrying]:
@@ -313,7 +317,11 @@ class _Effort:
 
 
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
-    """Tell whether a source connector with this config copies a topic; ``ConfigError``: it cannot be used."""
+    """Return whether a source connector with this config copies a topic.
+
+    Raises:
+        ConfigError: the config cannot be used.
+    """
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
     return TopicSelection.of(flow, aliased, replicate_heartbeats=True).replicate(topic)
 
@@ -368,6 +376,7 @@ def _new_ring(core: Sequence[_Edge], before: Sequence[_Edge]) -> Sequence[_Edge]
             if it.passes_on(first) and is_new(first, it)
         }
         ahead = list(came)
+        # Breadth first: the list grows while it is walked, which Python's `for` follows.
         for edge in ahead:
             for it in leaving[edge.flow.target]:
                 if it not in came and it.passes_on(edge):
@@ -410,6 +419,7 @@ def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[s
     for config in (it for version in versions for configs in version.values() for it in configs):
         samples.update(dict.fromkeys(sample_names(config)))
     samples.update(dict.fromkeys(sorted(topics)))
+    # Samples of the patterns come first: names of a large cluster must not crowd them out.
     return list(samples)[:MOST_NAMES]
 
 
@@ -489,6 +499,8 @@ class CircleGuard:
         old, new = source_configs(before), source_configs(after)
         if old == new or not new:
             return
+        # Only the flow that changes has to resolve: a placeholder without a value elsewhere is not
+        # the fault of this change.
         others = {name: self._usable(it) for name, it in self._elsewhere.items()}
         topics: set[str] = set()
         for other, node in self._nodes().items():

@@ -81,6 +81,7 @@ class PatchRules:
         for key, text in patches.get(FLOW, {}).items():
             readers = [name for name in self._readers(flow, key) if name in now.configs]
             for name in readers or [SOURCE_NAME if SOURCE_NAME in now.configs else SINK_NAME]:
+                # A connector's own property wins over the flow's, as in the file.
                 by_connector.setdefault(name, {}).setdefault(key, text)
         return by_connector
 
@@ -107,6 +108,7 @@ class PatchRules:
         if text is None or HIDDEN not in text:
             return text
         stored = before.get(key)
+        # Text that was edited around a hidden part cannot be joined with the secret again.
         if text != shown_value(key, stored, self._parts.names_a_secret, self._parts.mask):
             raise BadRequestError(
                 f"{key} of connector {name} holds {HIDDEN}, which stands for a stored secret,"

@@ -220,6 +220,7 @@ class FlowService:
         kept = self._ledgers.setdefault(flow, KeptLedger(flow))
         async with self._reads, cluster as target:
             await kept.read(target)
+            # Read as a whole for this answer, and not kept: the memory of a worker stays bounded.
             if not kept.has(most):
                 kept = KeptLedger(flow, most)
                 await kept.read(target)
@@ -239,6 +240,7 @@ class FlowService:
         }
         classes = (MIRROR_CHECKPOINT_CONNECTOR, *COPY_CONNECTORS)
         name = next((by_class[cls] for cls in classes if cls in by_class), None)
+        # Configs that are not read yet are not missing: 503 is asked again, 404 is believed.
         if name is None and herder.not_ready:
             raise HerderError(f"Flow {flow} {herder.not_ready}", status=503)
         if name is None:
@@ -387,6 +389,7 @@ class FlowService:
             return here
         urls = [url for url in herder.member_urls() if urlsplit(url).netloc != herder.worker_id]
         key = herder.session_key()
+        # Members answer requests only that are signed with the group's session key (KIP-507).
         if key is None:
             return replace(here, incomplete=tuple(urls))
 

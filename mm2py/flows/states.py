@@ -72,7 +72,7 @@ def _says_itself(_partition: TopicPartition) -> str:
 
 
 def _not_copied(herder: Herder, partition: TopicPartition) -> str:
-    """Return why nobody copies a partition that the flow's workers leave to a job; empty while the job lives and its lane renews."""
+    """Return why a partition that a job has reserved is not copied; empty while its lane renews."""
     store = herder.backfills
     job = None if store is None or not store.live else store.shown_job
     if store is None or job is None:
@@ -141,7 +141,7 @@ class FlowWork:
     flow: str = ""
     """Its name, for remedies."""
     not_copied: Callable[[TopicPartition], str] = lambda _: KEPT_OUT
-    """Why nobody copies a partition that a job has; empty while one does."""
+    """Why a partition that is reserved by a job is not copied; empty while it is."""
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
@@ -165,6 +165,7 @@ class FlowWork:
             return State.FAILED.value
         at_nodes = {node.state for node in nodes}
         words = {state_name(state) for _, state in self.works()}
+        # The order is the rank: a node that may not write says more than its tasks' last states.
         for word, there in (
             *((word, at_nodes) for word in _NOT_AT_WORK),
             *((word, words) for word in _BAD),
@@ -176,7 +177,7 @@ class FlowWork:
             return whole.pop()
         source = None if self.disabled else self.source
         if source is not None and state_name(source.state) in _RESTING:
-            return state_name(source.state)  # whatever the others do, nothing is copied
+            return state_name(source.state)  # nothing is copied, in any state of the others
         if any(self._problems(nodes)):
             return DEGRADED if whole else State.FAILED.value
         return State.RUNNING.value if whole else State.UNASSIGNED.value
@@ -319,6 +320,8 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
 
     def now(work: WorkState | None) -> WorkState | None:
         """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote last stays."""
+        # ``scheduled.rebalance.max.delay.ms`` (KIP-415): a killed worker's last state is RUNNING
+        # until its tasks are given to another.
         gone = work is not None and members and work.worker_id not in members
         if work is None or not gone or work.state is not State.RUNNING:
             return work
@@ -351,6 +354,7 @@ def _assigned(
     assigned: dict[TopicPartition, TaskId] = {}
     for task, config in configs:
         for item in (config.get(_ASSIGNED) or "").split(","):
+            # Topic names may have dashes: the number is after the last one.
             topic, dash, number = item.strip().rpartition("-")
             if dash and number.isdigit():
                 assigned[TopicPartition(topic, int(number))] = task

@@ -24,8 +24,8 @@ class View(BaseModel):
 class ErrorView(View):
     """A problem of a connector, task or partition; the message has the remedy.
 
-    ``away``: it is a cluster or broker that cannot be reached, whatever else that keeps from working. ``command`` of Kafka's tools in the message
-    mends it, empty where none does.
+    ``away``: it is a cluster or broker that cannot be reached, whatever else that keeps from
+    working. ``command`` of Kafka's tools in the message repairs it, empty where none does.
     """
 
     where: str

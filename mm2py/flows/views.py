@@ -169,7 +169,7 @@ def _connector(work: ConnectorWork) -> ConnectorView:
 
 
 def held_name(held: TopicPartition) -> str:
-    """Return a paused topic or partition as people write it."""
+    """Return a paused topic or partition as it is written in commands."""
     return held.topic if held.partition == _WHOLE_TOPIC else str(held)
 
 
@@ -332,7 +332,7 @@ def history_view(
 def change_view(
     flow: FlowName, change: Change, names_a_secret: Callable[[str], bool], mask: SecretMask
 ) -> ChangeView:
-    """Return one thing that a request changes or changed, under the name that people know it by."""
+    """Return one thing that a request changes or changed, under its display name."""
     name, key = _named(flow, change.key)
     before, after = (
         shown_value(key, it, names_a_secret, mask) for it in (change.before, change.after)

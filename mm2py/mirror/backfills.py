@@ -3,9 +3,10 @@
 Flow: ``Job``, ``Lease``, ``Wish``, ``Notice``, ``Progress`` -> ``encode_backfill`` -> the topic on the target ->
 ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
 
-Each key has one kind of writer, so that no record overwrites another program's: the job is its driver's, a lease the driver's
-before and after a run and its lane's during one, the wish belongs to people (a run that they start takes a pause back), a notice to one
-worker of the live flow, an order to the worker that leads it, a progress to the command that makes it.
+Each key has one kind of writer, so that no record overwrites another program's: the job is its
+driver's, a lease the driver's before and after a run and its lane's during one, the requested state
+the operator's (a run takes a pause back), a notice to one worker of the live flow, an order to the
+worker that leads it, a progress to the command that makes it.
 """
 
 import secrets
@@ -86,7 +87,7 @@ class JobState(StrEnum):
     DONE = "DONE"
     CANCELLED = "CANCELLED"
     FAILED = "FAILED"
-    """It ended before its time: another run continues it, or a cancel gives its partitions back."""
+    """It ended early: another run continues it, or a cancel returns its partitions."""
 
     @property
     def is_copied(self) -> bool:
@@ -118,7 +119,7 @@ class LeaseState(StrEnum):
 
 
 class Wanted(StrEnum):
-    """What people want of a running job."""
+    """The requested state of a running job."""
 
     RUN = "RUN"
     PAUSE = "PAUSE"
@@ -233,7 +234,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What people want of a job."""
+    """The requested state of a job."""
 
     job: str
     wanted: Wanted
@@ -261,7 +262,7 @@ class Order:
     """A backfill that was planned over REST; its job, if one was begun, has the same id.
 
     ``worker`` is the one whose child process drives it or did last, empty before the first start; ``cause`` and ``log`` are why
-    that process ended before its time, and the last lines it wrote.
+    that process ended early, and the last lines it wrote.
     """
 
     id: str
@@ -292,7 +293,7 @@ class ProgressKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a job without a claim is, for people alone: nothing is decided by it.
+    """Progress of a job without a claim, for display alone: nothing is decided by it.
 
     ``state`` is RUNNING, DONE or FAILED; ``beat`` rises while it runs; ``done`` of ``total`` offsets are behind it (a verify reads both
     sides), ``total`` is -1 while it is planned. ``equal``, ``differences`` and ``not_compared`` (partitions) are those of a verify that has ended;
@@ -388,6 +389,8 @@ def decode_backfill(key: bytes | None, value: bytes) -> BackfillRecord:
     if adapter is None or not value or value[0] != VERSION:
         raise ProtocolError(f"key {text!r} is no record of version 1 of the backfill topic")
     record = decode_as(adapter, value[1:], f"{text!r} of the backfill topic")
+    # Key and value disagree only where another program wrote: folding such a lease would change
+    # another partition.
     if backfill_key(record) != text:
         raise ProtocolError(f"record {text!r} of the backfill topic has the value of another key")
     return record

@@ -36,6 +36,8 @@ class Checkpoint(NamedTuple):
 
 def encode_checkpoint(checkpoint: Checkpoint) -> tuple[bytes, bytes]:
     """Return key and value; ``ProtocolError`` for a text of more than 32 KiB."""
+    # Java's ``Checkpoint``: key group, topic, partition; value version, upstream, downstream,
+    # metadata.
     key = record_string(checkpoint.group) + record_string(checkpoint.partition.topic)
     value = _VALUE.pack(CHECKPOINT_VERSION, checkpoint.upstream, checkpoint.downstream)
     return (
@@ -66,6 +68,8 @@ async def read_checkpoints(
     Raises:
         RetriableError, ServerError: as ``LogReader.read_to_end``.
     """
+    # The topic is compacted, with several versions of a key until the cleaner has run: the last one
+    # read counts.
     newest: dict[str, dict[TopicPartition, Checkpoint]] = {}
 
     def take(_partition: int, record: Record) -> None:

@@ -51,6 +51,7 @@ def quarantine_topic(source_alias: str, topic: str) -> str:
     It ends in ``.internal`` too: no mirror carries it further.
     """
     name = f"mm2py-quarantine.{source_alias}.{topic}.internal"
+    # Kafka allows 249 characters; the hash keeps two long names apart that share their beginning.
     if len(name) <= LONGEST_TOPIC_NAME:
         return name
     mark = sha256(topic.encode()).hexdigest()[:12]
@@ -147,6 +148,7 @@ class OpenTransaction:
 
     def hangs(self, now_ms: int) -> bool:
         """Whether it is open for longer than brokers allow by default: none of its producers is expected to end it."""
+        # -1 (brokers without KIP-664's DescribeTransactions) is no age.
         return now_ms - self.since_ms > HANGS_MS and self.since_ms >= 0
 
     def __str__(self) -> str:
@@ -221,12 +223,14 @@ class StepTime:
 class Failover:
     """One change of sides of a flow; ``run`` counts its drivers, ``driver`` is the newest.
 
-    ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
-    where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
-    ``stopped_at`` is the offset of the record in Connect's config topic that its flow was stopped by, -1 unknown.
-    ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` names who could not be
-    kept from writing, ``cause`` why the last driver ended before its time. ``steps`` in the order in which they began; with those of a
-    driver that ended early, the time until another one continued.
+    ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``:
+    begun without the source. ``ends`` are where the source's logs stood still; ``ends_there`` where
+    those of their copies ended then; ``starts`` where the flow back begins. ``stopped_at`` is the
+    offset of the record in Connect's config topic that its flow was stopped by, -1 unknown.
+    ``transactions`` are those that the drain waits for, or that were open when it went past them.
+    ``fence_note`` names who could not be kept from writing, ``cause`` is the cause of the last
+    driver's failure. ``steps`` in the order in which they began; with those of a driver that ended
+    early, the time until another one continued.
     """
 
     id: str
@@ -256,12 +260,16 @@ class Failover:
     def recorded(self, now_ms: int) -> "Failover":
         """Return the record of a moment: the step that it is at has begun, and the one before has ended."""
         latest = self.steps[-1] if self.steps else None
+        # The same step again, by this driver or its successor: its time goes on.
         if latest is not None and latest.step is self.step:
             return replace(self, at_ms=now_ms)
         steps = self.steps
         if latest is not None and not latest.ended_ms:
+            # Two drivers on two machines: a clock that is behind must not end a step before it
+            # began.
             steps = (*steps[:-1], replace(latest, ended_ms=max(now_ms, latest.began_ms)))
         if not self.step.is_over:
+            # A step that is repeated counts once, with its last run.
             before = tuple(it for it in steps if it.step is not self.step)
             steps = (*before, StepTime(step=self.step, began_ms=now_ms))
         return replace(self, at_ms=now_ms, steps=steps)

@@ -149,7 +149,7 @@ def _patterns(name: str, items: tuple[str, ...]) -> PatternList:
 
 
 def why_returned(topics: Sequence[str], source: str, most: int) -> str:
-    """Say why ``TopicSelection.returned`` topics are not copied."""
+    """Describe why ``TopicSelection.returned`` topics are not copied."""
     return (
         f"{some_of(topics, most)} of {source}: not copied (copies that were made before stay), because the"
         f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
@@ -158,7 +158,7 @@ def why_returned(topics: Sequence[str], source: str, most: int) -> str:
 
 
 def what_is_gone(gone: Mapping[str, str], most: int) -> str:
-    """Say what becomes of ``TopicSelection.gone`` topics."""
+    """Describe what happens to ``TopicSelection.gone`` topics."""
     copies = some_of([*gone.values()], most)
     return f"{some_of([*gone], most)}; not copied any more, copies stay: {copies}"
 
@@ -181,6 +181,7 @@ class TopicSelection:
         self._source_alias = source_alias
         self._target_alias = target_alias
         self._replicate_heartbeats = replicate_heartbeats
+        # Grows with what ``learn`` finds; the flow's own two are always known.
         self._aliases = {source_alias, target_alias}
 
     @classmethod
@@ -202,6 +203,8 @@ class TopicSelection:
 
     def learn(self, listed: Iterable[str]) -> None:
         """Take the aliases of other flows from the topics of the source: the name of a mirror's topics is beside its checkpoints."""
+        # ``mm2-configs.<source>.internal`` names the source of a mirror that writes to this
+        # cluster.
         named = map(_STORES.fullmatch, listed)
         self._aliases.update(it[1] for it in named if it is not None)
 
@@ -221,6 +224,8 @@ class TopicSelection:
     def _is_own(self, topic: str) -> bool:
         """Whether a topic is a mirror's own, or a copy of one."""
         return any(
+            # Also the names before each hop: a copy of an internal topic, made by an older mirror,
+            # is one too.
             is_internal_name(it) or self._is_checkpoints(it)
             for it in (topic, *self._originals(topic))
         )
@@ -237,6 +242,7 @@ class TopicSelection:
 
         They do not exist, or may not be described: brokers leave such topics out of their lists.
         """
+        # Only Java's filter tells its literal names; a third party's is asked topic by topic.
         named = self._filter.names if isinstance(self._filter, DefaultTopicFilter) else ()
         return sorted(it for it in {*named, *copied}.difference(listed) if self.replicate(it))
 
@@ -255,6 +261,7 @@ class TopicSelection:
     def _why_never(self, topic: str) -> str:
         chosen = self._filter
         if not self._chosen(topic):
+            # A filter of a third party gives no reason.
             is_excluded = isinstance(chosen, DefaultTopicFilter) and chosen.excludes(topic)
             return "topics.exclude leaves it out" if is_excluded else ""
         if self._is_own(topic):
@@ -270,11 +277,12 @@ class TopicSelection:
         return self._is_from_target(topic) or self._is_from_source(topic)
 
     def returned(self, topics: Iterable[str]) -> list[str]:
-        """Return topics that would be copied if their names did not say that they left the source before."""
+        """Return topics that are not copied only because their names carry the source as a hop."""
         return sorted(
             it
             for it in topics
             if self._is_from_source(it)
+            # From the target it is a plain cycle, as in every release of Java: nothing to report.
             and not self._is_from_target(it)
             and not self._policy.is_heartbeats_topic(it)
             and not self._policy.is_internal_topic(it)
@@ -284,15 +292,18 @@ class TopicSelection:
     def gone(self, listed: Collection[str], there: Iterable[str]) -> dict[str, str]:
         """Return source topics that are not ``listed`` any more though they are to be copied, with their copies among ``there``.
 
-        A policy that keeps names does not tell a copy from a topic of the target's own: none is found.
+        A policy that keeps names does not distinguish copies from the target's topics: none is
+        found.
         """
         found: dict[str, str] = {}
         for copy in there:
+            # Another flow's copy, or the target's own topic.
             if self._policy.topic_source(copy) != self._source_alias:
                 continue
             topic = self._policy.upstream_topic(copy)
             if topic is None or topic in listed or self._policy.is_heartbeats_topic(topic):
                 continue
+            # The way back alone does not prove a copy: the name has to come out of the topic again.
             is_copy = topic != copy == self._policy.remote_topic(self._source_alias, topic)
             if is_copy and self.replicate(topic):
                 found[topic] = copy
@@ -314,6 +325,7 @@ class TopicSelection:
         """Return the aliases in a topic's name, the last hop first, each with the name before that hop, empty where it was the same."""
         seen, source = topic, self._policy.topic_source(topic)
         while source is not None:
+            # A policy of a third party may answer with the same name for ever: that ends the chain.
             upstream = self._policy.upstream_topic(seen)
             if upstream is None or upstream == seen:
                 yield source, ""
@@ -327,6 +339,8 @@ class TopicSelection:
 
     def _chosen(self, topic: str) -> bool:
         return self._filter.should_replicate_topic(topic) or (
+            # As ``MirrorSourceConnector.shouldReplicateTopic``: heartbeats of any hop pass whatever
+            # the filter says.
             self._replicate_heartbeats and self._policy.is_heartbeats_topic(topic)
         )
 

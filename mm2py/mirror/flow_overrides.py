@@ -1,4 +1,4 @@
-"""What people changed of a flow over REST: entries of the topic ``mm2py-flows.<source>.internal``.
+"""Changes made to a flow over REST: entries of the topic ``mm2py-flows.<source>.internal``.
 
 Flow: one record of the topic <-> one entry (docs/reference/formats.md); a tombstone takes an entry back, and the file
 counts again. Secrets never stand in it. No I/O.
@@ -144,13 +144,14 @@ def history_key(number: int) -> str:
 
 
 def is_setting(key: str) -> bool:
-    """Return whether a key is one of ours that says how the flow is to be: not the history, and no stray one."""
+    """Return whether a key holds a setting of the flow: no line of the history, no unknown key."""
     return key.partition(":")[0] in ("flow", "override", "connector", "hold")
 
 
 def parse_override_key(key: str) -> tuple[str, str]:
     """Return connector and property of ``override:<connector>:<property>``."""
     connector, colon, name = key.partition(":")[2].partition(":")
+    # A stray key must not be taken for an override of the empty property.
     if not colon:
         raise ProtocolError(f"key {key!r} names no property")
     return unquote(connector), name
@@ -159,6 +160,8 @@ def parse_override_key(key: str) -> tuple[str, str]:
 def parse_hold_key(rest: str) -> TopicPartition:
     """Return the partition (-1: the topic) of what follows ``hold:``."""
     topic, colon, number = rest.partition(":")
+    # Ten digits hold every partition number; more would reach ``int`` from bytes that anybody may
+    # have written.
     whole = number.isascii() and number.isdigit() and len(number) <= 10
     if not topic or (colon and not (whole and int(number) in _PARTITIONS)):
         raise ProtocolError(f"key 'hold:{rest}' names no topic or partition")
@@ -181,6 +184,7 @@ def flow_record_key(entry: FlowOverrideEntry) -> str:
 
 
 def _segment(text: str) -> str:
+    # The percent sign first, or the escape of the colon would be escaped again.
     return text.replace("%", "%25").replace(":", "%3A")
 
 
@@ -223,6 +227,8 @@ def decode_flow_record(key: bytes | None, value: bytes) -> FlowOverrideEntry | U
         return _decoded((key or b"").decode(), decode(value))
     except (ProtocolError, UnicodeDecodeError) as error:
         reason = error.message if isinstance(error, ProtocolError) else "the key is not UTF-8"
+        # A newer setting refuses all changes, as it may say how the flow is to be; an unreadable
+        # line of the history only shortens that.
         setting = not (key or b"").startswith(b"history:")
         newer = setting and value[:1] > bytes((VERSION,)) and value[:1] < _TEXT
         return UnknownFlowRecord(key or b"", reason, newer=newer)
@@ -245,6 +251,7 @@ def _decoded(key: str, members: Members) -> FlowOverrideEntry:
         return ConnectorEntry(name=rest, state=_presence(members), config=config, revision=revision)
     if kind == "hold":
         return _hold(rest, revision)
+    # The number stands in key and value; where they differ the line may belong to another change.
     if kind == "history" and key == history_key(revision.number):
         return HistoryEntry(
             action=members.text("action"),

@@ -1,4 +1,4 @@
-"""What the file and the changes beside it say together of one flow, and how one becomes the other.
+"""The effective state of one flow (file and changes over REST), and how one state becomes another.
 
 Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another picture -> the records that lead
 there and the line of the history; the history backwards -> the picture of then. No I/O.
@@ -41,7 +41,8 @@ Puts = dict[str, FlowOverrideEntry | None]
 
 
 def enabled(config: Mapping[str, str | None]) -> bool:
-    """Tell whether a source connector with this config copies topics."""
+    """Return whether a source connector with this config copies topics."""
+    # Absent means true, as in Connect; the derivation writes false for a pair that is not enabled.
     return parse_boolean_leniently(config.get("enabled"), absent=True)
 
 
@@ -52,7 +53,7 @@ def engine(config: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPicture:
-    """What is in force; ``presence`` None: whether there is a flow is the file's to say.
+    """What is in force; ``presence`` None: not set over REST, the file decides.
 
     ``configs`` are those of a flow that is there; of a deleted one they are the file's. ``own`` are properties, by connector, that
     do not follow the file though it says the same; what differs from it does not follow it in any case.
@@ -72,6 +73,8 @@ class FlowPicture:
         """
         configs = {other: texts for other, texts in self.configs.items() if other != name}
         presence, old = self.presence, self.configs.get(name, {})
+        # A property that was set to what the file says stays the user's until it is changed again:
+        # a later edit of the file must not change it.
         own = frozenset(
             (other, prop)
             for other, prop in self.own
@@ -80,6 +83,8 @@ class FlowPicture:
         if config is not None:
             configs[name] = config
             by_file = any(enabled(texts) for texts in file.values())
+            # A pair that the file runs for heartbeats only, or has dropped, becomes a flow by the
+            # first config that copies; else the file would end it again.
             if presence is None and not by_file and enabled(config):
                 presence = Presence.ADDED
         return replace(self, presence=presence, configs=configs, own=own)
@@ -117,6 +122,8 @@ class FlowState:
     def pass_line(self, key: str) -> None:
         """Count a line of the history that cannot be read, in place of one before it: its number is in its key."""
         kind, _, number = key.partition(":")
+        # ``isdigit`` alone takes digits of other scripts, and ``int`` of a long key would cost
+        # quadratic time.
         if kind == "history" and number.isascii() and number.isdigit() and len(number) <= 15:
             self._entries.pop(key, None)
             self.revision = max(self.revision, int(number))
@@ -133,7 +140,7 @@ class FlowState:
 
     @property
     def presence(self) -> Presence | None:
-        """What was changed of the flow over REST; None: nothing, the file counts."""
+        """Explicit presence set over REST; None: not set, the file decides."""
         entry = self._entries.get(FLOW_KEY)
         return entry.state if isinstance(entry, FlowEntry) else None
 
@@ -162,9 +169,13 @@ class FlowState:
             if isinstance(entry, ConnectorEntry):
                 if entry.state is Presence.DELETED:
                     configs.pop(entry.name, None)
+                # Where the file has the connector by now, the file's config counts again, with
+                # overrides on top.
                 elif entry.name not in self.file:
                     configs[entry.name] = dict(entry.config)
         for entry in self._entries.values():
+            # A second pass, after every connector is known: the order of keys in the topic says
+            # nothing.
             if isinstance(entry, OverrideEntry) and entry.connector in configs:
                 if entry.value is None:
                     configs[entry.connector].pop(entry.property, None)
@@ -219,6 +230,8 @@ class FlowState:
         Entries of connectors that do not change stay as they are, those of unknown connectors too.
         """
         before = self.picture()
+        # Only their entries are rewritten: entries that a newer version wrote about others stay
+        # byte for byte.
         touched = {name for name, _ in before.own ^ after.own}
         touched |= {
             name
@@ -231,6 +244,7 @@ class FlowState:
             if key not in records and _is_about(now, touched):
                 puts[key] = None
         for key, entry in records.items():
+            # An entry that says the same keeps its old revision: who set it and when stays true.
             there = self._entries.get(key)
             if there is None or replace(entry, revision=there.revision) != there:
                 puts[key] = entry
@@ -242,6 +256,7 @@ class FlowState:
 
     def at(self, number: int) -> FlowPicture | None:
         """Return the picture after revision ``number``, 0 for the file; None where a line of the history since then is missing."""
+        # The file alone, whatever lines are missing: a rollback to it is always possible.
         if number == 0:
             return FlowPicture(presence=None, configs=self.file, held=frozenset())
         if not self.oldest <= number <= self.revision:
@@ -249,6 +264,7 @@ class FlowState:
         picture = self.picture()
         try:
             for line in self.history():
+                # Newest first, each undone with what it noted as the state before it.
                 if line.revision.number > number:
                     picture = self._undone(picture, line)
         except (ProtocolError, ValueError):
@@ -259,6 +275,8 @@ class FlowState:
     def oldest(self) -> int:
         """The first revision that the history reaches: a line that is not there, or cannot be read, may have changed anything."""
         number = self.revision
+        # Stops at the first gap: undoing the lines beyond it would build on a change that is not
+        # known.
         for line in self.history():
             if line.revision.number != number:
                 break
@@ -272,6 +290,8 @@ class FlowState:
             yield FlowEntry(state=picture.presence, revision=revision)
         for name in sorted(touched):
             config, file = picture.configs.get(name), self.file.get(name)
+            # A connector of the file: one entry per property that differs. Any other is stored
+            # whole, or as deleted.
             if config is not None and file is not None:
                 own = {prop for connector, prop in picture.own if connector == name}
                 for prop in sorted({*file, *config, *own}):
@@ -342,6 +362,8 @@ class FlowState:
             kind, _, rest = change.key.partition(":")
             if change.key == FLOW_KEY:
                 presence = None if change.before is None else Presence(change.before)
+            # It was deleted by the line: its base is the file's config; property lines of the same
+            # change restore the rest.
             elif kind == "connector" and change.before == Presence.ADDED.value:
                 configs.setdefault(rest, dict(self.file.get(rest, {})))
             elif kind == "connector":
@@ -362,6 +384,7 @@ class FlowState:
             return
         # Only the file may hold a secret in clear.
         secret = change.before == HIDDEN
+        # The value itself was never stored.
         text = self.file.get(connector, {}).get(prop) if secret else change.before
         if text is None:
             configs[connector].pop(prop, None)
@@ -382,7 +405,9 @@ def _is_about(entry: FlowOverrideEntry, touched: set[str]) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Tell whether a text refers to a config provider."""
+    """Return whether a text refers to a config provider."""
+    # Exactly one placeholder and nothing around it: a text with a secret beside one would be shown
+    # in clear otherwise.
     return [placeholder.text for placeholder in placeholders(value)] == [value]
 
 

@@ -108,6 +108,8 @@ def _decoded(members: Members) -> LedgerRecord | IncarnationRecord:
     partition = TopicPartition(members.text("topic"), members.number("partition"))
     flow, time_ms = members.text("flow"), members.number("time")
     if word == _INCARNATION:
+        # A bad id makes the whole record unknown: a wrong incarnation would tie offsets to the
+        # wrong topic.
         topic_id = _topic_id(members.text("id"))
         return IncarnationRecord(partition=partition, topic_id=topic_id, flow=flow, time_ms=time_ms)
     event = LossEvent(
@@ -124,6 +126,8 @@ def _decoded(members: Members) -> LedgerRecord | IncarnationRecord:
 
 def _topic_id(text: str) -> bytes:
     try:
+        # Kafka prints ids as unpadded URL-safe base64 (``Uuid.toString``); Python wants the
+        # padding.
         topic_id = urlsafe_b64decode(text + "==")
     except (ValueError, Base64Error):
         topic_id = b""
@@ -175,6 +179,8 @@ class KnownEvents:
         if event.kind is EventKind.RECREATED:
             kinds.clear()
             self._noted.add(event.partition)
+        # Adjacent ranges are joined: retention removes segment after segment, and each restart
+        # finds the next piece.
         first, last = event.first_offset, event.last_offset
         known = kinds.get(event.kind)
         if known is not None and first <= known[1] + 1 and last >= known[0] - 1:
@@ -188,6 +194,7 @@ class KnownEvents:
     def take(self, event: LossEvent) -> tuple[LossEvent, ...]:
         """Return the parts of a new event that are not known; they are known from now on."""
         kinds = self._ranges.setdefault(event.partition, {})
+        # Read before the clear below: whether this is a second sighting depends on it.
         known = kinds.get(event.kind)
         first, last = event.first_offset, event.last_offset
         if event.kind is EventKind.RECREATED:
@@ -205,9 +212,11 @@ class KnownEvents:
             again = known is not None and event.count == 0
             kinds[event.kind] = known if again and known is not None else (first, last)
             return () if again else (event,)
+        # Such an event happens at one offset any number of times; that it is known proves nothing.
         if event.kind.may_repeat:
             return (event,)
         self.note(event)
+        # No overlap with what is known: all of it is new.
         if known is None or last < known[0] or first > known[1]:
             return (event,)
         below = (first, min(last, known[0] - 1))

@@ -1,8 +1,9 @@
 """Validates source offsets that are set over REST for a mirror connector (Java's ``MirrorUtils.validate...``).
 
-Flow: partitions and offsets of a request -> the first invalid one as ``ConfigError``, in Java's words. A removal is
-always valid, whatever its partition looks like: rubbish must be removable. Maps are ordered and printed as Java does:
-Java's workers find stored offsets by the bytes of their keys, so the order of a ``HashMap`` is part of the format.
+Flow: partitions and offsets of a request -> the first invalid one as ``ConfigError``, in Java's
+words. A removal is always valid, for any partition: malformed entries must be removable. Maps are
+ordered and printed as Java does: Java's workers find stored offsets by the bytes of their keys, so
+the order of a ``HashMap`` is part of the format.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ def described_order(listed: Sequence[str], chosen: Callable[[str], bool]) -> lis
     names = _by_bucket(listed, _grown(16, len(listed)))
     names = [it for it in names if chosen(it)]
     sized = _grown(_power_of_two(len(names)), len(names))
+    # ``HashMap(Map)`` sizes its table by size / 0.75 + 1, one that grows by puts doubles from 16.
     copied = _power_of_two(int(len(names) / 0.75 + 1))
     for capacity in (_grown(16, len(names)), sized, copied, sized):
         names = _by_bucket(names, capacity)
@@ -44,6 +46,7 @@ def java_text(value: object) -> str:
     """Return a value as ``String.valueOf`` prints it; maps in the order of a ``HashMap``."""
     if value is None:
         return "null"
+    # Before ``int``, of which Python's bool is a subclass.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -61,6 +64,8 @@ def _by_bucket(names: Iterable[str], capacity: int) -> list[str]:
 
     def bucket(name: str) -> int:
         value = java_hash(name)
+        # ``HashMap.hash`` spreads the upper half into the bucket index; ``java_hash`` is unsigned
+        # here, so >> is Java's >>>.
         return (value ^ (value >> 16)) & (capacity - 1)
 
     return sorted(names, key=bucket)
@@ -140,6 +145,7 @@ def _check_text(partition: Mapping[str, object], key: str) -> None:
 
 def _check_partition_number(partition: Mapping[str, object]) -> None:
     value = _member(partition, "partition")
+    # JSON's true is no integer in Java; it would be one in Python.
     if isinstance(value, bool) or not isinstance(value, int) or value > INT32_MAX:
         raise _invalid_partition(partition, "partition", "which must be an integer")
     if value < 0:

@@ -90,7 +90,7 @@ Pages = Callable[[PageRef], Page]
 """Returns a page, or raises ``PageMissingError``."""
 
 
-class _Order(NamedTuple):
+class _PageOrder(NamedTuple):
     """Whether the source offsets of pages rise from page to page, and the limit of each."""
 
     ascends: bool
@@ -104,7 +104,7 @@ class PartitionIndex:
     __slots__ = ("_order", "covered", "pages", "source_id", "target_id")
 
     def __init__(self) -> None:
-        self._order: _Order | None = None
+        self._order: _PageOrder | None = None
         self.pages: list[PageRef] = []
         self.covered = 0
         self.source_id = self.target_id = b""
@@ -128,6 +128,8 @@ class PartitionIndex:
 
     def put(self, number: int, head: PageHead, position: int) -> PageRef:
         """Take a page from ``position`` of the topic; it ends all with higher numbers."""
+        # A page ends all with higher numbers: those before it in the topic are of a map that was
+        # cut back or begun anew.
         self.drop(number)
         self._order = None
         ref = PageRef(number, position, *head.span)
@@ -145,12 +147,15 @@ class PartitionIndex:
         """Forget one page, which has expired."""
         self._order = None
         if self.pages and self.pages[0].number == number:
+            # The common case without a scan: pages expire from the oldest on.
             del self.pages[0]
         else:
             self.pages = [ref for ref in self.pages if ref.number != number]
 
     def is_expired(self, source_offset: int) -> bool:
         """Whether a source offset is below everything that pages speak of, and pages before those have expired."""
+        # Page 0 is still there, so nothing has expired; below it is the beginning of the map, which
+        # is unknown, not expired.
         if not self.pages[0].number:
             return False
         return all(source_offset < ref.source_first for ref in self.pages if ref.source_first >= 0)
@@ -162,19 +167,23 @@ class PartitionIndex:
     def reached(self, offset: int) -> list[int]:
         """Return the pages that speak of a source offset or of later ones, those that may have the lowest first."""
         ascends, limits = self._ordered()
+        # Nearly every map: a bisection instead of a scan over all pages.
         if ascends:
             return list(range(bisect_right(self.pages, offset, key=_end_of), len(self.pages)))
         found = [
             (max(offset, ref.source_first), at)
             for at, ref in enumerate(self.pages)
+            # Copied again or cut: a later page may have lower source offsets than an earlier one,
+            # so all are looked at, lowest first.
             if min(ref.source_end, limits[at]) > offset
         ]
         return [at for _, at in sorted(found)]
 
-    def _ordered(self) -> "_Order":
+    def _ordered(self) -> "_PageOrder":
         if self._order is None:
             limits: list[int] = []
             limit, later, ascends = _NO_LIMIT, _NO_LIMIT, True
+            # Backwards, because a cut invalidates what lies before it in the map, not after it.
             for ref in reversed(self.pages):
                 limits.append(limit)
                 if ref.cut >= 0:
@@ -182,11 +191,12 @@ class PartitionIndex:
                 ascends = ascends and ref.cut < 0 <= ref.source_first and ref.source_end <= later
                 later = ref.source_first
             limits.reverse()
-            self._order = _Order(ascends, limits)
+            self._order = _PageOrder(ascends, limits)
         return self._order
 
     def page_of_target(self, target: int) -> PageRef:
         """Return the last page that begins below a target offset, else the first page."""
+        # Target offsets only rise (invariant 2 of the map), so the page is found by its first one.
         at = bisect_right(self.pages, target - 1, key=_target_first)
         return self.pages[max(0, at - 1)]
 
@@ -213,6 +223,8 @@ class MapIndex:
             partition, number = decode_page_key(record.key)
             head = decode_head(record.value) if record.value is not None else None
         except ProtocolError as error:
+            # The reader goes on: one damaged or newer record must not stop the translation of all
+            # other partitions.
             self.strange += 1
             log.debug(
                 "record of the offset map is ignored offset=%d cause=%s", record.offset, error
@@ -227,6 +239,8 @@ class MapIndex:
         """Take a page of a partition from ``position`` of the topic."""
         index = self.partitions.setdefault(partition, PartitionIndex())
         before, now = self._source_ids.get(partition, head.source_id), head.source_id
+        # Covered offsets of one history only rise; lower means that the copy went back, and an
+        # unknown id (zeros) proves nothing.
         is_anew = head.covered < index.covered or (now not in (before, NO_TOPIC_ID))
         if now != NO_TOPIC_ID:
             self._source_ids[partition] = now
@@ -248,6 +262,8 @@ class MapIndex:
     def of(self, partition: TopicPartition) -> PartitionIndex | None:
         """Return the map of a source partition; None where there is none that can be used."""
         index = self.partitions.get(partition)
+        # While the topic is read from its start, compaction has left gaps that later records fill;
+        # translating then would skip copies.
         return index if index is not None and index.is_whole else None
 
 
@@ -262,6 +278,7 @@ def beginning(index: PartitionIndex, pages: Pages) -> Beginning:
     Raises:
         PageMissingError: a page is needed.
     """
+    # Expired in both logs: no consumer can have an offset there any more.
     if index.pages[0].number:
         return Beginning(0, 0)
     segments = pages(index.pages[0]).segments
@@ -270,6 +287,7 @@ def beginning(index: PartitionIndex, pages: Pages) -> Beginning:
 
 def beginning_of(first: Segment) -> Beginning:
     """Return where a map begins whose first segment this is."""
+    # What another program copied has no known place, so the map begins after it.
     is_unknown = first.mark is Mark.UNKNOWN
     return Beginning(first.source_end if is_unknown else first.source, first.target)
 
@@ -293,9 +311,11 @@ class _Search:
         offset = self.offset
         for segment, end in _valid(page, limit, offset):
             first = segment.source
+            # A later cut may leave nothing of a segment (end before its first offset).
             if end <= max(first, offset):
                 continue
             if segment.mark is not Mark.COPIED:
+                # Remembered only: a copy at or below it answers first (``to_target``).
                 if segment.mark is Mark.UNKNOWN:
                     self.unknown = min(self.unknown, max(first, offset))
                 elif first <= offset:
@@ -318,11 +338,14 @@ def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Transl
     offset, search = source_offset, _Search(source_offset)
     limits = index.limits()
     for at in index.reached(offset):
+        # Pages come lowest first: the rest can only have higher offsets than the one found.
         if max(offset, index.pages[at].source_first) > search.source:
             break
         search.look(pages(index.pages[at]), limits[at])
     if search.source == offset:
         return Translation(Place.COPIED, search.target)
+    # UNKNOWN rather than the next known copy: records between may be on the target at offsets that
+    # this map never had, and a group placed after them would skip them.
     if search.unknown < search.source or offset < beginning(index, pages).source:
         return Translation(Place.UNKNOWN, -1)
     return Translation(_place(index, offset, search), _behind(index, offset, search))
@@ -331,6 +354,8 @@ def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Transl
 def _place(index: PartitionIndex, offset: int, search: _Search) -> Place:
     if search.mark is not None:
         return Place.LOST
+    # Covered without a copy: compaction removed it, or it is a transaction marker, for which
+    # nothing is written.
     if search.target >= 0 or offset < index.covered:
         return Place.EXPIRED if index.is_expired(offset) else Place.NEVER_EXISTED
     return Place.AT_END if offset == index.covered else Place.NOT_YET_COPIED
@@ -340,6 +365,8 @@ def _behind(index: PartitionIndex, offset: int, search: _Search) -> int:
     """Return where the records after ``offset`` begin on the target, or will."""
     if search.target >= 0:
         return search.target
+    # At the end: the next copied record lands there or later. Beyond the end nothing may be
+    # promised.
     return index.target_end if offset <= index.covered else -1
 
 
@@ -353,6 +380,8 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
         PageMissingError: a page is needed.
     """
     refs, limits = index.pages, index.limits()
+    # Below the map's beginning copies of another program may lie; a map that began with the
+    # source's log (0) has none before it.
     if target_offset < refs[0].target_first and beginning(index, pages).source:
         return Translation(Place.UNKNOWN, -1)
     end = index.target_end
@@ -361,11 +390,15 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
     for number in range(at, len(refs)):
         for segment, limit in _at_target(pages(refs[number]), limits[number], target_offset):
             unknown = unknown or segment.mark is Mark.UNKNOWN
+            # An anchor after the offset says where the next copy begins at the earliest, not that
+            # it exists.
             if segment.mark is not Mark.COPIED or (
                 not segment.records and segment.target > target_offset
             ):
                 continue
             if segment.target_end <= target_offset:
+                # An unknown range before a known copy is settled: the offset asked for lies after
+                # both.
                 unknown = False
                 continue
             copy = _copy_at(segment, limit, target_offset, unknown=unknown)
@@ -382,6 +415,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
 def _copy_at(segment: Segment, limit: int, target_offset: int, *, unknown: bool) -> Translation:
     """Answer with the first copy that ends after the offset."""
     if segment.target > target_offset:
+        # Between the offset and the next copy other records were passed without the map.
         if unknown:
             return Translation(Place.UNKNOWN, -1)
         return Translation(Place.NEVER_EXISTED, min(segment.source, limit))
@@ -427,6 +461,8 @@ async def is_past_unread(
     Raises:
         Mm2pyError: as the map.
     """
+    # Two look-ups, because a lower target offset alone may be a copy that was made again: only the
+    # way back shows whether unread records lie between.
     copy = await exact.to_target(partition, upstream)
     if copy is None or copy.place is Place.NOT_YET_COPIED or not 0 <= copy.offset < downstream:
         return False
@@ -488,6 +524,8 @@ def _at_target(page: Page, limit: int, target: int) -> "Iterable[tuple[Segment, 
     if not page.ascends:
         return valid_segments(page.segments, limit)
     first = bisect_right(page.segments, target, key=_target_end)
+    # Marks share the target offset of the copy before them: go back to that copy, or its mark would
+    # be answered without it.
     while first and page.segments[first - 1].mark is not Mark.COPIED:
         first -= 1
     return (
@@ -501,6 +539,8 @@ def valid_segments(
 ) -> "list[tuple[Segment, int]]":
     """Return segments with the source offset that ends each: its own end, or a later cut before it."""
     valid: list[tuple[Segment, int]] = []
+    # A cut (TRUNCATION of the source) ends every segment before it in the map whose offsets reach
+    # beyond it.
     for segment in reversed(segments):
         if segment.mark is Mark.SOURCE_CUT:
             limit = min(limit, segment.source)

@@ -84,6 +84,8 @@ class Segment(NamedTuple):
         """Whether it only marks where the copy begins."""
         return not self.records and self.mark is Mark.COPIED
 
+    # Marks have no length on the target, so a mark and the copy after it may begin at one target
+    # offset: the order of the segments decides there, never the offset alone.
     @property
     def target_end(self) -> int:
         """The target offset after it; a mark has no offsets on the target."""
@@ -192,6 +194,8 @@ class PartitionMap:
         self.former_end = -1
         """Target offset after the last known copy of the incarnation before; those of this one come after it. -1 for none."""
         # The run that grows; no records: none does.
+        # The run is kept in five plain fields, not in a Segment: ``add`` is called per batch and
+        # grows it in place.
         self._source: int = 0
         self._records: int = 0
         self._target: int = 0
@@ -202,6 +206,8 @@ class PartitionMap:
         self.changed: bool = False
         """Whether ``take`` would return anything."""
         if page is not None and page.segments:
+            # Where only losses of the source precede the first copy, ``anchor`` fixes the target
+            # offset when the log's end is known; until then it is unknown, not 0.
             if not _precedes_copies(page):
                 self._next_target = page.segments[-1].target_end
             self._reopen(list(page.segments))
@@ -217,6 +223,8 @@ class PartitionMap:
 
     def is_set(self, stored: int) -> bool:
         """Whether another program or an operator set the stored position (-1: none): the map was not written with it."""
+        # Two values are our own: the position of the map's last write, and what the map covers,
+        # which a commit may have stored after that write and before a crash.
         is_known = self.covered or not self.is_empty
         return bool(is_known) and stored not in (self.position, self.covered)
 
@@ -236,6 +244,7 @@ class PartitionMap:
     @property
     def covered(self) -> int:
         """Everything below this source offset is copied or needs no copy."""
+        # The growing run is not folded into ``_covered``, which would be one more store per batch.
         end = self._source + self._records if self._records else 0
         return max(self._covered, end)
 
@@ -246,10 +255,14 @@ class PartitionMap:
 
     def expired(self, source_start: int, target_start: int) -> list[int]:
         """Return the pages that nothing can ask for any more, oldest first, given where both logs begin (6)."""
+        # The segments that were lost are still in older pages; which pages expire is known after
+        # ``rebase``.
         if self.cut_below >= 0:
             return []
         lowest = self._source if self._records else -1
         for segment in self._segments:
+            # A cut has no offsets of its own (Mark), so it is not evidence that a lower offset is
+            # still asked for.
             if segment.mark is not Mark.SOURCE_CUT and not 0 <= lowest <= segment.source:
                 lowest = segment.source
         found: list[int] = []
@@ -257,6 +270,8 @@ class PartitionMap:
             below = source_start if lowest < 0 else min(source_start, lowest)
             if ref.source_end <= below and ref.target_end <= target_start:
                 found.append(ref.number)
+            # Only an unbroken sequence from the oldest page on may go (6): an expired page between
+            # two others keeps its place.
             else:
                 found.clear()
             if ref.source_first >= 0 and not 0 <= lowest <= ref.source_first:
@@ -266,6 +281,8 @@ class PartitionMap:
 
     def forget(self, number: int) -> None:
         """Older pages up to this one are not in the topic any more; none of them, where the map began anew meanwhile."""
+        # Pruning awaits the broker: the map may have begun anew at page 0 meanwhile, and the
+        # numbers then name other pages.
         if number < self._number:
             self._older = [ref for ref in self._older if ref.number > number]
 
@@ -283,6 +300,8 @@ class PartitionMap:
 
     def passed(self, records: int, end: int) -> None:
         """Records that were under way have no copy, up to source offset ``end``: marks that wait for them (5) do no longer."""
+        # Records without a copy were counted as under way when the mark was noted: taken off here,
+        # or the mark would wait for records that never arrive.
         while self._pending and self._pending[0][0] < records:
             left, segment = self._pending.popleft()
             records -= left
@@ -294,9 +313,13 @@ class PartitionMap:
 
     def anchor(self, source: int, target: int) -> None:
         """The copy begins: the first record from a source offset on lands at a target offset or after it (8)."""
+        # A copy that continues exactly at the run's end on both sides is the same run (3): no
+        # anchor may end it.
         if self._records and (source, target) == (self._source + self._records, self._next_target):
             return
         self._close()
+        # A start that copied nothing left its anchor; two in a row would make a beginning that no
+        # record follows.
         if self._segments and self._segments[-1].is_anchor:
             self._segments.pop()
         self._segments.append(Segment(source, 0, target))
@@ -314,6 +337,8 @@ class PartitionMap:
 
     def follows(self, stored: int, topic_id: bytes) -> bool:
         """Whether it has copies of an incarnation after that of the stored position: the next position was not stored any more."""
+        # A crash between the write of the map and that of the position leaves the map one
+        # incarnation ahead; the stored position then belongs to the topic before.
         is_ahead = self.covered > 0 and stored == self.position
         return is_ahead and is_another_topic(topic_id, self.source_id)
 
@@ -327,12 +352,16 @@ class PartitionMap:
         self._cover(position)
 
     def _cover(self, position: int) -> None:
+        # An empty map that begins at a position knows nothing below it (8): covering that would
+        # turn unknown offsets into copied ones.
         if position > self._covered and not (self.is_empty and self.begins):
             self.changed = self.changed or position > self.covered
             self._covered = position
 
     def go_back(self, position: int) -> None:
         """The copy begins again at a source offset that was covered (7)."""
+        # Drained and reopened rather than cut: what was copied below stays in the map and can still
+        # be looked up, newest copy first (1).
         segments = self._drain()
         self._covered, self.epoch = max(position, 0), -1
         self._reopen(segments)
@@ -340,16 +369,24 @@ class PartitionMap:
 
     def note(self, segment: Segment | bytes, under_way: int = 0) -> None:
         """Put a mark after the next ``under_way`` records; a topic id begins the map of that incarnation."""
+        # Counts in the queue are relative to the mark before it, so that each acknowledgement only
+        # has to decrement the first.
         before = sum(left for left, _ in self._pending)
         self._pending.append((max(0, under_way - before), segment))
+        # Leaves the fast path of ``add`` until the mark is placed: the run may not grow across it
+        # (5).
         self._next_source = _SLOW
         self._settle()
 
     def identify(self, source_id: bytes) -> None:
         """Name the incarnation of the source topic; another one than before begins the map anew."""
         self._settle()
+        # Zeros are what brokers before KIP-516 (2.8) answer: an unknown id proves no other
+        # incarnation.
         if source_id == self.source_id or source_id == NO_TOPIC_ID:
             return
+        # The first id of a map that was kept without one names it; only a second, different one is
+        # a topic that was created again.
         if self.source_id != NO_TOPIC_ID and (self.covered or not self.is_empty):
             self._restart()
             self.changed = True
@@ -363,12 +400,16 @@ class PartitionMap:
         self._close()
         end, first, last = self._next_target, -1, -1
         segments = self._segments
+        # The loss reaches below the open page, and this class does no I/O: the caller reads that
+        # page and calls ``rebase``.
         if self._number and from_target < segments[0].target:
             self.cut_below = from_target if self.cut_below < 0 else min(from_target, self.cut_below)
         behind: list[Segment] = []
         while segments and segments[-1].target_end > from_target:
             behind.append(segments.pop())
         for source, records, target, mark in reversed(behind):
+            # Marks survive the loss: that the source lost a range stays true wherever the target's
+            # log ends.
             if mark is not Mark.COPIED or not records:
                 segments.append(Segment(source, records, from_target, mark))
                 continue
@@ -389,6 +430,8 @@ class PartitionMap:
 
     def rebase(self, page: Page | None) -> TargetLoss | None:
         """Continue in the last earlier page that begins below ``cut_below``, or else in the first one; None: it is gone."""
+        # ``lose_target`` is run again, now within the earlier page; segments of the newer page are
+        # put behind it afterwards.
         at, self.cut_below = self.cut_below, -1
         behind = self._drain()
         self._number = page.number if page is not None else 0
@@ -451,8 +494,11 @@ class PartitionMap:
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
         """Begin a run, after what is due before it."""
+        # An acknowledged offset below the map's end proves that the target lost its tail (unclean
+        # leader election) or that the topic was created again: no log gives one offset twice.
         loss = self.lose_target(target) if target >= 0 else None
         while self._pending and self._pending[0][0] < records:
+            # A batch may span the place of a mark: it is split there.
             left, segment = self._pending.popleft()
             if left:
                 self._run(source, left, target)
@@ -471,12 +517,16 @@ class PartitionMap:
             self._records += records
         elif target < 0:
             # The broker did not name the offset.
+            # Base offset -1: a duplicate whose metadata the broker has forgotten
+            # (DUPLICATE_SEQUENCE_NUMBER). The records are there, their offsets are not known.
             self._close()
             self._segments.append(Segment(source, records, max(self._next_target, 0), Mark.UNKNOWN))
             self._covered = max(self._covered, source + records)
         else:
             self._close()
             anchor = self._segments[-1] if self._segments else None
+            # The first anchor stays as the beginning of the map (8) where the first record lies
+            # above it; any other only held the place until its first record arrived.
             is_beginning = not self._number and len(self._segments) == 1
             if (
                 anchor is not None
@@ -498,12 +548,15 @@ class PartitionMap:
         self.changed = True
         if isinstance(segment, bytes):
             self._restart()
+            # The new incarnation's copies follow those of the old one in the same target log (9).
             self.source_id = segment
             if self.former_end >= 0:
                 self.anchor(0, self.former_end)
             return
         source, records, _, mark = segment
         if self.is_empty and mark is not Mark.SOURCE_LOST:
+            # An empty map has no copies that a cut or an unknown range could be about; only the
+            # covered offset goes back.
             self._covered = min(self._covered, source)
             return  # nothing was copied that it could concern
         self._close()
@@ -542,6 +595,8 @@ class PartitionMap:
             last is not None
             and last.mark is Mark.COPIED
             and not last.is_anchor
+            # Beyond ``_covered`` the copy began again below the run's end (7): growing that run
+            # would claim the offsets between as copied.
             and last.source_end <= self._covered
         ):
             self._source, self._records, self._target, _ = segments.pop()
@@ -552,6 +607,7 @@ class PartitionMap:
 
 def _precedes_copies(page: Page) -> bool:
     """Whether there is nothing but what the source had lost before the first copy: where that lands is not known."""
+    # A later page has at least one copy before it, even if all of its own segments are losses.
     return not page.number and all(
         segment.mark is Mark.SOURCE_LOST and not segment.target for segment in page.segments
     )
@@ -561,6 +617,8 @@ def _span(segments: Sequence[Segment]) -> Span:
     cuts = [segment.source for segment in segments if segment.mark is Mark.SOURCE_CUT]
     others = [segment for segment in segments if segment.mark is not Mark.SOURCE_CUT]
     return Span(
+        # Stored with the page, so that an index over thousands of partitions needs heads only
+        # (``decode_head``).
         min((other.source for other in others), default=-1),
         max((other.source_end for other in others), default=-1),
         segments[0].target if segments else 0,
@@ -571,6 +629,7 @@ def _span(segments: Sequence[Segment]) -> Span:
 
 def _append_lost(segments: list[Segment], first: int, end: int, target: int) -> None:
     """Add a stretch that the target lost; what lies between it and the one before it had no record."""
+    # Joined, because a loss that covers many short runs would otherwise become as many segments.
     if segments and segments[-1].mark is Mark.TARGET_LOST and segments[-1].source_end <= first:
         first = segments.pop().source
     segments.append(Segment(first, end - first, target, Mark.TARGET_LOST))
@@ -625,6 +684,8 @@ def encode_page(page: Page) -> bytes:
     source_end = target_end = 0
     for segment in page.segments:
         source, records, target, mark = segment
+        # Differences: a run right after its predecessor costs a few bytes instead of three 64-bit
+        # numbers.
         out += varint(((source - source_end) << _MARK_BITS) | mark)
         out += varint(records)
         out += varint(target - target_end)
@@ -667,6 +728,8 @@ def decode_page(number: int, value: bytes) -> Page:
     except (IndexError, ValueError) as cause:
         raise ProtocolError(f"damaged page of the offset map: {cause}") from None
     page = Page(number, *head[:-1], tuple(segments), ascends)
+    # A page that was damaged in a way that still decodes must not translate: the head was written
+    # from the same segments, so the two have to agree.
     if not _is_sound(segments, head.covered) or _span(segments) != head.span:
         raise ProtocolError("damaged page of the offset map: its offsets are impossible")
     return page
@@ -694,6 +757,7 @@ def _read_head(value: bytes) -> tuple[PageHead, int]:
 def _is_sound(segments: Sequence[Segment], covered: int) -> bool:
     target_end = 0
     for segment in segments:
+        # Equal is sound: marks have no length there.
         if segment.source < 0 or segment.records < 0 or segment.target < target_end:
             return False
         target_end = segment.target_end

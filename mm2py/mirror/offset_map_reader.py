@@ -73,6 +73,7 @@ class PageCache:
         """Keep a page; the ones that were not used for longest leave."""
         self._pages[ref.position] = page
         self._segments += max(1, len(page.segments))
+        # At least one page stays, or a page larger than the limit could never be looked up.
         while self._segments > self._kept and len(self._pages) > 1:
             self.drop(next(iter(self._pages)))
 
@@ -106,11 +107,15 @@ async def read_page(
         ProtocolError: the record there is damaged.
     """
     here = TopicPartition(topic, 0)
+    # The broker answers from the batch that contains the offset: the page is searched in it by its
+    # own offset.
     fetched = await fetch_partition(cluster, here, ref.position, max_bytes=PAGE_BYTES)
     for batch in decode_batches(fetched.records) if fetched.records is not None else ():
         for record in batch.records:
             if record.offset == ref.position and record.value is not None:
                 key = decode_page_key(record.key)
+                # One topic never gives an offset twice, but it may have been created again: the key
+                # decides.
                 return (
                     decode_page(ref.number, record.value)
                     if key == (partition, ref.number)
@@ -126,18 +131,26 @@ async def no_record_until(cluster: Cluster, tp: TopicPartition, at: int) -> int:
             cluster, tp, at, max_bytes=1, isolation_level=READ_COMMITTED
         )
     except ServerError as error:
+        # Unreadable, for an ACL or a deleted topic: the offset itself is the careful answer, no
+        # group is moved past it.
         if error.code != OFFSET_OUT_OF_RANGE:
             log.debug("copy cannot be read partition=%s offset=%d cause=%s", tp, at, error)
             return at
+        # Retention has deleted what lay there: the log begins later, and no record is before its
+        # start.
         start = (await Admin(cluster).list_offsets({tp: EARLIEST})).get(tp)
         return at if start is None or start.error is not None else max(at, start.offset)
     for batch in decode_batches(fetched.records) if fetched.records is not None else ():
+        # The first batch of a response may begin before the offset that was asked for.
         if batch.last_offset < at:
             continue
         if batch.base_offset > at:
             return batch.base_offset
         is_aborted = any(
-            producer == batch.producer_id and first <= at for producer, first in fetched.aborted
+            # READ_COMMITTED names aborted transactions beside the records; filtering them is the
+            # reader's part (KIP-98).
+            producer == batch.producer_id and first <= at
+            for producer, first in fetched.aborted
         )
         is_dropped = batch.is_control or (batch.is_transactional and is_aborted)
         return batch.last_offset + 1 if is_dropped else at
@@ -209,6 +222,7 @@ class OffsetMapReader:
         Raises:
             RetriableError: not now; what was known before counts.
         """
+        # Callers that check copies themselves, by replication policy, pay for no metadata request.
         if self._copy_of is None:
             return
         names = {it.topic: self._copy_of(it.topic) for it in self.partitions()}
@@ -219,10 +233,15 @@ class OffsetMapReader:
             if copy is None:
                 copies[topic] = None
             else:
+                # An error (no Describe on the topic, for one) says nothing of the copy, and an
+                # unknown id contradicts nothing.
                 copies[topic] = NO_TOPIC_ID if copy.error is not None else copy.topic_id
         self._copies = copies
+        # The flow back may name its copies by another policy, so "not under this name" is not yet
+        # "gone": the id is looked for among all topics.
         if self._is_back:
             await self._read_elsewhere()
+        # Only where a copy keeps its source's name can two flows write into one topic.
         elif any(self._copy_of(topic) == topic for topic in (SAMPLE, *names)):
             await self._others.read()
 
@@ -257,6 +276,7 @@ class OffsetMapReader:
             for it in self.partitions()
             if self.is_former(it) and (index := self.index_of(it)) is not None
         }
+        # Same suspects as before: the full topic list of a cluster is not asked for again.
         if ids == self._not_here:
             return
         there = set[bytes]()
@@ -278,6 +298,8 @@ class OffsetMapReader:
 
     async def close(self) -> None:
         """Stop following; safe before ``read_to_end`` and safe twice."""
+        # Both are taken before the first await: a second ``close`` during it finds nothing to
+        # close.
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
         if tail is not None:
@@ -292,6 +314,8 @@ class OffsetMapReader:
         index = self.index_of(partition)
         return index is not None and (
             self.is_former(partition)
+            # Or: covered by the map and yet beyond its last copy; that place was computed for a
+            # copy that had more records.
             or (upstream <= index.covered and downstream > index.target_end)
         )
 
@@ -324,6 +348,7 @@ class OffsetMapReader:
             RetriableError: a page could not be read now.
             ProtocolError: a page is damaged.
         """
+        # What the map says is of another log: not even its end counts for this one.
         if self.is_former(partition):
             return Translation(Place.UNKNOWN, -1)
         return await self._look(
@@ -371,8 +396,11 @@ class OffsetMapReader:
             try:
                 return look(index, self._pages.get)
             except PageMissingError as missing:
+                # The look-up is pure: it begins again with one page more.
                 ref = missing.ref
             newest, value = self._newest[partition]
+            # The page that grows is replaced every second; its bytes came with the record, so it is
+            # never read from the topic.
             if ref == newest:
                 self._pages.put(ref, decode_page(ref.number, value))
                 continue
@@ -398,6 +426,7 @@ class OffsetMapReader:
         if taken is None or record.value is None:
             return
         partition, ref = taken
+        # The replaced version can never be asked for again.
         before = self._newest.get(partition)
         if before is not None:
             self._pages.drop(before[0].position)

@@ -97,6 +97,8 @@ class OffsetSyncState:
         if breaks:
             self._synced = downstream
         # Inside a run both offsets grow by one, so only the lag rule is left.
+        # Java: downstream - (last + 1) >= offset.lag.max, because translation is exact one past the
+        # last sync; so the step is lag.max + 1.
         by_lag = range(self._synced + self._step - downstream, count, self._step)
         if by_lag:
             self._synced = downstream + by_lag[-1]
@@ -105,7 +107,7 @@ class OffsetSyncState:
         return breaks, by_lag
 
 
-class _Due(NamedTuple):
+class _DueSyncs(NamedTuple):
     """A number of ``syncs``, each ``offset.lag.max`` + 1 offsets after the one before."""
 
     upstream: int
@@ -116,7 +118,7 @@ class _Due(NamedTuple):
 
 
 @final
-class _Waiting:
+class _WaitingSyncs:
     """Syncs of one partition that are not sent yet, in order."""
 
     __slots__ = ("_due", "_partition", "_step")
@@ -124,16 +126,18 @@ class _Waiting:
     def __init__(self, partition: TopicPartition, step: int) -> None:
         self._partition = partition
         self._step = step
-        self._due: list[_Due] = []
+        self._due: list[_DueSyncs] = []
 
-    def add(self, new: _Due, most: int) -> None:
+    def add(self, new: _DueSyncs, most: int) -> None:
         """Add a sync; of more than ``most`` every second one is left out, never the first, the newest, or one where offsets go back."""
         due = self._due
+        # A long backlog at even spacing is one entry, whatever its length: a topic that cannot be
+        # written for hours costs no memory.
         if due and due[-1].by_lag and new.by_lag:
             upstream, downstream, count, _ = due[-1]
             ahead = count * self._step
             if (upstream + ahead, downstream + ahead) == new[:2]:
-                due[-1] = _Due(upstream, downstream, count + new.syncs, by_lag=True)
+                due[-1] = _DueSyncs(upstream, downstream, count + new.syncs, by_lag=True)
                 return
         due.append(new)
         if len(due) > most:
@@ -143,6 +147,8 @@ class _Waiting:
                 for at, it in enumerate(due)
                 if not at % 2
                 or at == last
+                # A rewind empties the reader's slots (``OffsetSyncStore``); without it the reader
+                # would translate with syncs of a history that is gone.
                 or it.upstream < due[at - 1].upstream
                 or it.downstream < due[at - 1].downstream
             ]
@@ -156,7 +162,7 @@ class _Waiting:
     def __bool__(self) -> bool:
         return bool(self._due)
 
-    def _chosen(self) -> list[_Due]:
+    def _chosen(self) -> list[_DueSyncs]:
         """Thin out syncs by lag, the more the further they are from the newest.
 
         Readers keep only syncs whose distance to the newest doubles from slot to slot; here the distance grows by an
@@ -165,15 +171,16 @@ class _Waiting:
         step = self._step
         every = sum(due.syncs for due in self._due if due.by_lag) <= EVERY_SYNC
         newest = self._due[-1].upstream + (self._due[-1].syncs - 1) * step
-        kept: list[_Due] = []
+        kept: list[_DueSyncs] = []
         distance = -math.inf
+        # From the newest back, as the reader's slots are filled.
         for upstream, downstream, count, by_lag in reversed(self._due):
             index = count - 1
             while index >= 0:
                 at = index * step
                 behind = abs(newest - upstream - at)
                 if every or not by_lag or abs(behind - distance) > behind // 8:
-                    kept.append(_Due(upstream + at, downstream + at, 1, by_lag))
+                    kept.append(_DueSyncs(upstream + at, downstream + at, 1, by_lag))
                     distance = behind
                 index -= 1 if every else max(1, behind // 8 // step)
         kept.reverse()
@@ -218,7 +225,7 @@ class OffsetSyncEmitter:
         self._lag_max = lag_max
         self._clock = clock
         self._states: dict[TopicPartition, OffsetSyncState] = {}
-        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._waiting: dict[TopicPartition, _WaitingSyncs] = {}
         self._delayed: dict[TopicPartition, Run] = {}
         self._in_flight: list[OffsetSync] = []
         self._next_send = -math.inf
@@ -230,6 +237,7 @@ class OffsetSyncEmitter:
 
     def observe(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
         """Observe acknowledged runs of ``partition``, in source order, and send what is due."""
+        # Acknowledgements may arrive after ``close``: the Sender is closed later than the task.
         if self._closed or not runs:
             return
         state = self._states.get(partition)
@@ -243,6 +251,8 @@ class OffsetSyncEmitter:
                 self._wait(partition, run, range(1), by_lag=False)
             if by_lag:
                 self._wait(partition, run, by_lag, by_lag=True)
+        # Java's ``delayedOffsetSyncs``: the exact end of a partition that went quiet is sent at the
+        # task's next commit (KAFKA-15906).
         if last == run.records - 1:
             self._delayed.pop(partition, None)
         else:
@@ -262,6 +272,7 @@ class OffsetSyncEmitter:
         for partition, run in self._delayed.items():
             self._wait(partition, run, range(run.records - 1, run.records), by_lag=True)
         self._delayed.clear()
+        # While the topic refuses, a commit only queues: the next request waits for REFUSED_S.
         if not self._refused or self._clock.monotonic() >= self._next_send:
             self._send()
 
@@ -270,6 +281,7 @@ class OffsetSyncEmitter:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._open and (self._waiting or self._in_flight):
+                    # A loop, not one send: a full request leaves the rest waiting.
                     self._send()
                     await self._free.wait()
                     if self._refused:
@@ -284,10 +296,10 @@ class OffsetSyncEmitter:
     def _wait(self, partition: TopicPartition, run: Run, indexes: range, *, by_lag: bool) -> None:
         waiting = self._waiting.get(partition)
         if waiting is None:
-            waiting = self._waiting[partition] = _Waiting(partition, self._lag_max + 1)
+            waiting = self._waiting[partition] = _WaitingSyncs(partition, self._lag_max + 1)
         first = indexes[0]
         waiting.add(
-            _Due(run.source_offset + first, run.target_offset + first, len(indexes), by_lag),
+            _DueSyncs(run.source_offset + first, run.target_offset + first, len(indexes), by_lag),
             min(MOST_WAITING, max(LEAST_WAITING, MOST_WAITING_IN_ALL // len(self._waiting))),
         )
 
@@ -297,6 +309,8 @@ class OffsetSyncEmitter:
             return
         syncs: list[OffsetSync] = []
         while self._waiting and len(syncs) < SYNCS_PER_REQUEST:
+            # A dict keeps insertion order: partitions take turns, so a busy one does not starve the
+            # rest.
             partition = next(iter(self._waiting))
             waiting = self._waiting.pop(partition)
             syncs += waiting.take(SYNCS_PER_REQUEST - len(syncs))
@@ -312,6 +326,7 @@ class OffsetSyncEmitter:
     def _answered(self, result: int | Exception) -> None:
         sent, self._in_flight = self._in_flight, []
         self._free.set()
+        # The request was in flight while the task ended: nothing may be queued again.
         if self._closed:
             return
         if isinstance(result, Exception):
@@ -322,11 +337,15 @@ class OffsetSyncEmitter:
         elif self._refused:
             self._refused = False
             self._on_refusal(None)
+        # More may wait, and no later batch need come to trigger it; after a refusal the pause of
+        # REFUSED_S counts.
         if len(sent) == SYNCS_PER_REQUEST and not self._refused:
             self._send()
 
     def _keep_newest(self, refused: Sequence[OffsetSync]) -> None:
         for partition, sync in {it.partition: it for it in refused}.items():
+            # As a sync by lag, so that it may be thinned out with the others once newer ones
+            # arrive.
             if partition not in self._waiting:  # else a newer one
                 run = Run(sync.upstream, 1, sync.downstream)
                 self._wait(partition, run, range(1), by_lag=True)
@@ -339,11 +358,14 @@ BEFORE_ALL_SYNCS: Final = -1
 
 def _is_recent(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
     """Whether B holds for ``newer`` in the slot before ``slot`` and ``older`` in ``slot``."""
+    # B of ``SyncSlots``, 2^slot - 2^(slot - 1) written as 2^(slot - 1).
     return newer.upstream <= older.upstream + (1 << (slot - 1))
 
 
 def _is_apart(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
     """Whether C holds for ``newer`` in ``slot`` and ``older`` in a later one; identity, not equality, counts."""
+    # One sync may fill several slots; Java compares references, and two equal syncs are two there
+    # too.
     return newer is older or newer.upstream >= older.upstream + (1 << max(slot - 2, 0))
 
 
@@ -365,6 +387,8 @@ class SyncSlots:
     def add(self, new: OffsetSync) -> None:
         """Keep the newest sync; one below the newest so far is a rewind and replaces all."""
         old = self._slots
+        # Java's ``upstreamRewind``: what was copied before the source was cut or set back
+        # translates nothing any more.
         if new.upstream < old[0].upstream:
             self._slots = [new] * SLOTS
             return
@@ -373,6 +397,8 @@ class SyncSlots:
         at = 0
         for slot in range(1, SLOTS):
             before = kept[slot - 1]
+            # Java's do-while of ``updateSyncArray``: promote the next old value that is recent and
+            # apart enough, skip those that never can be.
             while True:
                 offered = old[at]
                 is_apart = _is_apart(before, offered, slot - 1)
@@ -395,6 +421,7 @@ class SyncSlots:
 
     def translate(self, upstream: int) -> int:
         """Return where a group at ``upstream`` can continue without skipping a record, or ``BEFORE_ALL_SYNCS``."""
+        # From the newest: the first that is not above the group gives the best precision.
         sync = next((slot for slot in self._slots if slot.upstream <= upstream), self._slots[-1])
         if sync.upstream > upstream:
             return BEFORE_ALL_SYNCS
@@ -429,6 +456,8 @@ class OffsetSyncStore:
         """Add the next sync of the topic; beyond Java, one that is lower on the target replaces those of a copy that is gone."""
         slots = self._slots.get(sync.partition)
         is_first = slots is None or sync.downstream < slots.newest.downstream
+        # Java's ``onlyLoadLastOffset`` while it reads the backlog, lifted where checkpoints were
+        # read (KAFKA-15905): with an older sync a group could go back.
         if slots is None or is_first or not (self._is_read or self._keeps_backlog):
             self._slots[sync.partition] = SyncSlots(sync)
         else:

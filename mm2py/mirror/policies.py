@@ -60,6 +60,7 @@ def policy_from_config(config: Mapping[str, str]) -> ReplicationPolicy:
     """
     name = canonical_class(config.get(POLICY_CLASS, DEFAULT_REPLICATION_POLICY))
     built_in = _BUILT_IN.get(name)
+    # Ours are not tested against the rules: their tests do that.
     if built_in is not None:
         return built_in(config)
     policy = cast(
@@ -78,6 +79,8 @@ def policy_from_config(config: Mapping[str, str]) -> ReplicationPolicy:
 def _broken_rule(policy: ReplicationPolicy) -> str:
     """Return which rule the names of two sample topics break, empty for none."""
     alias, copies = "source", dict[str, str]()
+    # Two names, so that a policy that maps every topic to one is found before it mixes their
+    # records.
     for topic in "orders", "order-items":
         try:
             copy = cast("object", policy.remote_topic(alias, topic))
@@ -118,12 +121,14 @@ def build_plugin(
     try:
         plugin = plugin_class(config)
     except ConfigError:
+        # The plug-in's own ConfigError already says what to correct.
         raise
     except Exception as error:
         raise ConfigError(
             f"{property_name}={class_name}: building it failed: {error!r}",
             remedy="the class is called with one argument, the connector's config",
         ) from error
+    # ``hasattr`` and no base class: a policy of a third party need not extend ours.
     missing = [name for name in members if not hasattr(plugin, name)]
     if missing:
         raise ConfigError(
@@ -136,6 +141,7 @@ def build_plugin(
 def _find_class(
     class_name: str, property_name: str, built_in: tuple[str, ...]
 ) -> Callable[[Mapping[str, str]], object]:
+    # Without a colon the last dot separates, as in a Java class name.
     module_name, colon, attribute = class_name.partition(":")
     if not colon:
         module_name, _, attribute = class_name.rpartition(".")
@@ -156,6 +162,7 @@ def _find_class(
             f"{property_name}={class_name}: importing {module_name} failed: {error!r}",
             remedy="correct the module",
         ) from error
+    # An attribute that is no class but callable is accepted: a factory function.
     value: object = getattr(module, attribute, None)
     if not callable(value):
         raise ConfigError(

@@ -101,6 +101,7 @@ def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
 
 def published_id(key: bytes | None) -> int:
     """Return the producer id that a record is about, -1 where its key is none: no batch is under it."""
+    # Anybody with Write may leave any key there; 19 digits hold every producer id.
     is_number = key is not None and key.isdigit() and len(key) <= _ID_DIGITS
     return int(key) if key is not None and is_number else -1
 
@@ -146,6 +147,8 @@ class ProducerOrigins:
 
     def learn(self, producer: MirrorProducer) -> None:
         """Take a record of the topic."""
+        # Looping and mirrors are never forgotten, passing ids may be (MOST_PASSING): only a wrong
+        # "passes" could start a loop.
         if self._everything or self._is_from_target(producer):
             self._looping.add(producer.producer_id)
             self._passing.discard(producer.producer_id)
@@ -155,11 +158,13 @@ class ProducerOrigins:
 
     def judge(self, producers: Collection[int]) -> None:
         """The topic was read to its end after batches of these were read: ids that are not in it are applications' (invariant 2)."""
+        # Applications get a new id at each start; without a limit the set would grow for ever.
         if len(self._passing) + len(producers) > MOST_PASSING + len(self._mirrors):
             self._passing.intersection_update(self._mirrors)
         self._passing.update(producer for producer in producers if producer not in self._looping)
 
     def _is_from_target(self, producer: MirrorProducer) -> bool:
+        # The alias is what one file calls a cluster; Kafka's id is the same in all.
         if producer.source_cluster and self._target_cluster:
             return producer.source_cluster == self._target_cluster
         return producer.source == self._target

@@ -1,8 +1,9 @@
 """Names that the copies of a flow's topics have after its routers, as far as the config alone shows.
 
-Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph of all flows: a router that takes the
-prefix of a replication policy away removes what distinguishes copies from originals. A router that a predicate applies to some records of
-a topic, and one that depends on time, are not checked. Patterns are tried on sample names.
+Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph
+of all flows: a router that takes the prefix of a replication policy away removes what identifies
+copies. A router that a predicate applies to some records of a topic, and one that depends on time,
+are not checked. Patterns are tried on sample names.
 """
 
 import re
@@ -37,11 +38,13 @@ class _Route:
     negate: bool
 
     def apply(self, topic: str) -> str:
-        """Return the new name of a topic; empty where there is none, which each of its records will say."""
+        """Return the new name of a topic; empty for none: each of its records fails then."""
         try:
             if self.chosen is not None and self.chosen.matches(topic) is self.negate:
                 return topic
             renamed = self.pattern.replaced(topic, self.replacement)
+        # A replacement with a group that the pattern lacks fails in Java when a record comes, not
+        # at the start; here as well.
         except ConfigError:
             return ""
         return topic if renamed is None else renamed
@@ -56,12 +59,16 @@ def _routes(config: Mapping[str, str]) -> Sequence[_Route]:
     routes: list[_Route] = []
     for alias in parse_list(config.get("transforms", "")):
         own = with_prefix(config, f"transforms.{alias}.")
+        # Other routers (TimestampRouter, a third party's) depend on the record: what they do to a
+        # name is not known here.
         if own.get("type", "").strip().removeprefix(_PACKAGE) != "RegexRouter":
             continue
         chosen: JavaPattern | None = None
         if wanted := own.get("predicate", "").strip():
             predicate = with_prefix(config, f"predicates.{wanted}.")
             kind = predicate.get("type", "").strip().removeprefix(_PACKAGE)
+            # Any other predicate sees the record; such a router may or may not apply, and counts as
+            # absent.
             if kind.removeprefix("predicates.") != "TopicNameMatches":
                 continue
             chosen = JavaPattern(predicate.get("pattern", ""))
@@ -90,6 +97,7 @@ def final_name(config: Mapping[str, str]) -> Callable[[str], str]:
 
 def keeps_names(config: Mapping[str, str]) -> bool:
     """Whether routers give copies the names of what they are copies of; as ``final_name``."""
+    # Without routers the policy alone decides, and that is asked elsewhere (``detects_cycles``).
     if not _routes(config):
         return False
     named = final_name(config)
@@ -112,6 +120,8 @@ def sample_names(config: Mapping[str, str]) -> Iterator[str]:
 
 
 def _samples(pattern: str) -> Iterator[str]:
+    # Not a generator of all matches: a few candidates by cheap rewriting, of which each is then
+    # matched for real.
     for part in pattern.replace("(?:", "").replace("(", "").replace(")", "").split("|"):
         for filling in ("x", "0", SAMPLE, ""):
             name = _REPEATS.sub(filling, part.replace("\\.", "\0")).replace("\0", ".")

@@ -7,7 +7,7 @@ that the group has not read. Where it is on the other source is known to that fl
 Invariants, tests of the same names (tests/property/test_positions.py):
 
 1. Behind the place of a group lies no record of any flow that the group has not read.
-2. A copy whose name says where it came from is never shared.
+2. A copy whose name carries its source is never shared.
 3. Two maps of one source topic, as after another alias was chosen, share nothing: each is right by itself.
 
 Not seen: what writes without a map (Java's MirrorMaker, MirrorSink, MirrorMaker 1, clients), and the first records of another flow until its
@@ -55,7 +55,7 @@ def shared_reason(copies: str, others: Sequence[str]) -> str:
 
 @final
 class SharedCopies:
-    """What the maps of other flows say of the copies on one target."""
+    """Copies on one target by the maps of other flows."""
 
     def __init__(self) -> None:
         self.maps: dict[str, MapIndex] = {}
@@ -76,17 +76,21 @@ class SharedCopies:
                 target_id = found.target_id
                 if target_id in _UNKNOWN:  # brokers before 2.8: names that are kept tell
                     target_id = source.topic.encode()
+                # Ids where there are some: under one name the topic may be another one by now.
                 key = target_id, source.partition
                 self._writers.setdefault(key, []).append((alias, found.source_id))
 
     def sharers(self, copy: TopicPartition, source_id: bytes = b"") -> Sequence[str]:
         """Return the source aliases of other flows whose records are in ``copy``; ``source_id`` is that of the flow's own source topic."""
+        # Both forms: another flow's map may have been written before the target's brokers had ids.
         keys = self._ids.get(copy.topic, NO_TOPIC_ID), copy.topic.encode()
         return sorted(
             {
                 alias
                 for key in keys
                 for alias, other in self._writers.get((key, copy.partition), ())
+                # The same source topic under two aliases (invariant 3): its records are one flow's,
+                # each map right by itself.
                 if other != source_id or other in _UNKNOWN
             }
         )
@@ -117,6 +121,7 @@ class OtherMaps:
         """
         listed = await self._admin.list_topics()
         topics = [it for it in listed if map_source(it) and it != self._own]
+        # A map that was deleted, as the remedy says for a flow that is gone, frees its copies.
         for gone in self._readers.keys() - set(topics):
             await self._readers.pop(gone).close()
             self.shared.maps.pop(map_source(gone), None)
@@ -132,6 +137,7 @@ class OtherMaps:
                 )
         for topic in turn:
             self._readers[topic] = self._readers.pop(topic)  # the last in the next turn
+        # New maps are all read, however many; the limit holds for what is under way at once.
         for first in range(0, len(new) + len(turn), MOST_AT_ONCE):
             chosen = [*new, *turn][first : first + MOST_AT_ONCE]
             answers = await asyncio.gather(*map(self._read, chosen), return_exceptions=True)
@@ -147,6 +153,8 @@ class OtherMaps:
             await reader.close()
 
     async def _read(self, topic: str) -> None:
+        # The index outlives its reader: one that is opened again reads the topic from its
+        # beginning, which folds to the same.
         index = self.shared.maps.setdefault(map_source(topic), MapIndex())
 
         def take(_partition: int, record: Record) -> None:
@@ -154,6 +162,8 @@ class OtherMaps:
 
         try:
             await self._readers[topic].read_to_end(take)
+        # No ACL for another flow's topic must not stop this flow; its copies count as unreadable
+        # until then.
         except FatalServerError as error:
             self.unreadable[topic] = str(error)
             self._whole.discard(topic)

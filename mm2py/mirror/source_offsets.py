@@ -23,6 +23,8 @@ PartitionIdentity = frozenset[tuple[str, str | int]]
 
 def mirror_source_partition(source_alias: str, partition: TopicPartition) -> SourcePartition:
     """Return the source partition of a mirrored partition, in Java's member order."""
+    # The iteration order of a HashMap with these three keys; Java's worker would not find another
+    # order's bytes.
     return {"cluster": source_alias, "partition": partition.partition, "topic": partition.topic}
 
 
@@ -61,8 +63,11 @@ def source_offset(
 def next_offset(stored: SourceOffset | None) -> int:
     """Return the offset after the last copied one, where the copy continues; -1 where nothing usable is stored."""
     offset = stored.get("offset") if stored is not None else None
+    # JSON's true would be offset 1 in Python.
     if not isinstance(offset, int) or isinstance(offset, bool):
         return -1
+    # Java seeks only for offset >= 0 and reads from ``auto.offset.reset`` otherwise
+    # (``MirrorSourceTask.isUncommitted``).
     return offset + 1 if -1 <= offset <= _LAST_OFFSET else -1
 
 
@@ -97,6 +102,8 @@ def _of_offset(stored: SourceOffset | None, member: str) -> str:
     """Return what is stored of the offset that is stored beside it; empty for nothing."""
     text = str(stored.get(member, "")) if stored is not None else ""
     value, _, offset = text.partition("@")
+    # Edited over REST (KIP-875) or by a Java worker: the offset moved, the member beside it did
+    # not, so it is not about this record.
     return value if offset.isdecimal() and int(offset) + 1 == next_offset(stored) else ""
 
 
@@ -114,6 +121,7 @@ def parse_source_offset_key(key: bytes) -> tuple[str, SourcePartition]:
     """Read a key; ``ProtocolError`` if it is not a name and a flat map."""
     parsed = _load(key, "key")
     if isinstance(parsed, list):
+        # Connectors of others share the topic: their partitions may be any flat map.
         items = cast("list[object]", parsed)
         if len(items) == 2 and isinstance(items[0], str):
             return items[0], _flat(items[1], key, "key")
@@ -142,12 +150,14 @@ def partition_identity(partition: SourcePartition) -> PartitionIdentity:
 
 
 def _dump(value: object) -> bytes:
+    # No blanks and no escapes of non-ASCII text: what Jackson writes.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _load(data: bytes, what: str) -> object:
     try:
         return cast("object", json.loads(data))
+    # Deeply nested JSON ends in a RecursionError, which is no ValueError.
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"source offset {what} {_shown(data)} is not JSON") from error
 
@@ -161,6 +171,7 @@ def _members(value: object, data: bytes, what: str) -> dict[str, object]:
 def _flat(value: object, data: bytes, what: str) -> dict[str, str | int]:
     flat: dict[str, str | int] = {}
     for name, member in _members(value, data, what).items():
+        # Python's bool is an int; Java's Boolean is no number.
         if isinstance(member, bool) or not isinstance(member, str | int):
             raise ProtocolError(
                 f"source offset {what} {_shown(data)}: {name} is no text or integer"

@@ -63,15 +63,20 @@ def parse_boundary(
     if text == edge:
         return Boundary()
     number = text.removeprefix("offset:")
+    # ``isdecimal`` alone takes digits of other scripts.
     if number.isascii() and number.isdecimal() and int(number) < 1 << 63:
         return Boundary(timestamp=int(text)) if number == text else Boundary(offset=int(number))
     ago = _AGO.fullmatch(text)
     if ago is not None:
         age_ms = int(ago[1]) * _SECONDS[ago[2].lower()] * 1000
+        # An age is fixed at the first start: a task that restarts a week later must not begin a
+        # week later.
         from_ms = clock.now_ms() if since_ms < 0 else since_ms
         return Boundary(timestamp=max(0, from_ms - age_ms))
     try:
         moment = datetime.fromisoformat(text)
+        # Without a zone it is UTC, on every worker: the local zone would make two workers begin at
+        # different offsets.
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return Boundary(timestamp=int(moment.timestamp() * 1000))
     except (ValueError, OverflowError):
@@ -87,7 +92,7 @@ _EARLIEST: Final = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _StartRule:
     pattern: JavaPattern | None
     partition: int | None
     position: int
@@ -103,7 +108,7 @@ class _Rule:
 class StartPositions:
     """The rules of one flow; ages are relative to ``since_ms``, or to the time of parsing."""
 
-    def __init__(self, rules: Sequence[_Rule]) -> None:
+    def __init__(self, rules: Sequence[_StartRule]) -> None:
         self._rules = tuple(rules)
 
     @classmethod
@@ -136,11 +141,13 @@ def first_start_ms(
     """Return what ages among the items are counted from: now where no published task config tells it, -1 without an age."""
     if not StartPositions.parse(items, clock).has_age:
         return -1
+    # The earliest: a second worker may have published its own now before it read the first one's.
     told = {int(text) for it in published if (text := it.get(FIRST_START, "")).isdecimal()}
     return min(told, default=clock.now_ms())
 
 
-def _rule(item: str, clock: Clock, since_ms: int) -> _Rule:
+def _rule(item: str, clock: Clock, since_ms: int) -> _StartRule:
+    # From the right: a pattern may contain an equals sign, a position cannot.
     topic, sign, text = item.rpartition("=")
     topic, text = topic.strip(), text.strip()
     if sign and not topic:
@@ -151,7 +158,7 @@ def _rule(item: str, clock: Clock, since_ms: int) -> _Rule:
         raise ConfigError(f"item {item!r} names no partition", remedy="write topic:0=position")
     pattern = JavaPattern(name) if sign else None
     position = _position(text, clock, since_ms)
-    return _Rule(pattern, int(number) if colon else None, position, bool(_AGO.fullmatch(text)))
+    return _StartRule(pattern, int(number) if colon else None, position, bool(_AGO.fullmatch(text)))
 
 
 def _position(text: str, clock: Clock, since_ms: int) -> int:

@@ -37,6 +37,7 @@ def refuse_one_cluster(source: ClusterEnd, target: ClusterEnd) -> None:
     Raises:
         ConfigError: both ends have the same id.
     """
+    # Brokers before 0.10.1 (KIP-78) give no id; then nothing can be told.
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
     if source.cluster_id in IDS_OF_IMAGES:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 def encode(members: Mapping[str, object], *, in_order: bool = False) -> bytes:
     """Return the value of a record; members are sorted unless they are ``in_order``."""
     text = json.dumps(members, separators=(",", ":"), sort_keys=not in_order)
+    # Names from REST and the file may hold half of a surrogate pair; ``json.dumps`` escapes it, and
+    # no UTF-8 reader takes it back.
     if _HALF in text:
         text = json.dumps(_whole(members), separators=(",", ":"), sort_keys=not in_order)
     return bytes((VERSION,)) + text.encode("ascii")
@@ -51,6 +53,8 @@ def decode_as(adapter: TypeAdapter[T], plain: bytes, what: str) -> T:
         ProtocolError: it is none; ``what`` names the record.
     """
     try:
+        # pydantic's parser refuses such an escape, Python's accepts it: those few documents take
+        # the detour.
         return adapter.validate_json(json.dumps(loaded(plain)) if _has_half(plain) else plain)
     except ValidationError as error:
         first = error.errors()[0]["msg"]
@@ -70,6 +74,7 @@ def loaded(data: bytes) -> object:
 
 
 def _has_half(data: bytes) -> bool:
+    # JSON allows upper and lower case hexadecimal digits.
     return _HALF.encode() in data.lower()
 
 
@@ -111,6 +116,8 @@ class Members:
     def number(self, name: str, default: int | None = None) -> int:
         """Return a 64-bit number; one that is absent is ``default``, where that is given."""
         value = self._members.get(name, default)
+        # Python's bool is an int, JSON's is not; a number of any length decodes, but no format of
+        # Kafka holds it.
         if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
             raise ProtocolError(f"member {name} is not a 64-bit number")
         return value

@@ -38,7 +38,7 @@ class CheckpointMeter:
         self._windows: dict[CheckpointKey, AgeWindow] = {}
         """In order of the last checkpoint."""
         self._news: dict[CheckpointKey, None] = {}
-        """Those that ``changed`` has not told."""
+        """Those that ``changed`` has not returned yet."""
 
     def note(self, key: CheckpointKey, latency_ms: int) -> None:
         """Count a checkpoint that the target acknowledged."""

@@ -122,6 +122,7 @@ class ProcessLoggers:
 
 
 def _known() -> dict[str, logging.Logger]:
+    # `loggerDict` also has a `PlaceHolder` for each parent that was never asked for.
     loggers = {
         name: logger
         for name, logger in logging.Logger.manager.loggerDict.items()
@@ -131,7 +132,7 @@ def _known() -> dict[str, logging.Logger]:
 
 
 def _hit(name: str, namespace: str) -> bool:
-    """Tell whether a namespace covers a logger: by plain prefix, as Connect decides it."""
+    """Return whether a namespace covers a logger: by plain prefix, as Connect decides it."""
     if namespace == ROOT:
         return True
     prefixes = (namespace, *_COUNTERPARTS.get(namespace.rstrip("."), ()))

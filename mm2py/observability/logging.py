@@ -79,6 +79,7 @@ class SecretMask:
         if not new:
             return
         self._secrets |= new
+        # Compiled at the next line: secrets come one by one at a start.
         self._pattern = None
 
     def extended(self, secrets: Iterable[str]) -> "SecretMask":
@@ -96,6 +97,8 @@ class SecretMask:
             text = self._outer.apply(text)
         if self._pattern is None:
             self._pattern = self._compiled()
+        # One pass over all secrets: a second one could find a secret in what the first has put
+        # there.
         shown = self._pattern.sub(HIDDEN, text) if self._secrets else text
         return shown if shown.isascii() else shown.encode(errors="backslashreplace").decode()
 

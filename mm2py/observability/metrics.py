@@ -31,7 +31,7 @@ SHORTEST_RATE_MS: Final = 1_000
 """A rate over less is no rate."""
 
 AHEAD_MS: Final = 5_000
-"""A record's time that is further ahead was made up, or given by a clock that is wrong: it says nothing of when it was written."""
+"""A record's time that is further ahead is no write time: made up, or of a wrong clock."""
 
 RESTARTS_MS: Final = 60_000
 """A partition that comes back within this time is as old as it was: its task was started again."""
@@ -121,6 +121,8 @@ class PartitionMeter:
         if lag_records == 0:
             self.caught_up_ms, self._seen_end = now_ms, (now_ms, 0)
         elif lag_records > 0 and end >= 0:
+            # The copy has passed the end that was seen then: nothing older than that moment is
+            # missing.
             at_ms, seen = self._seen_end
             if end - lag_records >= seen:
                 self.caught_up_ms = max(self.caught_up_ms, at_ms)
@@ -299,6 +301,7 @@ def lag_of(parts: Iterable[tuple[int, int | None, str]]) -> Lag:
 
     Each is None while one of them is not known. A partition that failed counts once it was measured.
     """
+    # A partition that failed before it was measured would hide the lag of all others.
     counted = [(lag, age_ms) for lag, age_ms, state in parts if lag >= 0 or state != "FAILED"]
     ages = [age_ms for _, age_ms in counted if age_ms is not None]
     return Lag(
@@ -356,7 +359,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 @final
-class _Gone(Generic[_K]):
+class _FormerCounts(Generic[_K]):
     """Counts of former partitions: of all keys that are here still, and of the ``MOST_GONE`` newest others."""
 
     def __init__(self) -> None:
@@ -467,8 +470,8 @@ class FlowMeter:
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
         self._gone_bytes = 0
-        self._gone = _Gone[str]()
-        self._gone_copies = _Gone[TopicPartition]()
+        self._gone = _FormerCounts[str]()
+        self._gone_copies = _FormerCounts[TopicPartition]()
         self._dropped: dict[TopicPartition, tuple[int, PartitionMeter]] = {}
         """Meters of partitions that no task has for less than ``RESTARTS_MS``, with when that began; the oldest first."""
         self._events: dict[str, int] = {}
@@ -529,6 +532,8 @@ class FlowMeter:
         if meter is None:
             meter = self._partitions[source] = PartitionMeter(source)
             at_ms, before = self._dropped.pop(source, (0, None))
+            # A restarted task has not measured yet: without the former times its lag would begin at
+            # 0 ms.
             if before is not None and self._clock.now_ms() - at_ms <= RESTARTS_MS:
                 meter.newest_ms, meter.caught_up_ms = before.newest_ms, before.caught_up_ms
         return meter

@@ -84,6 +84,7 @@ class ProcessWatch:
         return self._ended_cpu_s + sum(living.values())
 
     def _fields(self, pid: int) -> list[str]:
+        # A process may end between the listing and this look.
         with suppress(OSError):
             text = (self._proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
             return text.rpartition(")")[2].split()

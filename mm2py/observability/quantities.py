@@ -1,4 +1,4 @@
-"""Quantities as people read them, in displays and in findings."""
+"""Quantities formatted for displays and findings."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -8,7 +8,7 @@ UNKNOWN: Final = "-"
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Say how long."""
+    """Format a duration."""
     if milliseconds is None:
         return UNKNOWN
     seconds = milliseconds / 1000
@@ -19,7 +19,7 @@ def duration_text(milliseconds: int | None) -> str:
 
 
 def size_text(value: float | None) -> str:
-    """Say how many bytes."""
+    """Format a number of bytes."""
     if value is None:
         return UNKNOWN
     for unit in ("B", "KB", "MB"):
@@ -30,7 +30,7 @@ def size_text(value: float | None) -> str:
 
 
 def utc_text(time_ms: int) -> str:
-    """Say when, of milliseconds since the epoch; a stored or remote number may be no time, and is shown as it is."""
+    """Format milliseconds since the epoch; a number that is no time is shown as it is."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):

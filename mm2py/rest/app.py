@@ -102,11 +102,11 @@ def _application(
     app.router.routes.extend(at_root)
     if not parts.dedicated:
         app.router.routes.extend(endpoint(specs, "", herders.visible, parts))
-        return _Options(app, app.router.routes)
+        return _AnswersOptions(app, app.router.routes)
     app.router.routes.extend(endpoint(specs, "", herders.visible, parts, long_names=True))
     for prefix in (RESERVED_PAIR, PAIR):
         app.router.routes.extend(endpoint(specs, prefix, herders.of_pair, parts))
-    return _Options(app, app.router.routes)
+    return _AnswersOptions(app, app.router.routes)
 
 
 @final
@@ -140,7 +140,7 @@ class _Herders:
 
 
 @final
-class _Options:
+class _AnswersOptions:
     """ASGI middleware that answers ``OPTIONS`` with the methods of the path, as plain text."""
 
     def __init__(self, app: ASGIApp, routes: list[BaseRoute]) -> None:

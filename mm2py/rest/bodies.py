@@ -47,6 +47,7 @@ def _constant(word: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # `json`, as Jackson, would keep the last one silently.
     members = dict(pairs)
     if len(members) != len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -78,6 +79,7 @@ async def read_json(request: Request, *, numbers_as_written: bool = True) -> obj
         )
         # Half a surrogate pair is JSON, but no text that can be stored.
         json.dumps(value, ensure_ascii=False).encode()
+    # Deep nesting exhausts the parser's recursion.
     except (ValueError, RecursionError) as error:
         known = isinstance(error, json.JSONDecodeError | _DuplicateKeyError)
         reason = str(error) if known else "not UTF-8 JSON"
@@ -227,6 +229,7 @@ async def check_media_types(request: Request) -> None:
         wrong = declared is not None and _media_type(declared) != JSON
         if wrong or (declared is None and await request.body()):
             raise MediaTypeError("HTTP 415 Unsupported Media Type", status=415)
+    # Several headers are one list (RFC 9110).
     accept = ",".join(request.headers.getlist("accept"))
     if accept.strip() and not any(_takes_json(item) for item in accept.split(",")):
         raise MediaTypeError("HTTP 406 Not Acceptable", status=406)
@@ -239,5 +242,6 @@ def _media_type(header: str) -> str:
 def _takes_json(item: str) -> bool:
     if _media_type(item) not in {JSON, "application/*", "*/*", "*"}:
         return False
+    # `q=0` means: not acceptable.
     weights = [part.strip() for part in item.lower().split(";")[1:]]
     return not any(part.startswith("q=") and not part[2:].strip("0.") for part in weights)

@@ -2,7 +2,7 @@
 
 Flow: ``GuardedSocket.accept`` -> ``ConnectionGuard`` (room, or the oldest that asks nothing is closed) ->
 asyncio -> ``GuardedProtocol`` (deadline of a request's head). A share of the process's descriptors stays free for
-clusters and task hosts, whatever strangers do.
+clusters and task hosts, even under a connection flood.
 """
 
 import asyncio
@@ -38,6 +38,8 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 def connection_limit() -> int:
     """Return how many connections one application may hold: an eighth of the descriptors, 8 to 256."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The rest is for clusters: a broker that cannot be reached for want of a descriptor stops a
+    # flow.
     return max(_LEAST, min(_MOST, soft // _SHARE if soft > 0 else _MOST))
 
 
@@ -56,6 +58,8 @@ class ConnectionGuard:
 
     def admitted(self, accepted: socket.socket) -> socket.socket | None:
         """Return the connection for asyncio, None where there is no room for it."""
+        # The oldest that has asked nothing goes: a flood of silent connections must not keep out
+        # one that asks.
         if len(self._open) >= self._limit:
             self._log_turned_away()
             if not self._close_oldest_silent():
@@ -71,8 +75,9 @@ class ConnectionGuard:
         self._silent.pop(descriptor, None)
 
     def answered(self, descriptor: int) -> None:
-        """Note that a connection asks nothing now: a stranger would keep all others out with one refused request in ten seconds."""
+        """Note that a connection is idle: one refused request per ten seconds must hold no slot."""
         if descriptor in self._open:
+            # Re-inserted at the end: the order of the dict is that of silence.
             self._silent[descriptor] = self._open[descriptor]
 
     def closed(self, descriptor: int) -> None:
@@ -84,6 +89,8 @@ class ConnectionGuard:
     def spare_released(self) -> Generator[None]:
         """Have one descriptor free inside."""
         self._log_turned_away()
+        # The reserve: without a free descriptor ``accept`` fails, and the connection stays in the
+        # backlog.
         self.close()
         try:
             yield
@@ -153,6 +160,8 @@ class GuardedSocket(socket.socket):
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
+            # Accepted and closed: asyncio would stop accepting for a second at EMFILE and log each
+            # time.
             with self._guard.spare_released(), suppress(OSError):
                 super().accept()[0].close()
             raise ConnectionAbortedError from error
@@ -203,6 +212,7 @@ class GuardedProtocol(H11Protocol):
 
     def _await_head(self) -> None:
         self._end_wait()
+        # Against slow headers (Slowloris): uvicorn has a deadline only between requests.
         self._head_timer = self.loop.call_later(self.head_s, self.transport.abort)
 
     def _end_wait(self) -> None:

@@ -69,6 +69,7 @@ def http_client(
         verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         follow_redirects=False,
+        # A proxy of the environment must not see requests between workers.
         trust_env=False,
         headers={"Accept": "application/json", "User-Agent": USER_AGENT},
     )
@@ -93,10 +94,13 @@ class Forwarder:
         Raises:
             HerderError: it was not asked (409), refused, or could not be reached (500).
         """
+        # Before the leader's URL is looked at: a loop of forwards ends here in any case.
         hop = _next_hop(request)
         if error.url is None:
             raise ConflictError(NO_LEADER)
         reply = await self._sent(error.url, hop, request, herder)
+        # KIP-507: after a key rotation two workers may have different keys for a moment; Java
+        # repeats its own requests for this (``isPossibleExpiredKeyException``).
         for pause_s in ROTATION_PAUSES_S:
             if reply.status_code != FORBIDDEN:
                 break
@@ -124,6 +128,7 @@ class Forwarder:
         try:
             return await send_signed(client, built, url, origin.flow, key, caller, self._clock)
         except HTTPError as failure:
+            # Only a connection that was never made proves that nothing was done.
             asked = not isinstance(failure, ConnectError | ConnectTimeout)
             raise WorkerUnreachableError(
                 "IO Error trying to forward REST request:"

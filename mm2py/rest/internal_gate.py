@@ -83,6 +83,8 @@ class InternalGate:
         head = verify_request(headers, scope["method"], _target(scope), key)
         assert key is not None
         try:
+            # After the signature, so that nobody without the key can fill the list of nonces;
+            # before the body, so that a replay costs nothing.
             self._seen.take(head, now_ms)
         except TermsError as error:
             terms = sign_terms(key, head.nonce, now_ms, self._seen.life)
@@ -90,6 +92,7 @@ class InternalGate:
         body = await self._bodies.read(scope, receive)
         if isinstance(body, Response):
             return body
+        # The signature covers the digest: the body is compared once it was read.
         head.check_body(body)
         return dict(scope, **{CALLER: _caller(head.caller), SIGNED_FLOW: herder.flow}), body
 

@@ -1,4 +1,4 @@
-"""Ports of the REST listeners, taken before anything is there that serves them.
+"""Ports of the REST listeners, bound before the application is loaded.
 
 Flow: ``Listener`` -> ``bind`` -> a listening socket and its URL, which may be published at once. A
 listener that may move takes a free port where its own is taken, and logs it. Imports no HTTP library.
@@ -77,6 +77,7 @@ def _bind(listener: Listener, port: int) -> socket.socket:
     )[0]
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Connections of the former worker in TIME_WAIT would keep the port of a restarted one.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(BACKLOG)

@@ -66,6 +66,7 @@ class MetricSpec:
 
 def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> Samples:
     """Return one sample per state, 1 for ``state``."""
+    # A worker of another version may report a state that this one does not know.
     for each in states if state in states else (*states, state):
         yield (*labels, each), float(each == state)
 
@@ -101,6 +102,7 @@ def _partitions_by_state(reading: WorkerReading) -> Samples:
 
 def _events_by_kind(reading: WorkerReading) -> Samples:
     for node in reading.nodes:
+        # Counters begin at 0: `increase` does not see one that appears as 1.
         for kind in dict.fromkeys((*EVENT_KINDS, *node.events)):
             yield (str(node.flow), kind), node.events.get(kind, 0)
 

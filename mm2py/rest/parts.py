@@ -187,6 +187,7 @@ class RestCall:
         """Number of the task in the path, also below 0; any other text is a path that does not exist."""
         text = str(self.request.path_params["task"])
         digits = text.removeprefix("-")
+        # `int` also takes blanks, underscores and digits of other scripts.
         if not (digits.isascii() and digits.isdigit() and len(digits) <= TASK_DIGITS):
             raise HTTPException(404)
         return int(text)

@@ -69,6 +69,7 @@ def _decoded(raw: bytes) -> str:
 
 
 def _segment(part: bytes) -> str:
+    # Decoded once: gate and routes must not see two different paths.
     text = unquote_to_bytes(part.split(b";", 1)[0]).decode("utf-8", "replace")
     return text.replace("/", SLASH)
 

@@ -46,6 +46,7 @@ class BodyReader:
         """Return the body, or the answer to a request whose body was not read."""
         headers = Headers(scope=scope)
         declared = headers.get("content-length", "")
+        # Refused before the first byte is read.
         if declared.isdecimal() and int(declared) > self._max_bytes:
             return self._too_long()
         if declared in ("", "0") and "transfer-encoding" not in headers:
@@ -66,6 +67,7 @@ class BodyReader:
                 if message["type"] != "http.request":
                     return error_response(400, "The client went away in the middle of its request")
                 chunk: bytes = message.get("body", b"")
+                # Chunked bodies declare no length.
                 if body.tell() + len(chunk) > self._max_bytes:
                     return self._too_long()
                 body.write(chunk)

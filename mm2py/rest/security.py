@@ -124,6 +124,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         given = headers.get("authorization")
+        # Before the check: a right guess, too, is refused while its address and name have to wait.
         wait_s = 0 if given is None else self._failures.wait_s(scope, given)
         if wait_s:
             text = "Too many wrong passwords or tokens"
@@ -145,6 +146,7 @@ class Gate:
             send = _told_access(send, caller)
         if scope["method"] not in _READS:
             send = _Audited(send, scope, caller)
+        # Last: no body is read for a caller who may not send one.
         body = await self._bodies.read(scope, receive)
         if isinstance(body, Response):
             await body(scope, receive, send)
@@ -153,12 +155,15 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
         reads = scope["method"] in _READS
+        # DNS rebinding: a page of another site asks under its own name for this address, and the
+        # browser lets it.
         if self._rules.own_hosts is not None and not _is_own(headers, self._rules.own_hosts):
             return error_response(
                 403,
                 "This host name is not one of this worker's: set rest.advertised.host.name to it, or "
                 "ask by address",
             )
+        # Before the credentials: a browser adds Basic ones to requests of foreign pages, too.
         if not reads and not _may_change(headers, self._rules.origins):
             return error_response(403, "A page of another web site may not change anything here")
         if caller is None:
@@ -178,7 +183,7 @@ class Gate:
 
 
 def _told_access(send: Send, caller: Caller) -> Send:
-    """Tell the page who asks and whether it may change something: it shows no button that would be refused."""
+    """Add caller and rights to answers to the page, which hides buttons that would be refused."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -217,6 +222,7 @@ class _FailedLogins:
         key = _login_key(scope, authorization)
         self._tries[key] = self._counted(key) + 1, now
         self._tries.move_to_end(key)
+        # Bounded: an attacker chooses user names at will.
         if len(self._tries) > MOST_LOGINS:
             self._tries.popitem(last=False)
         if self._logged_at is not None and now - self._logged_at < LOGIN_LOG_S:
@@ -258,7 +264,7 @@ class _Audited:
 
 
 def _told_query(scope: Scope) -> str:
-    """Return what a query says of the change: of which part it is, or that it is none."""
+    """Return the logged parameters of a change: which part of a flow, or a dry run."""
     query: bytes = scope.get("query_string", b"")
     told = [f"{key}={text}" for key, text in parse_qsl(query.decode("latin-1")) if key in _TOLD]
     return f"?{'&'.join(told)}" if told else ""
@@ -287,8 +293,10 @@ def _is_own(headers: Headers, own_hosts: frozenset[str]) -> bool:
     host = _hostname(headers.get("host", ""))
     if host is None:
         return False
+    # Without a Host header it is an HTTP/1.0 program, no browser.
     if host in own_hosts or host in ("", "localhost") or host.endswith(".localhost"):
         return True
+    # Rebinding needs a name that its owner can lead elsewhere; an address is itself.
     try:
         ip_address(host)
     except ValueError:

@@ -29,7 +29,7 @@ LAST_TURNS: Final = 4
 
 
 @final
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """uvicorn without signal handlers and with an end that is an event."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -66,7 +66,7 @@ class RestServer:
         self._connections = connections
         self._guard: ConnectionGuard | None = None
         self._listening: list[GuardedSocket] = []
-        self._running: list[tuple[_Server, asyncio.Task[None]]] = []
+        self._running: list[tuple[_UvicornServer, asyncio.Task[None]]] = []
 
     async def start(self) -> tuple[str, ...]:
         """Listen; return base URLs (``http://127.0.0.1:8083/``) in the order of the listeners.
@@ -74,7 +74,7 @@ class RestServer:
         Raises:
             ConfigError: an address cannot be used.
         """
-        # Below ERROR it logs its start, and each request of a stranger that is no HTTP.
+        # Below ERROR it logs its start, and each request that is no HTTP.
         uvicorn_log = logging.getLogger("uvicorn.error")
         uvicorn_log.setLevel(logging.ERROR)
         uvicorn_log.addFilter(_is_worth_a_line)
@@ -141,10 +141,12 @@ class RestServer:
         config.ssl = bound.ssl
         config.guard = self._guard
         sock = GuardedSocket(bound.sock, self._guard)
-        server = _Server(config)
+        server = _UvicornServer(config)
         task = asyncio.create_task(server.serve([sock]), name=f"rest {bound.url}")
         self._listening.append(sock)
         self._running.append((server, task))
+        # uvicorn sets it a few turns later; an error before that would otherwise be lost in the
+        # task.
         while not server.started:
             if task.done():
                 await task

@@ -105,6 +105,7 @@ class WorkerReading:
             for copy, it in node.gone_copies.items():
                 at = node.flow, place(copy)
                 gone[at] = it.plus(gone.get(at, TopicCounts()))
+        # Two samples of one series would make the whole scrape invalid.
         return [
             Series(at[0], replace(_with(_joined(parts), gone.get(at)), target=at[1]))
             for at, parts in found.items()
@@ -200,6 +201,7 @@ def _joined(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
 
     def total(value: Callable[[PartitionSnapshot], float]) -> float:
         values = [value(part) for part in parts]
+        # A sum of the known ones would show less lag than there is.
         return UNKNOWN if any(it < 0 for it in values) else sum(values)
 
     dated = all(part.age_ms is not None for part in parts)

@@ -1,4 +1,4 @@
-"""Waiting for something that will come back: growing pauses, one line at once and one every 10 s.
+"""Retries with growing pauses until a resource is available, with a log line every 10 s.
 
 Flow: ``attempt`` -> a ``RetriableError`` -> ``Patience.wait`` -> the next attempt. There is no last attempt; the
 caller ends it by setting the stop event. The last cause is in ``waits`` until an attempt succeeds, for displays.

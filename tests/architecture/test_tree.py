@@ -7,7 +7,7 @@ import re
 import subprocess
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -126,6 +126,30 @@ def test_names_of_code_in_the_documents_exist(document: str) -> None:
     wrong = [name for name in MODULE_NAME.findall(text) if not _exists(name)]
     wrong += [name for name in FILE_NAME.findall(text) if not (ROOT / name).exists()]
     assert wrong == []
+
+
+def test_names_in_the_drawings_of_architecture_exist() -> None:
+    """A name with a slash, a dot or an underscore is a module, or a class with its method."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    modules = {shown(it).removesuffix(".py"): it for it in python_files(*PRODUCT)}
+    drawn = {
+        name
+        for drawing in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for name in re.findall(r"\w+(?:[/.]\w+)*", drawing)
+        if re.search(r"\w[/._]\w", name)
+    }
+    assert len(drawn) > 20
+    assert [it for it in sorted(drawn) if not _is_drawn_right(it, modules)] == []
+
+
+def _is_drawn_right(name: str, modules: Mapping[str, Path]) -> bool:
+    if "." not in name:
+        return any(f"/{module}".endswith(f"/{name}") for module in modules)
+    if name.startswith("mm2py"):
+        return _exists(name)
+    owner, _, member = name.partition(".")
+    needed = re.compile(rf"^class {owner}\b.*^    (?:async )?def {member}\b", re.M | re.S)
+    return any(needed.search(it.read_text(encoding="utf-8")) for it in modules.values())
 
 
 def test_a_batch_is_followed_through_at_most_eleven_files_and_three_stored_functions() -> None:

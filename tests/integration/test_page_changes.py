@@ -223,7 +223,7 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
         # Somebody else is first.
         ask.done("PATCH", path_of(flow), {"config": {"offset.lag.max": "50"}})
         await press(browser, "Change", "dialog[open]")
-        await browser.until(f"{OPEN}?.innerText.includes('Somebody changed the flow')")
+        await browser.until(f"{OPEN}?.innerText.includes('The flow was changed after')")
         await press(browser, "Show what it would change", "dialog[open]")
         await confirm(browser, "Change", second)
         await done(browser)

@@ -36,7 +36,7 @@ LOGGED_FLOWS: Final = 10
 """Up to this many disabled flows are logged one by one."""
 
 
-class _Options(WorkerOptions):
+class _MirrorMakerOptions(WorkerOptions):
     """The arguments of the command line."""
 
     clusters: list[str] | None
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     run_program(PROGRAM, arguments, _parse, _begin)
 
 
-def _parse(words: Sequence[str]) -> _Options:
+def _parse(words: Sequence[str]) -> _MirrorMakerOptions:
     parser = CommandParser(
         PROGRAM, "Replicate between Kafka clusters as MirrorMaker 2 does.", "mm2.properties"
     )
@@ -57,10 +57,10 @@ def _parse(words: Sequence[str]) -> _Options:
         metavar="ALIAS",
         help="run only the flows whose target is one of these (default: all)",
     )
-    return parser.parse_args(words, namespace=_Options())
+    return parser.parse_args(words, namespace=_MirrorMakerOptions())
 
 
-def _begin(options: _Options, mask: SecretMask) -> Coroutine[object, object, int]:
+def _begin(options: _MirrorMakerOptions, mask: SecretMask) -> Coroutine[object, object, int]:
     config, findings = load_checked(options.file, CHECKED_CONNECTORS)
     mask.add(secrets_of(config))
     announce(config, config.flows(options.clusters), findings)
@@ -68,7 +68,7 @@ def _begin(options: _Options, mask: SecretMask) -> Coroutine[object, object, int
 
 
 async def _run(
-    options: _Options, config: MirrorMakerConfig, mask: SecretMask, starter: HostStarter
+    options: _MirrorMakerOptions, config: MirrorMakerConfig, mask: SecretMask, starter: HostStarter
 ) -> int:
     with closing(starter), StopSignal() as stop:
         node = build_node(

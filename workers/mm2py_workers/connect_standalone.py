@@ -45,7 +45,7 @@ _STATES = {"RUNNING": TargetState.STARTED, **{it.value: it for it in TargetState
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """One connector; ``target`` is None where the file does not say in which state it begins."""
+    """One connector; ``target`` is None where the file has no initial state."""
 
     path: Path
     name: str
@@ -71,6 +71,7 @@ def load_connector_file(path: Path | str) -> ConnectorFile:
         config = dict(parse(data, path=str(file)).values)
         return ConnectorFile(file, _name(file, config), config, None)
     target: TargetState | None = None
+    # As `ConnectStandalone`: a flat config, or the body of `POST /connectors`.
     if isinstance(content.get("config"), dict) and content.keys() <= _BODY:
         target = _target(file, content.get("initial_state"))
         config = _texts(file, cast("dict[str, object]", content["config"]))
@@ -129,7 +130,7 @@ def _target(file: Path, state: object) -> TargetState | None:
 # ---- the program
 
 
-class _Options(WorkerOptions):
+class _StandaloneOptions(WorkerOptions):
     """The arguments of the command line."""
 
     connectors: list[str]
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     run_program(PROGRAM, arguments, _parse, _run)
 
 
-def _parse(words: Sequence[str]) -> _Options:
+def _parse(words: Sequence[str]) -> _StandaloneOptions:
     parser = CommandParser(
         PROGRAM,
         "Run a Kafka Connect worker on its own; its source offsets are kept in a file.",
@@ -152,10 +153,10 @@ def _parse(words: Sequence[str]) -> _Options:
         metavar="CONNECTOR",
         help="connector to create: properties, or JSON (a config, or the body of POST /connectors)",
     )
-    return parser.parse_args(words, namespace=_Options())
+    return parser.parse_args(words, namespace=_StandaloneOptions())
 
 
-async def _run(options: _Options, mask: SecretMask) -> int:
+async def _run(options: _StandaloneOptions, mask: SecretMask) -> int:
     file = load_worker_file(options.file, standalone=True, insecure=options.insecure)
     mask.add(file.secrets())
     connectors = _loaded(options.connectors)

@@ -84,7 +84,7 @@ from mm2py_workers.target_senders import TargetSenders
 class FlowPlan:
     """One flow's configs: resolved for the worker, raw (placeholders kept) for the connectors.
 
-    ``resolve`` replaces placeholders of a connector's or task's config. Without ``by_file`` only what people
+    ``resolve`` replaces placeholders of a connector's or task's config. Without ``by_file`` only a
     change over REST makes it a flow.
     """
 
@@ -111,7 +111,7 @@ class NodeParts(HerderNode):
     pool: HostPool | None = None
 
     def runnable(self, connector_class: str) -> bool:
-        """Tell whether a connector class is installed here."""
+        """Return whether a connector class is installed here."""
         try:
             self.plugins.find(connector_class)
         except ConfigError:
@@ -212,6 +212,7 @@ class FlowParts:
 
     def _own_offsets(self, store: OffsetStore, topic: str | None) -> OwnTopicOffsets | None:
         """Return the positions of a connector with an offset topic of its own; a standalone worker has all in its file, as Java's."""
+        # Naming the worker's own topic changes nothing.
         if not topic or topic == self.worker.offset_storage_topic or _is_file(store):
             return None
         return OwnTopicOffsets(self.connector_offsets(topic), store)
@@ -409,7 +410,7 @@ def _needs_own(plugins: Plugins, task: TaskSpec) -> bool:
 def wire_flow(
     plan: FlowPlan, node: NodeParts, meter: FlowMeter
 ) -> tuple[HerderParts, FlowOverridesStore]:
-    """Build the herder's parts of a flow of a mirror maker file, and the store of what people changed beside the file.
+    """Build the herder's parts of a flow of a mirror maker file, and the store of its changes.
 
     Raises:
         ConfigError: a derived config cannot be run.
@@ -516,6 +517,7 @@ class _SourceProbe:
         await self._cluster.connect()
         end = ClusterEnd.of(self._cluster)
         self.cluster_id = end.cluster_id
+        # Only the answer counts: tasks have connections of their own, in other processes.
         await self.close()
         return end
 

@@ -43,7 +43,7 @@ ASK_S: Final = SILENT_S + 1.5
 """How long the thread waits for an answer: longer than until another broker is asked in place of a silent one."""
 TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
-"""How long a broker may take to say where logs end, within ``ASK_S``."""
+"""How long a broker may take to return the ends of logs, within ``ASK_S``."""
 
 _MOVED: Final = frozenset(
     ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
@@ -59,15 +59,15 @@ _DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
 _NOBODY_REFUSED: Final = re.compile(
     "SASL .* handshake failed: Local: |Failed to acquire SASL OAUTHBEARER token"
 )
-"""Of ``_REFUSED``, what no broker has said: it went away in the middle of a login, or the endpoint of tokens gave none."""
+"""Of ``_REFUSED``, what is no broker's refusal: a login cut off, or no token from its endpoint."""
 _PASSING: Final = frozenset(
     ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_WAIT_COORD")
 )  # fmt: skip
 _PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
 _TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))
-"""So it does these, and somebody should know: a broker does not say why (as of a tiered read that fails), or the group has gone on
-without this member, which joins it again."""
+"""Also retried by librdkafka, but logged: a broker that gives no cause (a tiered read that fails),
+or a group that continued without this member, which joins it again."""
 _EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZATION_FAILED})
 """A topic that may not be described has no id, and is known by its name alone."""
 
@@ -143,8 +143,10 @@ class SourceAnswers(AskSource):
     def _wait(self, answer: Coroutine[None, None, R]) -> R:
         found = asyncio.run_coroutine_threadsafe(answer, self._events)
         try:
+            # The caller is a librdkafka thread or the task's: it may block, the event loop may not.
             return found.result(ASK_S)
         except TimeoutError:
+            # Else the request goes on in the loop for an answer that nobody takes.
             found.cancel()
             raise RetriableError("the source does not answer") from None
         except Mm2pyError as error:
@@ -188,6 +190,8 @@ class ConfluentConsumer(GroupConsumer):
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
         self._waits_for_ticket = waits_for_ticket and values.get("sasl.mechanism") == "GSSAPI"
         self._consumer = Consumer(
+            # Ends of logs come as events: markers and compacted records after the last one are no
+            # messages.
             {**values, "enable.partition.eof": True, "error_cb": self._noted, "logger": LIBRDKAFKA}
         )
 
@@ -215,6 +219,8 @@ class ConfluentConsumer(GroupConsumer):
         first = self._consumer.poll(timeout_s)
         taken: list[Message] = []
         if first is not None:
+            # A rebalance may run inside ``consume``: what it takes away must not be returned with
+            # the records of before.
             self._left.clear()
             more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
             # What came back in the same call begins at the last commit: the record is among what follows.
@@ -237,7 +243,7 @@ class ConfluentConsumer(GroupConsumer):
             shown = set[str]()
         for topic in shown:  # another member may have got it
             self._refused.pop(Partition(topic, -1), None)
-        # librdkafka asks again by itself, and tells an end that it has told before only to a new reader.
+        # librdkafka retries by itself, but reports a known end again only after a resume.
         again = {it for it in self._refused if it.partition >= 0} - self._paused
         self.pause(again)
         self.resume(again)
@@ -259,10 +265,12 @@ class ConfluentConsumer(GroupConsumer):
             for place, at in stored.items()
         ]
         try:
+            # Synchronous: in a revocation the partitions go as soon as the callback returns.
             answers = self._consumer.commit(offsets=offsets, asynchronous=False) or ()
         except KafkaException as error:
             failed: object = error.args[0]
             assert isinstance(failed, KafkaError)
+            # Not an error of the task: the next poll brings the new assignment.
             if failed.name() in _MOVED:
                 text = f"the group has changed, others commit: {failed.str()}"
                 return dict.fromkeys(positions, text)
@@ -291,6 +299,8 @@ class ConfluentConsumer(GroupConsumer):
     def seek(self, partition: Partition, offset: int) -> None:
         self._reached.pop(partition, None)
         try:
+            # librdkafka refuses a seek of a partition that it does not fetch yet, just after the
+            # assignment.
             self._consumer.seek(TopicPartition(*partition, offset))
         except KafkaException as error:
             raise RetriableError(f"{partition} is not read yet: {cause_text(error)}") from error
@@ -326,6 +336,7 @@ class ConfluentConsumer(GroupConsumer):
                 answer.offset, answer.metadata, cluster_id
             )
             for answer in answers
+            # -1001 (OFFSET_INVALID): nothing is committed.
             if answer.error is None and answer.offset >= 0
         }
 
@@ -366,6 +377,8 @@ class ConfluentConsumer(GroupConsumer):
             # kinit is run again, and a ticket may come.
             if not (self._waits_for_ticket or _NOBODY_REFUSED.search(text)):
                 failure = AuthenticationError(f"the source refused the login: {text}")
+        # Anything that is not known to pass ends the consumer: silence would look like an idle
+        # topic.
         elif error.fatal() or not (
             name in _PASSING | _TOLD or error.code() in _PASSING_CODES or error.retriable()
         ):
@@ -379,6 +392,7 @@ class ConfluentConsumer(GroupConsumer):
             log.debug("the source does not answer cause=%s", text)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # KIP-429: with cooperative-sticky the callback has only what is new.
         if self._incremental:
             consumer.incremental_assign(partitions)
         else:

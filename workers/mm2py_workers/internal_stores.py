@@ -90,8 +90,10 @@ class FlowTables:
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:
         """Return the leader's writer of the config topic, None where its records are as all others."""
+        # KIP-618: ``preparing`` and ``enabled`` write in transactions, ``disabled`` does not.
         if not worker.leader_writes_in_transactions:
             return None
+        # Connect's transactional id, so that a Java leader fences ours and ours fences it.
         return self.writer(f"connect-cluster-{worker.group_id}", worker.config_storage_topic)
 
     def writer(self, transactional_id: str, topic: str) -> KafkaPrivilegedWriter:
@@ -139,6 +141,7 @@ class FlowTables:
             purpose="offset.storage",
             partitions=1,
             replication_factor=replication_factor,
+            # A log that is not compacted would lose its oldest records to the broker's retention.
             configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
             cleanup_policy=cleanup_policy,
             renamable=False,
@@ -199,7 +202,7 @@ class _Opening:
         self._early: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Open it beside whatever else is being opened."""
+        """Open it concurrently."""
         self._early = asyncio.create_task(self._try(), name="hosted store")
 
     async def done(self) -> None:
@@ -214,6 +217,7 @@ class _Opening:
         """Stop opening it."""
         if self._early is not None:
             self._early.cancel()
+            # A store that is closed while it opens would leave its reader running.
             await asyncio.wait({self._early})
         self._open = False
 

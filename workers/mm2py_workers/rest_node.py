@@ -76,6 +76,7 @@ class RestNode:
             elif _serves_https(settings):
                 notice = _IN_CLEAR.format(host)
                 settings = replace(settings, notices=(*settings.notices, notice))
+        # Bound before the groups are joined: their metadata name this port.
         internal = bind(Listener(address.host, address.port, key="internal.listener"))
         port: int = internal.sock.getsockname()[1]
         url = f"{address.scheme}://{host}:{port}/"
@@ -149,6 +150,8 @@ class RestNode:
                 public=self.public,
                 http=lambda: self.http,
             )
+        # Java ends the worker; here the flows run on, since records are worth more than their
+        # display.
         except Mm2pyError as error:
             log.error("REST is not served, the flows run without it cause=%s", error)  # noqa: TRY400 - one line
             return

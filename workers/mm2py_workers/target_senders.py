@@ -132,6 +132,7 @@ class TargetSenders:
         return TaskTransactions(
             Cluster(settings.connection, alias=self._flow.target, clock=self._clock),
             settings,
+            # As `Worker.taskTransactionalId`: tasks of Java's workers fence these, and are fenced.
             f"{worker.group_id}-{spec.id}",
             store=store,
             topic=topic,

@@ -81,6 +81,7 @@ def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
 
 def run_host(descriptor: int) -> None:
     """Serve the worker at the other end of a pipe."""
+    # First: from here on the process cannot outlive its worker, whatever else fails.
     end_with_worker(descriptor)
     keep_freed_memory()
     with asyncio.Runner(loop_factory=thawing_loop) as runner:
@@ -124,6 +125,7 @@ class _Levels:
 
     def begin(self, level: str) -> None:
         """Take the level of the worker's start, unless one was set already."""
+        # A level that was set before the first flow opened counts, not that of the worker's start.
         if not self._begun:
             self._begun = True
             logging.getLogger().setLevel(level)
@@ -173,6 +175,7 @@ def open_flow(
     Raises:
         ConfigError: its worker config cannot be run.
     """
+    # Before anything is built: its errors may quote the config.
     mask.add(secrets_in(spec.worker))
     parts = FlowParts.of(spec.flow, spec.worker, plugins=plugins, permit=Permit(clock), clock=clock)
     offsets = parts.offsets()

@@ -89,6 +89,7 @@ class Node:
 
     async def serve(self) -> None:
         """Open REST when the flows have got their work: to load it holds the process up for most of a second."""
+        # REST is served all the same: it shows why the flows do not begin.
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_WAITS_S):
                 await asyncio.gather(*(meter.begun.wait() for meter in self.meters))
@@ -98,10 +99,12 @@ class Node:
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
         self.place.close()
+        # Jobs of this process drain beside the flows, not after them.
         ending = asyncio.create_task(self.rest.close_jobs())
         clean = await self.fleet.stop(timeout_s)
         await ending
         await self.watch.close()
+        # After the flows: health and status can be asked while they drain.
         await self.rest.stop()
         if self.served.parts.pool is not None:
             await self.served.parts.pool.close()
@@ -141,6 +144,7 @@ def build_node(
             plans.of(name).props, scope=f"worker of {name}"
         ).bootstrap_servers
     ]
+    # Before any port is bound.
     cycle = file_cycle(config, plans.resolve)
     if cycle is not None:
         raise ConfigError(
@@ -366,7 +370,7 @@ class _Target:
 
 @final
 class FlowWatch:
-    """Looks for flows that people added on other nodes, or before this one was started.
+    """Looks for flows that were added on other nodes, or before this one was started.
 
     It keeps one connection per target that has pairs without a flow, and asks whether ``mm2py-flows.<source>.internal`` exists there; a look reads on from
     where the last one ended and creates nothing.
@@ -397,6 +401,7 @@ class FlowWatch:
         except ConfigError:
             return ()  # a pair that cannot be run: reported when it is asked for
         except (Mm2pyError, TimeoutError) as error:
+            # A connection in an unknown state is not asked again.
             await self._drop(target)
             if target not in self._silent:
                 self._silent.add(target)

@@ -114,7 +114,7 @@ def load_worker_file(
         ConfigError: it cannot be read; ``ProblemsError`` with everything that is wrong in it.
     """
     file = load(path)
-    findings = _Findings(file)
+    findings = _FileProblems(file)
     try:
         providers = Providers.of(file.values, os.environ if environ is None else environ)
     except ConfigError as error:
@@ -185,7 +185,7 @@ def _notices(props: Mapping[str, str], worker: WorkerConfig, *, standalone: bool
         yield f"{PROCESSES} has no effect: tasks of a standalone worker live in its own process"
 
 
-class _Findings:
+class _FileProblems:
     """What is wrong with a file, each with its line."""
 
     def __init__(self, file: PropertiesFile) -> None:
@@ -210,6 +210,7 @@ class _Findings:
         """Return the file's texts with placeholders replaced."""
         texts: dict[str, str] = {}
         for key, raw in self._file.values.items():
+            # A provider's own properties are read before any provider is there.
             if key.startswith(PROVIDER_PREFIX):
                 texts[key] = raw
                 continue

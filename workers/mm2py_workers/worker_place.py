@@ -30,7 +30,7 @@ _ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - addresses that are replaced, not
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PlaceEntry:
     file: str
     url: str
 
@@ -60,6 +60,8 @@ class WorkerPlace:
                 return
             self._path = directory / name
             self._open = self._path.open("w", encoding="utf-8")
+            # The system frees it with the process, killed or not: an entry without a lock is a dead
+            # worker's.
             fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             log.info("commands need --url to find this worker cause=%s", error)
@@ -141,7 +143,7 @@ def _is_ours(directory: Path) -> bool:
     )
 
 
-def _places(directory: Path) -> Iterator[_Place]:
+def _places(directory: Path) -> Iterator[_PlaceEntry]:
     try:
         if not _is_ours(directory):
             return
@@ -154,7 +156,7 @@ def _places(directory: Path) -> Iterator[_Place]:
             yield place
 
 
-def _read(path: Path) -> _Place | None:
+def _read(path: Path) -> _PlaceEntry | None:
     try:
         with path.open(encoding="utf-8") as opened:
             try:
@@ -168,7 +170,7 @@ def _read(path: Path) -> _Place | None:
         return None
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     file, url = members.get("file"), members.get("url")
-    return _Place(file, url) if isinstance(file, str) and isinstance(url, str) else None
+    return _PlaceEntry(file, url) if isinstance(file, str) and isinstance(url, str) else None
 
 
 def _nearest(urls: Sequence[str]) -> str:

@@ -114,6 +114,7 @@ async def create(call: RestCall) -> Response:
     for key in body:
         if key not in {NAME, "config", "initial_state"}:
             raise BadRequestError(f'Unrecognized field "{key}" of a create connector request')
+    # As `CreateConnectorRequest`: blanks around a name are dropped.
     name = (text_of(body.get(NAME), NAME) or "").strip()
     if body.get("config") is None:
         raise BadRequestError("The create connector request has no config")
@@ -206,6 +207,7 @@ async def get_tasks(call: RestCall) -> Response:
 
 def shown(call: RestCall, config: ConnectorConfig) -> dict[str, str | None]:
     """Return ``config`` as this caller may see it."""
+    # As Connect answers: tools put back the config that they got.
     if not call.parts.dedicated and caller_of(call.request).operator:
         return dict(config)
     typed = _password_keys(call, config)
@@ -256,6 +258,7 @@ def restored_or_refused(
     for key, value in config.items():
         if value is None or HIDDEN not in value:
             continue
+        # Text that was edited around a hidden part cannot be joined with the secret again.
         if stored.get(key) is None or value not in {HIDDEN, seen[key]}:
             del texts[key]
             refused[key] = (
@@ -325,6 +328,7 @@ async def restart(call: RestCall) -> Response:
     """``POST .../restart``: without a flag the instance alone, else what the flags select."""
     only_failed, include_tasks = call.flag("onlyFailed"), call.flag("includeTasks")
     connector = call.connector(UNKNOWN)
+    # Before KIP-745 there were no flags: the connector alone, and an answer without a body.
     if not (only_failed or include_tasks):
         await connector.herder.restart_connector(connector.own)
         return empty(204)
@@ -350,6 +354,7 @@ async def get_offsets(call: RestCall) -> Response:
 
 async def alter_offsets(call: RestCall) -> Response:
     """``PATCH .../offsets``: only the named partitions change."""
+    # Numbers stay numbers: an offset that became a text would be another one.
     entries = offset_entries(await read_json(call.request, numbers_as_written=False))
     connector = call.connector()
     return json_response({"message": await connector.herder.alter_offsets(connector.own, entries)})

@@ -78,6 +78,7 @@ RESPONSES: Final[dict[int | str, dict[str, object]]] = {
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
 DryRun = Annotated[bool, Query(description="only say what would change")]
+# JavaScript's numbers are exact up to 2^53 - 1.
 Revision = Annotated[
     int, Query(ge=0, le=(1 << 53) - 1, description="revision of the history; 0 is the file")
 ]
@@ -190,7 +191,7 @@ class _Reads:
         try:
             return await self._service.describe(flow)
         except ForwardError as error:
-            # A rebalance is over soon, and whoever asks again gets all; a worker that asks has an answer of its own.
+            # A rebalance is over soon and the next request gets all; a worker has its own answer.
             if alone and (error.url is None or SIGNED_FLOW in request.scope):
                 raise
             try:
@@ -286,6 +287,7 @@ class _Reads:
 
     async def _ask(self, request: Request, error: ForwardError, flow: FlowName, path: str) -> bytes:
         """Return what the leader of ``flow`` answers to ``/flows/{flow}{path}``."""
+        # A request of its own: the caller's method and query are not for the leader.
         scope = {
             **request.scope,
             "method": "GET",

@@ -17,7 +17,7 @@ const SAID = {
   403: "You may not do this.",
   404: "It is not there any more.",
   409: "Not now. Nothing was changed.",
-  412: "Somebody changed the flow since this was planned. Nothing was changed.",
+  412: "The flow was changed after this change was planned. Nothing was changed.",
   422: "Correct what you entered. Nothing was changed.",
   400: "This is refused. Nothing was changed.",
 };

@@ -44,7 +44,7 @@ export const chooseTopics = (flow, config) => {
     title: `Topics of ${flow.flow}`, topics: true,
     text: "Names and Java patterns, with commas between them.",
     fields: ["topics", "topics.exclude"].map((name) => ({ name, label: name, value: now[name] || "", hint: FILE })),
-    // What was not touched is not sent: somebody else may have changed it.
+    // What was not touched is not sent: another user may have changed it.
     body: (values) => ({ config: Object.fromEntries(Object.entries(values).filter(([key, value]) => value !== (now[key] || "")).map(([key, value]) => [key, orNull(value)])) }),
   });
 };

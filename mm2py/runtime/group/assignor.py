@@ -84,18 +84,26 @@ def assign(
     ``generation``. ``now_ms`` is of any clock that never goes back. ``leader`` gets every connector,
     without a delay; one that another member runs is revoked there first.
     """
+    # As Java, which compares with ``lastCompletedGenerationId``: without the previous view nothing
+    # counts as lost, only as created.
     if state.previous_generation != generation - 1:
         # Another worker led a round meanwhile, or our last plan was not completed.
         state = replace(state, previous=NO_WORK, members=frozenset(members))
     active = _union(view.owned for view in members.values())
+    # Java's deleted and duplicated assignments. A duplicate is revoked from all of its owners and
+    # assigned in the round that follows.
     unwanted = (active - configured) | _shared(view.owned for view in members.values())
+    # Unlike Java, which spreads connectors too: a new leader takes them over from the former one.
     for who, view in members.items():
         if who != leader:
             unwanted |= Work(connectors=view.owned.connectors)
     revoked = {who: view.owned & unwanted for who, view in members.items()}
+    # What a member keeps runs on through the round: that is the point of KIP-415.
     kept = {who: view.owned - unwanted for who, view in members.items()}
 
     tasks = Work(tasks=configured.tasks)
+    # What is revoked now is active still, so that it is neither created nor lost: it is assigned in
+    # the next round.
     created = tasks - state.previous - active
     lost = (state.previous & tasks) - active
     returned, waiting, state = _lost_work(
@@ -103,6 +111,8 @@ def assign(
     )
 
     delay_ms = 0 if state.delay_ends_ms is None else state.delay_ends_ms - now_ms
+    # No balancing while lost work waits: its owner may be back with it in a moment (rolling
+    # restart).
     if state.delay_ends_ms is None:
         surplus = _surplus(kept, len(configured.tasks))
         delay_ms, state = _revocation_round(
@@ -113,11 +123,14 @@ def assign(
             kept = {who: kept[who] - surplus[who] for who in members}
 
     owners = {who: kept[who] | returned[who] for who in members}
+    # A connector that another member still runs is given in the next round, after its revocation.
     owners[leader] |= Work(connectors=configured.connectors - active.connectors)
     owners = _fill(owners, (created | lost) - waiting - _union(returned.values()))
     assigned = {who: owners[who] - kept[who] for who in members}
     state = replace(
         state,
+        # Work that waits counts as assigned, or the next round would take it for created and assign
+        # it at once.
         previous=Work(tasks=_union(owners.values()).tasks) | waiting,
         previous_generation=generation,
         members=frozenset(members),
@@ -159,13 +172,18 @@ def _lost_work(
     calm = replace(state, delay_ends_ms=None, candidates=frozenset())
     if not lost:
         return nothing, NO_WORK, calm
+    # Nobody has left: SyncGroup did not reach some member. As in Java such tasks are reassigned at
+    # once.
     if state.delay_ends_ms is None and (max_delay_ms <= 0 or state.members <= kept.keys()):
         return nothing, NO_WORK, calm
+    # Java's ``candidateWorkersForReassignment``: a member without work is probably the one that was
+    # restarted.
     empty = frozenset(who for who, owned in kept.items() if not owned.tasks)
     if state.delay_ends_ms is not None and now_ms >= state.delay_ends_ms:
         # Members that came back within the delay get the lost work; if there are none, it is spread over all.
         present = sorted(state.candidates & kept.keys())
         return {**nothing, **_dealt(present, lost)}, NO_WORK, calm
+    # The first departure begins the delay; later ones do not prolong it.
     ends_ms = state.delay_ends_ms
     if ends_ms is None:
         ends_ms = now_ms + max_delay_ms
@@ -179,6 +197,8 @@ def _revocation_round(
     """Return how long revocation for balance waits (0: revoke now), so that a changing group does not flap (KIP-415, KAFKA-12495)."""
     if not surplus:
         return 0, replace(state, revocations=0, next_revocation_ms=0)
+    # KAFKA-12495: a group that keeps changing would revoke in each round; the exponential pause is
+    # Java's ``ExponentialBackoff(1, 40, max, 0)``.
     if state.revocations and now_ms < state.next_revocation_ms:
         return state.next_revocation_ms - now_ms, state
     pause_ms = min(max_delay_ms, _REVOCATION_FACTOR ** min(state.revocations, _MAX_EXPONENT))
@@ -196,6 +216,7 @@ def _surplus(kept: Mapping[str, Work], total: int) -> dict[str, Work]:
         share = floor
         if remainder and len(owned.tasks) > floor:
             share, remainder = floor + 1, remainder - 1
+        # Tasks are revoked from the end of the order: which ones are the same in each round.
         above[who] = Work(tasks=frozenset(sorted(owned.tasks)[share:]))
     return above
 
@@ -204,6 +225,7 @@ def _fill(owners: Mapping[str, Work], unowned: Work) -> dict[str, Work]:
     """Give each task to the member with the fewest, then with the least work of all."""
     filled = dict(owners)
     for task in sorted(unowned.tasks):
+        # The member id decides last, so that the plan depends on nothing but its input.
         who = min(filled, key=lambda m: (len(filled[m].tasks), len(filled[m]), m))
         filled[who] |= Work(tasks=frozenset({task}))
     return filled

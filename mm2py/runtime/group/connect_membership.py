@@ -121,9 +121,13 @@ class ConnectMembership:
         return self._member.permit
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
+        # The group may have given this work away already: nothing of it may be offered again.
         if owned and self._member.over:
             raise MembershipLostError(self._lost(self._member.over))
+        # Before ``_round``, whose join clears it.
         outside = bool(self._member.over)
+        # Until a round is complete no request may be forwarded: the former leader may not lead any
+        # more.
         self._unfinished, self._leader_url = True, None
         try:
             if outside:
@@ -131,6 +135,8 @@ class ConnectMembership:
             done = await self._round(owned, config_offset, unwritten)
         except MembershipEndedError as error:
             raise MembershipLostError(self._lost(error.message)) from error
+        # INCONSISTENT_GROUP_PROTOCOL: a member of another protocol type (a plain consumer) holds
+        # the group.
         except (InconsistentProtocolError, ProtocolError) as error:
             raise ForeignMemberError(
                 f"group {self._group_id} has a member that is not an mm2py worker: {error.message}",
@@ -138,6 +144,8 @@ class ConnectMembership:
             ) from error
         self._unfinished, self._last, self._leader_url = False, done, done.leader_url
         self._end = None
+        # ``scheduled.rebalance.max.delay.ms`` (KIP-415): all members rejoin when it ends, as in
+        # Java's ``DistributedHerder``.
         self._due_at = self._clock.monotonic() + done.delay_ms / 1000 if done.delay_ms > 0 else None
         log.info(
             "%s group=%s member=%s generation=%d leader=%s assigned=%d revoked=%d delay_ms=%d",
@@ -157,6 +165,8 @@ class ConnectMembership:
         over = self._member.over
         if over:
             return self._lost(over)
+        # A cancelled or failed rejoin: the broker may wait for this member's JoinGroup or
+        # SyncGroup.
         if self._unfinished:
             return Rejoin(_UNFINISHED)
         reasons = {asyncio.create_task(self._round_due()): "a worker joined or left the group"}
@@ -166,8 +176,11 @@ class ConnectMembership:
         try:
             done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # The losers too: a task that nobody awaits would stay in the loop until the membership
+            # ends.
             for waiting in reasons:
                 waiting.cancel()
+        # Once more after the wait: the end of the membership wakes it as well.
         over = self._member.over
         return self._lost(over) if over else Rejoin(next(reasons[task] for task in done))
 
@@ -190,8 +203,10 @@ class ConnectMembership:
             except RetriableError as error:
                 log.debug("the group cannot be seen now group=%s cause=%s", self._group_id, error)
             else:
+                # The foreign members have left.
                 if not group.members and group.state in _FREE:
                     return
+                # Workers of ours have formed a group meanwhile: joining it is safe.
                 if group.state == "Stable" and not _foreign(group):
                     return
                 now = self._clock.monotonic()
@@ -201,6 +216,7 @@ class ConnectMembership:
             await self._clock.sleep(self._member.heartbeat_interval_ms / 1000)
 
     async def leave(self) -> None:
+        # Before the request leaves: from here on nothing may be forwarded to a leader of the past.
         self._gone()
         self._end = None
         await self._member.leave()
@@ -213,23 +229,35 @@ class ConnectMembership:
 
     async def _look_from_outside(self) -> None:
         """Refuse to join a settled group with foreign members; in one that is still rebalancing the answer to the join shows them."""
+        # A join would force a rebalance on Java's workers, whose tasks stop for it (eager) or are
+        # planned anew.
         group = await self._member.coordinator.describe()
         if _foreign(group):
             raise self._foreign_members(group)
 
     async def _round(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
+        # SyncGroup may answer that a newer rebalance has begun (``data`` None): join again with the
+        # same work.
         while True:
             joined = await self._member.join(self._offers(owned, config_offset))
+            # No SyncGroup is sent: the round cannot complete, so that the foreign leader assigns
+            # nothing while our work still runs.
             if not is_ours(joined.protocol):
                 raise self._foreign_members(await self._described())
             plan: Mapping[str, bytes] = {}
+            # The coordinator chooses the leader, and only it gets the members' metadata (as in the
+            # consumer protocol).
             if joined.leads:
                 plan = await self._leader.plan(joined, unwritten)
             else:
+                # Another worker leads: a plan kept from before would be taken for the last round's,
+                # if this one leads again.
                 self._leader.forget()
             data = await self._member.sync(joined, plan)
             if data is not None:
                 break
+        # Only now: members got the plan through SyncGroup. Java clears its view by comparing
+        # generations instead (``previousGenerationId``).
         if joined.leads:
             self._leader.completed()
         ours = decode_assignment(data)
@@ -249,6 +277,7 @@ class ConnectMembership:
 
     def _offers(self, owned: Work, config_offset: int) -> tuple[GroupProtocol, ...]:
         allocation = None
+        # Version 0 (eager) carries no allocation; ``encode_metadata`` leaves it out there.
         if owned:
             last = self._last
             allocation = Assignment(
@@ -309,10 +338,12 @@ class ConnectMembership:
 
 def _foreign(group: DescribedGroup) -> bool:
     """Whether a stable group has members that are not mm2py workers."""
+    # Empty groups keep the protocol type of their last members.
     if group.state in _FREE or not group.members:
         return False
     if group.protocol_type not in ("", PROTOCOL_TYPE):
         return True
+    # While a round is running the broker names no protocol yet.
     return group.state not in _REBALANCING and not is_ours(group.protocol_name)
 
 
@@ -358,8 +389,12 @@ class RoundLeader:
         views = {member: _view(decode_metadata(data)) for member, data in joined.members.items()}
         version = version_of(joined.protocol)
         self._urls = {member: view.url for member, view in views.items()}
+        # Java's ``maxOffset``: an older snapshot would leave out work that a member has seen in the
+        # config topic.
         needed = max(view.config_offset for view in views.values())
         snapshot = await self._snapshot_at(needed)
+        # As ``IncrementalCooperativeAssignor.ensureLeaderConfig``: CONFIG_MISMATCH, nobody starts
+        # anything, all rejoin.
         if snapshot is None:
             log.warning(
                 "the leader cannot read the config topic as far as its members, the round assigns"
@@ -373,6 +408,8 @@ class RoundLeader:
                 " another one follows commit_offset=%d",
                 snapshot.commit_offset,
             )
+            # Beyond Java: its members start a changed task while another may still run the former
+            # one.
             needed, snapshot = snapshot.offset, None
         elif len(views) > 1 and unwritten(snapshot):
             # A follower would start tasks of the former file before it has read what this worker writes.
@@ -381,13 +418,18 @@ class RoundLeader:
             )
             needed, snapshot = snapshot.offset, None
         if snapshot is None:
+            # The generation counts on, or the next plan would take all work for lost
+            # (``previous_generation``).
             self._planned = replace(self._state, previous_generation=joined.generation)
             refusal = Assignment(
                 version, joined.leader_id, self._url, needed, error=CONFIG_MISMATCH
             )
+            # The same bytes for all, the leader included.
             return dict.fromkeys(views, encode_assignment(refusal))
         base = Assignment(version, joined.leader_id, self._url, snapshot.offset)
         work = configured_work(snapshot, self._runnable)
+        # An assignment carries the offset it was planned on; a member that is behind reads up to it
+        # before it starts work.
         return {
             member: encode_assignment(assignment)
             for member, assignment in self._dealt(base, joined, views, work).items()
@@ -422,6 +464,7 @@ class RoundLeader:
         self, base: Assignment, joined: Joined, views: Mapping[str, MemberView], work: Work
     ) -> dict[str, Assignment]:
         leader, generation = joined.leader_id, joined.generation
+        # Eager: all members have stopped everything before they joined.
         if base.version == 0:
             self._owners = assign_eager(views, work, leader=leader)
             self._planned = AssignorState(previous_generation=generation)
@@ -435,6 +478,7 @@ class RoundLeader:
             work,
             leader=leader,
             generation=generation,
+            # Not the wall clock, which may be set back during the delay.
             now_ms=int(self._clock.monotonic() * 1000),
             max_delay_ms=self._max_delay_ms,
         )
@@ -461,6 +505,7 @@ class RoundLeader:
         """Return a snapshot at least as new as every member's, None where the config topic cannot be read that far."""
         if self._store.snapshot().offset < offset:
             try:
+                # Shorter than a rebalance timeout: the members wait in SyncGroup meanwhile.
                 await self._store.refresh(_REFRESH_S)
             except RetriableError as error:
                 log.warning("reading the config topic on failed cause=%s", error)
@@ -480,5 +525,6 @@ def missed_commit(snapshot: ConfigSnapshot, views: Mapping[str, MemberView]) -> 
 
 def _view(metadata: WorkerMetadata) -> MemberView:
     allocation = metadata.allocation
+    # A new member, or version 0.
     owned = NO_WORK if allocation is None else work_of(allocation.assigned)
     return MemberView(metadata.url, metadata.config_offset, owned)

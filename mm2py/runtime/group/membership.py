@@ -17,7 +17,7 @@ from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
 
 Unwritten = Callable[[ConfigSnapshot], bool]
-"""Whether this worker, if it leads a round planned on a snapshot, has to write what its file says before any task starts."""
+"""Whether this worker, leading a round, has to write its file's configs before a task starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,7 @@ class SoloMembership:
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         """Give out what is configured and not owned yet, take away what is not configured any more."""
+        # ``StandaloneHerder`` runs whatever it has, whichever class.
         configured = configured_work(self._store.snapshot(), lambda _: True)
         self._joined = True
         return Round(
@@ -172,6 +173,7 @@ class SoloMembership:
         """Return at once: there is no other member."""
 
     async def signal(self) -> Rejoin | Lost:
+        # A future that nobody completes, rather than a long sleep: it ends with its cancel.
         return await asyncio.Future[Rejoin | Lost]()  # nothing happens to a group of one
 
     @property

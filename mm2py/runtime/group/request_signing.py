@@ -87,12 +87,16 @@ def new_session_key(
             f"inter.worker.key.generation.algorithm={algorithm}: not available",
             remedy="use HmacSHA256",
         )
+    # As many bytes as Java's ``KeyGenerator`` makes, whose size a Java leader compares
+    # (``checkForKeyRotation``).
     key = secrets.token_bytes(_ALGORITHMS[algorithm.lower()] // 8)
     return SessionKey(key, algorithm, now_ms, b"" if former is None else former.lasting)
 
 
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
     """Return whether the leader has to make a new key: too old, made by a clock that was ahead so far, or not as configured."""
+    # Java looks at the age alone: a key made by a clock that was ahead would postpone the rotation
+    # by as much.
     return key.algorithm != algorithm or abs(now_ms - key.created_ms) >= ttl_ms
 
 
@@ -115,6 +119,7 @@ def sign_request(
     Raises:
         ValueError: ``caller`` is not valid in a header.
     """
+    # A line break in a header would let a caller add headers of his own.
     if not caller.isprintable():
         raise ValueError("a caller's name holds control characters")
     stamp = f"{now_ms};{secrets.token_hex(16)};{sha256(body).hexdigest()};{receiver}{life and f';{life}'}"
@@ -162,6 +167,7 @@ def verify_request(
     if key is None:
         raise SignatureError(NO_SESSION_KEY, status=503)
     expected = _signature(key, method, raw_target, caller, stamp)
+    # In constant time, and before anything of the stamp is parsed.
     if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise SignatureError(_INVALID, status=403)
     time_ms, nonce, digest, receiver, *life = stamp.split(";")
@@ -230,6 +236,7 @@ class SeenRequests:
         if head.time_ms <= self._started_ms + WINDOW_MS and head.life != self.life:
             raise TermsError("Internal request was not signed for this life of the worker")
         # Insertion order is about the order of expiry; one that expires late only waits longer.
+        # Expired nonces leave at each request: no timer, and no more of them than a minute brings.
         while self._until_ms and next(iter(self._until_ms.values())) < now_ms:
             del self._until_ms[next(iter(self._until_ms))]
         if head.nonce in self._until_ms:

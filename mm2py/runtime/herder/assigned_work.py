@@ -120,6 +120,7 @@ class AssignedWork:
 
     async def start(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Launch what is configured of ``work``; failures are states."""
+        # States are written for this membership only (``_put``).
         self._term = self._permit.term
         for name in sorted(work.connectors & snapshot.connectors.keys()):
             self._start_connector(name, snapshot)
@@ -139,10 +140,13 @@ class AssignedWork:
         what the user has changed, for the moment until the connector publishes. Java starts it. So it is here
         after ``LONGEST_WAIT_S``: a connector that cannot publish does not keep its tasks from what they did before.
         """
+        # The time that a config is known to be outdated counts, not that of this call: rounds may
+        # follow each other.
         now, known = self._clock.monotonic(), self._outdated
         self._outdated = {
             name: known[name] if name in known and known[name][0] == config else (config, now)
             for name, config in snapshot.connectors.items()
+            # A stopped or paused connector publishes nothing: its tasks would wait in vain.
             if snapshot.applied.get(name, config) != config
             and snapshot.target(name) is TargetState.STARTED
         }
@@ -168,20 +172,26 @@ class AssignedWork:
 
         Topics in use are forgotten for connectors that are not configured any more.
         """
+        # A round may revoke what was never started here.
         work &= self.running
+        # Marked before the first await, so that a report in between plans no restart.
         for task in work.tasks:
             # A failure that is reported while it stops plans no restart.
             self._tasks[task].stopping = True
             self._cancel_restart(self._tasks[task])
+        # In parallel, as Java's ``startAndStop``: one slow plug-in must not add its time to the
+        # others'.
         await asyncio.gather(
             *(self._host.stop_task(task, self._graceful_s) for task in sorted(work.tasks)),
             *(self._connectors[name].stop() for name in work.connectors),
         )
+        # A task that was refused is in no host, which would report its end.
         for task in work.tasks:
             if self._tasks.pop(task).refused is not None:
                 self._put(task, Status(State.UNASSIGNED))
         for name in work.connectors:
             del self._connectors[name], self._configs[name]
+            # KIP-558: active topics are reset when a connector is deleted.
             if name not in snapshot.connectors:
                 self._parts.status.delete_topics(name)
         self._on_change()
@@ -207,9 +217,12 @@ class AssignedWork:
         return Work(tasks=frozenset(stale))
 
     def _is_as_started(self, task: TaskId, entry: _Task, snapshot: ConfigSnapshot) -> bool:
+        # Java compares nothing and stops every task of the connector; unchanged ones run on here.
         config = snapshot.task_configs.get(task)
         if config is None or config == entry.config:
             return config is not None
+        # The number of tasks is part of what a mirror's task computes for itself
+        # (``TaskForms.in_force``).
         if len(snapshot.tasks(task.connector)) != entry.count or not self._forms.same(
             config, entry.config, entry.connector
         ):
@@ -258,6 +271,7 @@ class AssignedWork:
         """Stop a connector that runs here and start it with its config of now."""
         await self._connectors[name].stop()
         del self._connectors[name], self._configs[name]
+        # After the stop, whose UNASSIGNED would overwrite it.
         if announced:
             self._put(name, Status(State.RESTARTING))
         if name in snapshot.connectors:
@@ -266,16 +280,16 @@ class AssignedWork:
 
     async def repair_host(self) -> None:
         """Stop tasks that run in the host but are not known here, start known ones that the host has lost."""
+        # The host lives through losses of the membership and restarts of child processes; this
+        # object's records may differ from it.
         there = frozenset(self._host.tasks())
         for task in sorted(there - self._tasks.keys()):
-            log.warning("a task runs that is not assigned here, it is stopped task=%s", task)
+            log.warning("stopping a task that is not assigned here task=%s", task)
             await self._host.stop_task(task, self._graceful_s)
         for task, entry in list(self._tasks.items()):
             waits = entry.refused or entry.timer or entry.launching or entry.state is State.FAILED
             if task not in there and not waits:
-                log.warning(
-                    "a task that is assigned here does not run, it is started task=%s", task
-                )
+                log.warning("starting an assigned task that does not run task=%s", task)
                 await self._launch(task, entry)
 
     def repair_states(self) -> None:
@@ -285,15 +299,18 @@ class AssignedWork:
             *self.task_status().items(),
         ]
         for work, status in shown:
+            # As Java's ``putSafe`` this cannot rule out that a worker that lost the work wrote
+            # last.
             stored = self._parts.status.get(work)
             there = None if stored is None else (stored.state, stored.worker_id)
+            # UNASSIGNED must not overwrite anybody (``_SAFE``).
             if status.state is State.UNASSIGNED or there == (
                 status.state,
                 self._parts.node.worker_id,
             ):
                 continue
             log.warning(
-                "published state is not that of the work here, it is repaired work=%s", work
+                "published state differs from that of the work here, writing it again work=%s", work
             )
             self._put(work, status)
 
@@ -306,6 +323,8 @@ class AssignedWork:
         connector = self._connectors.get(name)
         if connector is None:
             return True
+        # Both are futures of this call: ``asyncio.wait`` leaves the loser running, hence the
+        # cancels.
         settling = asyncio.ensure_future(connector.settled())
         timer = asyncio.ensure_future(self._clock.sleep(within_s))
         waits: set[asyncio.Future[State] | asyncio.Future[None]] = {settling, timer}
@@ -321,6 +340,7 @@ class AssignedWork:
     ) -> None:
         """Stop tasks that run here and start them with their configs of now."""
         chosen = Work(tasks=frozenset(tasks)) & self.running
+        # Stop, announce, start: the order in which Java's ``doRestartConnectorAndTasks`` acts.
         await self.stop(chosen, snapshot)
         for task in chosen.tasks:
             self._parts.meter.life.count_restart("task")
@@ -420,7 +440,7 @@ class AssignedWork:
         return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:
-        """One word for the whole: FAILED if anything is, UNASSIGNED while something is not up yet."""
+        """Aggregate state: FAILED if anything is, UNASSIGNED while anything has not started yet."""
         states = {status.state for status in self.connector_status().values()}
         states |= {status.state for status in self.task_status().values()}
         if State.FAILED in states:
@@ -443,6 +463,7 @@ class AssignedWork:
                 self._put(name, status)
                 self._on_change()
 
+        # Its tasks of asyncio inherit the scope from the context in which they are created.
         with log_scope(name, below=1):
             connector = WorkerConnector(
                 self._build,
@@ -463,6 +484,8 @@ class AssignedWork:
         snapshot = self._parts.config.snapshot()
         return [
             texts_of(config)
+            # Of an incomplete commit everything that is there: the connector continues the deal of
+            # its partitions from it.
             for task, config in snapshot.task_configs.items()
             if task.connector == name
             and (name in snapshot.inconsistent or task in snapshot.tasks(name))
@@ -485,6 +508,8 @@ class AssignedWork:
 
     async def _start_task(self, task: TaskId, snapshot: ConfigSnapshot) -> None:
         config = snapshot.task_configs.get(task)
+        # The commit that made the round may have been replaced since: the next round starts what is
+        # then in force.
         if config is None or task not in snapshot.tasks(task.connector):
             return
         self._note_target(task.connector, snapshot.target(task.connector))
@@ -498,8 +523,12 @@ class AssignedWork:
         await self._launch(task, entry)
 
     async def _launch(self, task: TaskId, entry: _Task) -> None:
+        # ``repair_host`` sees the task missing in the host while this awaits; without the mark it
+        # would start a second one.
         entry.refused, entry.launching = None, True
         try:
+            # At each launch: a config provider may have another secret by now, which is what a
+            # restart is for.
             connector = self._parts.resolve(entry.connector)
             entry.framework = parse_config(FrameworkConfig, connector)
             spec = TaskSpec(
@@ -524,6 +553,7 @@ class AssignedWork:
             entry.launching = False
 
     def _task_changed(self, task: TaskId, status: Status) -> None:
+        # Stopped and forgotten: a late report of its host.
         entry = self._tasks.get(task)
         if entry is None:
             return
@@ -548,6 +578,7 @@ class AssignedWork:
 
     def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)
+        # Inf while it never ran: the difference is negative, and failures add up.
         if self._clock.monotonic() - entry.running_since > STEADY_S:
             entry.failures = 0
         entry.running_since = math.inf
@@ -562,6 +593,7 @@ class AssignedWork:
 
     async def _restart_after(self, task: TaskId, entry: _Task, pause_s: float) -> None:
         await self._clock.sleep(pause_s)
+        # Stopped, or started again with another config, during the pause.
         if self._tasks.get(task) is not entry:
             return
         entry.timer = None
@@ -589,6 +621,7 @@ class AssignedWork:
 
     def _begin(self, work: str | TaskId) -> None:
         """What ran in a process that was killed does not run before it has started here, however long that takes."""
+        # A killed worker's last word is RUNNING, which readers of the status topic would believe.
         stored = self._parts.status.get(work)
         if stored is not None and stored.state is State.RUNNING:
             self._put(work, Status(State.UNASSIGNED))
@@ -605,6 +638,7 @@ class AssignedWork:
             generation=self._parts.membership.generation,
             version=self._version_of(work),
         )
+        # Without a permit another worker may own the work: then no state of ours may replace its.
         safe = status.state in _SAFE or not self._permit.valid
         self._parts.status.put(work, stored, safe=safe)
 

@@ -73,9 +73,11 @@ class BackfillWatch:
 
     async def open(self) -> None:
         """Act on what is in the topic now, then on every change; called before tasks are started."""
+        # Before the first look: a record that is read in between must not be missed.
         self._backfills.listen(self._changed.set)
         self._noticed = 0
         self._changed.set()
+        # Awaited by the opening: invariant 1.
         await self._follow()
         self._running = asyncio.create_task(self._run(), name="backfills")
 
@@ -90,10 +92,11 @@ class BackfillWatch:
         backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
         while True:
             try:
+                # After ``_follow`` of the turn before: no task copies them any more (2).
                 await self._write_notice()
                 await self._changed.wait()
                 await self._follow()
-            except Exception as error:  # without it workers neither let go nor take over
+            except Exception as error:  # without it partitions are neither released nor taken over
                 is_known = isinstance(error, Mm2pyError)
                 log.warning(
                     "backfill is followed again after a pause cause=%s",
@@ -106,6 +109,7 @@ class BackfillWatch:
                 backoff.reset()
 
     async def _follow(self) -> None:
+        # Before the values are read, and both are read without an await between.
         self._changed.clear()
         reserved, kept_out = self._backfills.reserved, frozenset(self._backfills.kept_out())
         if kept_out != self._kept_out:
@@ -116,9 +120,12 @@ class BackfillWatch:
             )
             await self._keep_out(kept_out)
             self._kept_out = kept_out
+        # The offset that was read together with ``kept_out``, not the newest by now: later
+        # reservations are not obeyed yet.
         self._due = reserved
 
     async def _write_notice(self) -> None:
+        # With nothing kept out no driver waits for this worker.
         if self._due > self._noticed and self._kept_out:
             await self._backfills.notice(self._worker, self._due)
         self._noticed = self._due

@@ -36,7 +36,7 @@ RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _FencingRound:
     """One round of fencing: the commit by its generation, its number of tasks, and that of the task count record before."""
 
     generation: int
@@ -72,8 +72,12 @@ class Fencing(StartGuard):
     async def fence(self, task: TaskId) -> None:
         """Return when the leader has fenced the producers of earlier configs of a connector here."""
         until_s = self._clock.monotonic() + FENCED_S
+        # Polled, not awaited: the record comes through the config topic like any other, and a task
+        # that waits is rare.
         while task.connector in self._parts.config.snapshot().pending_fencing:
             error = self._failed.get(task.connector)
+            # A missing ACL does not go away by waiting; only the leader knows it, its tasks fail at
+            # once.
             if isinstance(error, FatalServerError):
                 raise error
             if self._clock.monotonic() >= until_s:
@@ -88,12 +92,14 @@ class Fencing(StartGuard):
     async def verify(self, task: TaskId, generation: int) -> None:
         """Return when a task that has its producer may still start here (3)."""
         parts = self._parts
+        # Java's ``verifyTaskGenerationAndOwnership`` reads to the end here as well.
         await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
         if parts.config.snapshot().generations.get(task.connector, -1) != generation:
             raise RetriableError(
                 f"Cannot start source task {task} with exactly-once support as the connector has already"
                 " generated a new set of task configs"
             )
+        # Running here is what was assigned in the last round; without a permit that may be over.
         if not parts.membership.permit.valid or task not in self._running().tasks:
             raise RetriableError(
                 f"Cannot start source task {task} with exactly-once support as it has already been"
@@ -119,6 +125,7 @@ class Fencing(StartGuard):
         """
         if not self._parts.settings.leader_writes_in_transactions or not self._leads():
             return
+        # One round per connector at a time, as Java's ``activeZombieFencings``.
         for name in snapshot.pending_fencing - self._rounds.keys():
             pending = self._pending(name, snapshot)
             if pending is not None:
@@ -128,6 +135,8 @@ class Fencing(StartGuard):
 
     def resign(self) -> None:
         """Another worker leads by now, or soon: fence nothing more."""
+        # A fence by a worker that no longer leads would hit the producers of the next leader's
+        # tasks.
         for running in self._rounds.values():
             running.cancel()
         self._failed.clear()
@@ -135,12 +144,15 @@ class Fencing(StartGuard):
     async def fence_tasks(self, name: str, count: int) -> None:
         """Fence the producers of the first ``count`` tasks of a connector."""
         group = self._parts.settings.group_id
+        # ``<group.id>-<connector>-<task>``: KIP-618's transactional ids, by which Java's tasks are
+        # fenced alike.
         await self._parts.fence_producers([f"{group}-{name}-{number}" for number in range(count)])
 
-    async def _follow(self, name: str, pending: _Round) -> None:
+    async def _follow(self, name: str, pending: _FencingRound) -> None:
         try:
             await self._round(name, pending)
         except Mm2pyError as error:
+            # Tried every second; logged when the cause changes.
             if str(self._failed.get(name)) != str(error):
                 log.warning(
                     "producers of earlier tasks are not fenced yet, tried again connector=%s cause=%s",
@@ -156,13 +168,14 @@ class Fencing(StartGuard):
         del self._rounds[name]
         self._queue.wake()  # the loop compares again
 
-    async def _round(self, name: str, pending: _Round) -> None:
+    async def _round(self, name: str, pending: _FencingRound) -> None:
         async def is_due() -> bool:
             parts = self._parts
             await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
             # With other task configs by now, the round of the group that they need comes first.
             return self._leads() and self._pending(name, parts.config.snapshot()) == pending
 
+        # In the queue, so that no change of the connector is half written.
         if not await self._queue.submit(is_due):
             return
         before = pending.fenced
@@ -172,6 +185,8 @@ class Fencing(StartGuard):
             log.info("producers of earlier tasks are fenced connector=%s count=%d", name, before)
 
         async def note() -> None:
+            # Fencing took its time: for another commit by now this record would release tasks that
+            # were not fenced (2).
             if await is_due():
                 await self._parts.config.put_fenced(name, pending.tasks)
 
@@ -181,17 +196,19 @@ class Fencing(StartGuard):
         membership = self._parts.membership
         return membership.permit.valid and membership.is_leader
 
-    def _pending(self, name: str, snapshot: ConfigSnapshot) -> _Round | None:
+    def _pending(self, name: str, snapshot: ConfigSnapshot) -> _FencingRound | None:
         """Return the round that a connector waits for; a sink, or one without tasks, waits for none."""
         config = snapshot.connectors.get(name)
         if (
             config is None
             or name not in snapshot.pending_fencing
+            # Without tasks there is nothing to fence or to count; STOPPED connectors are so
+            # (KIP-875).
             or not snapshot.tasks(name)
             or self._parts.node.catalog.connector_type(config) == "sink"
         ):
             return None
-        return _Round(
+        return _FencingRound(
             snapshot.generations.get(name, -1),
             snapshot.task_counts.get(name, 0),
             snapshot.task_count_records.get(name),

@@ -108,12 +108,15 @@ class Herder:
         if self.failure is None:
             return
         membership = self._parts.membership
+        # A worker that has been stopped for its failure may still be in the group on another node,
+        # which leads then.
         try:
             empty = await membership.is_empty()
         except Mm2pyError:
             empty = False
         if not empty:
             raise HerderFailedError(self.failure)
+        # A permit for the writers of the overrides alone: nothing else runs here.
         membership.permit.grant(self._clock.monotonic() + CHANGE_S)
 
     # ---- at once, from what this node has read, also during a rebalance
@@ -179,7 +182,7 @@ class Herder:
         return self._parts.config.snapshot().task_configs.get(task, {})
 
     def target_now(self, name: str) -> TargetState:
-        """Return what a connector is wanted to be, as this node knows it."""
+        """Return the target state of a connector, as this node knows it."""
         return self._parts.config.snapshot().target(name)
 
     def status(self, name: str) -> ConnectorState:
@@ -216,6 +219,7 @@ class Herder:
         """Return lag and rates of the partitions that this node copies, and what connectors report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
+        # No task has them, so no meter of a task shows them.
         partitions = (*snapshot.partitions, *self._waiting(snapshot.at_ms))
         return replace(
             snapshot, partitions=partitions, problems=self._life.reported(), findings=findings
@@ -228,6 +232,7 @@ class Herder:
     def _waiting(self, now_ms: int) -> Sequence[PartitionSnapshot]:
         """Return the partitions that no task has, because their copy does not exist."""
         backlog = self._life.work.backlog()
+        # In the moment of a hand-over both may know a partition; the task's figures count.
         measured = {it.source for it in self._parts.meter.partitions}
         return [_waiting(tp, it, now_ms) for tp, it in backlog.items() if tp not in measured]
 
@@ -242,7 +247,11 @@ class Herder:
         return self._parts.meter.life
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; leader only. Names what it waits for where it knows no leader therefore."""
+        """Return where all members listen; leader only.
+
+        Raises:
+            HerderError: no leader is known, with the reason.
+        """
         self._need_running()
         membership = self._parts.membership
         if not membership.is_leader:
@@ -255,6 +264,7 @@ class Herder:
     async def apply_holds(self) -> None:
         """Read paused topics and partitions again and hand them to the hosts."""
         overrides = self._parts.overrides
+        # Pauses need no round: they are handed to the running tasks.
         if overrides is not None:
             self._life.work.hold(overrides.held())
 
@@ -269,6 +279,8 @@ class Herder:
 
         A loop that is busy for less than ``HEALTH_TIMEOUT_S`` is healthy: it starts or stops work in a rebalance.
         """
+        # A cluster that is down is not this worker's fault: an unhealthy answer would have an
+        # orchestrator kill it.
         idles = self._life.idles()
         if idles:
             return Health("starting", f"Worker {idles}")
@@ -330,10 +342,14 @@ class Herder:
         self, name: str, config: ConnectorConfig, target: TargetState | None, *, actor: str
     ) -> ConnectorInfo:
         """Create a connector; ``AlreadyExistsError``: ``Connector c already exists``."""
+        # Beside the loop: a plug-in's own validation may take long (Java validates on an executor
+        # of its own too).
         checked = await self._validated(name, config)
 
         async def change() -> ConnectorInfo:
+            # In the queue, not before: leadership may change while the request waits for its turn.
             self._need_leader()
+            # Of two requests for one name at once the second is refused.
             if name in self._connectors:
                 raise AlreadyExistsError(f"Connector {name} already exists")
             return await self._write(name, checked, target, actor=actor)
@@ -360,6 +376,8 @@ class Herder:
             self._need_leader()
             return self.wanted_config(self._known(name))
 
+        # KIP-477's PATCH: validated outside of the queue, so the config may change meanwhile; then
+        # it is merged again.
         before = await self._queue.submit(current)
         while True:
             merged = texts_of({**before, **patch})
@@ -390,6 +408,8 @@ class Herder:
             with self._queue.stage(
                 f"removing the config for connector {name} from the config topic"
             ):
+                # The override first: in the other order a crash between the two would let the file
+                # bring the connector back.
                 if self._parts.overrides is not None:
                     await self._parts.overrides.record(name, texts_of(before), None, actor=actor)
                 await self._parts.config.remove_connector(name)
@@ -408,6 +428,7 @@ class Herder:
             self._need_known(name, "Unknown connector")
             self._need_leader()
             with self._queue.stage(f"writing 0 task configs for connector {name}"):
+                # Java's order in ``stopConnector`` (KIP-875).
                 await self._parts.config.put_target(name, TargetState.STOPPED)
                 await self._parts.config.put_tasks(name, ())
             log.info("connector is to stop connector=%s actor=%s", name, actor)
@@ -441,6 +462,7 @@ class Herder:
         """Ask every worker for a restart; returns the states that the plan leads to."""
 
         async def change() -> ConnectorState:
+            # Java's ``checkRebalanceNeeded``: 409 until the round that a change needs is over.
             self._need_current_configs()
             self._need_known(name, "Unknown connector:")
             self._need_leader()
@@ -466,6 +488,7 @@ class Herder:
             await self._life.work.restart_connector(name, self._parts.config.snapshot())
 
         await self._queue.submit(change)
+        # Outside of the queue: a connector that starts slowly must not hold up other requests.
         if not await self._life.work.comes_up(name, START_WAIT_S):
             raise HerderError(f"Failed to start connector: {name}")
 
@@ -481,6 +504,8 @@ class Herder:
             if task not in self._life.work.running.tasks:
                 raise self._owner_of(task)
             await self._life.work.restart_tasks([task], snapshot)
+            # Only what fails at once, such as a config that cannot be used; later failures are
+            # states.
             now = self._life.work.task_status().get(task)
             if now is not None and now.state is State.FAILED:
                 raise HerderError(f"Failed to start task: {task}")
@@ -513,8 +538,10 @@ class Herder:
         """Return the resolved config of a connector whose positions may be changed now."""
         self._need_current_configs()
         self._need_leader()
+        # KIP-875: a resume that was just written must be seen before positions are changed.
         await self._parts.config.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
         config, snapshot = self._configured(name), self._parts.config.snapshot()
+        # Without tasks too: STOPPED is written before the empty list of tasks.
         if snapshot.target(name) is not TargetState.STOPPED or snapshot.task_counts.get(name, 0):
             raise BadRequestError(
                 "Connectors must be in the STOPPED state before their offsets can be modified. This can"
@@ -534,6 +561,7 @@ class Herder:
         return self._parts.config.snapshot().connectors
 
     async def _validated(self, name: str, config: ConnectorConfig) -> ConnectorConfig:
+        # Java's ``ConnectorsResource.checkAndPutConnectorConfigName``.
         written = config.get("name", name)
         if written != name:
             raise BadRequestError(
@@ -551,8 +579,10 @@ class Herder:
     ) -> ConnectorInfo:
         before = self._connectors.get(name)
         if self._parts.guard is not None:
+            # Circles are refused before anything is written (invariant 9).
             self._parts.guard(self._connectors, {**self._connectors, name: wanted})
         with self._queue.stage(f"writing a config for connector {name} to the config topic"):
+            # First, as in ``delete``: what the next leader derives is the new config.
             if self._parts.overrides is not None:
                 await self._parts.overrides.record(
                     name,
@@ -567,6 +597,7 @@ class Herder:
         return info
 
     def _need_leader(self) -> None:
+        # Without a URL the caller answers 409 (rebalance), as Java does while no leader is known.
         if not self._parts.membership.permit.valid:
             raise ForwardError(None)  # another worker may lead by now
         if not self._parts.membership.is_leader:
@@ -597,6 +628,8 @@ class Herder:
     def _owner_of(self, work: str | TaskId) -> ForwardError:
         """Return where a request for work of another worker goes: the leader knows its owner."""
         membership = self._parts.membership
+        # Java forwards in two steps too: to the leader, which alone knows the assignment, then to
+        # the owner.
         url = membership.owner_url(work) if membership.is_leader else membership.leader_url
         return ForwardError(url)
 

@@ -1,4 +1,4 @@
-"""What the leader of a group does besides assigning work: everything that is written to the config topic on its own account.
+"""Duties of a group's leader besides assigning work: what it writes to the config topic by itself.
 
 Flow: a round -> ``LeaderDuties.enter`` -> states of deleted work become tombstones; a new leader first writes the configs
 that differ from file and overrides, so that no connector starts with an older one, and ``unwritten`` keeps the group's tasks
@@ -59,8 +59,11 @@ class LeaderDuties:
         if not outcome.leader:
             self._timed = None
             return
+        # A new leader: the config topic may hold less than the former one was about to write.
         if won:
             self._caught_up = False
+            # KIP-618: with exactly-once support the config topic is written transactionally, and
+            # claiming fences the former leader.
             await self._claim()
         elif not self._may_write():
             self._plan(_CLAIM, self._claim_again)
@@ -78,9 +81,13 @@ class LeaderDuties:
         It tries once before work is dealt (``enter``): where it may not write, the group works with what is stored.
         """
         overrides = self._parts.overrides
+        # A leader has written (or tried) in ``enter``: asking again would refuse every round while
+        # an ACL is missing.
         if self._leads or overrides is None:
             return False
         derived = overrides.effective()
+        # Only connectors with tasks: without any there is nothing that could start with an older
+        # config.
         return any(
             _is_former_copier(name, derived) or dict(derived.get(name, stored)) != dict(stored)
             for name, stored in snapshot.connectors.items()
@@ -95,6 +102,7 @@ class LeaderDuties:
         """Fence the previous leader; a missing ACL fails the flow, as any other wrong configuration."""
         if self._may_write():
             return
+        # Java backs off and stays in the group as well (``fencedFromConfigTopic``).
         try:
             await self._claim_again()
         except RetriableError as error:
@@ -105,6 +113,8 @@ class LeaderDuties:
 
     async def _claim_again(self) -> None:
         privileged = self._parts.config.privileged
+        # Asked again after the wait in the queue: leadership may be gone, and a claim would fence
+        # the rightful leader.
         if privileged is not None and not privileged.claimed and self._parts.membership.is_leader:
             with self._queue.stage("claiming the right to write to the config topic"):
                 await privileged.claim()
@@ -113,6 +123,8 @@ class LeaderDuties:
         """As the leader, complete interrupted stops: STOPPED was written, but not the commit of zero tasks that follows it."""
         if self._leads and not self._may_write():
             self._plan(_CLAIM, self._claim_again)
+        # KIP-875: STOPPED and the empty task list are two records; a crash between them leaves
+        # tasks without a connector.
         if self._leads and _unfinished_stops(snapshot):
             self._plan("tasks of stopped connectors", self._finish_stops)
 
@@ -124,6 +136,7 @@ class LeaderDuties:
 
     def derive_again(self) -> None:
         """Write what file and overrides define now, where this worker leads and the topic differs."""
+        # Other workers read the change from the config topic.
         if self._leads:
             self._plan("derived configs", self._write_derived)
 
@@ -133,6 +146,8 @@ class LeaderDuties:
             return
         status = self._parts.status
         for name in status.connectors():
+            # As Java's leader after a round (``updateDeletedConnectorStatus``,
+            # ``updateDeletedTaskStatus``): the worker that ran the work may be gone.
             configured = set(snapshot.tasks(name)) if name in snapshot.connectors else set[TaskId]()
             for number in status.tasks(name):
                 task = TaskId(name, number)
@@ -154,14 +169,18 @@ class LeaderDuties:
         overrides, config = self._parts.overrides, self._parts.config
         if overrides is None:
             return
+        # Overrides that the former leader accepted just before it left: without this read they
+        # would be overwritten by the file.
         if not self._caught_up:
             await overrides.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
             self._caught_up = True
         for name, derived in overrides.effective().items():
             stored, what = config.snapshot().connectors.get(name), f"config of connector {name}"
+            # A record that says the same would restart the connector on every worker.
             if stored is not None and dict(stored) == dict(derived):
                 self._failed.pop(what, None)
                 continue
+            # Each write awaits the broker, and leadership may go meanwhile.
             if not self._parts.membership.is_leader:
                 log.info("leadership was lost meanwhile, the stored configs stay as they are")
                 return
@@ -170,6 +189,7 @@ class LeaderDuties:
                     f"writing a config for connector {name} to the config topic"
                 ):
                     await config.put_connector(name, derived, self._target_of_former(name))
+            # The whole duty is retried: the other connectors' configs are written then as well.
             except RetriableError:
                 raise
             except Mm2pyError as error:
@@ -182,13 +202,17 @@ class LeaderDuties:
                 stored is None,
             )
 
+        # Last: the connector that takes its place has to be there first, or the flow would show
+        # none.
         await self._remove_former_copier(overrides.effective())
 
     def _target_of_former(self, name: str) -> TargetState | None:
-        """Return that of the connector whose place another one takes: a flow that somebody stopped stays stopped."""
+        """Return that of the connector that another one replaces: a stopped flow stays stopped."""
         snapshot = self._parts.config.snapshot()
         if name not in COPIERS or name in snapshot.connectors:
             return None
+        # The target record follows the connector's name, so a new name would start where the former
+        # one was paused or stopped.
         former = COPIERS & snapshot.connectors.keys()
         targets = map(snapshot.target, former)
         return next((it for it in targets if it is not TargetState.STARTED), None)
@@ -213,6 +237,7 @@ class LeaderDuties:
         algorithm = settings.inter_worker_key_generation_algorithm
         ttl_ms, now_ms = settings.inter_worker_key_ttl_ms, self._clock.now_ms()
         key = config.snapshot().session_key
+        # The timer may ring after leadership has gone.
         if not self._parts.membership.is_leader:
             return
         if key is None or rotation_due(key, now_ms, ttl_ms, algorithm):
@@ -228,12 +253,14 @@ class LeaderDuties:
     def _plan(self, what: str, duty: Callable[[], Awaitable[None]], *, delay_s: float = 0) -> None:
         """Queue a duty, once however often it is requested."""
         now = delay_s <= 0
+        # Delayed ones are not counted: the retry of a failed duty must not keep a new request out.
         if now and what in self._planned:
             return
         if now:
             self._planned.add(what)
 
         async def run() -> None:
+            # Before the duty: what is asked for while it runs is done again.
             self._planned.discard(what)
             if self._leads:
                 await self._carry_out(what, duty)
@@ -254,6 +281,7 @@ class LeaderDuties:
             self._failed.pop(what, None)
 
     def _refused(self, what: str, error: Mm2pyError) -> None:
+        # Each turn tries again; the log gets each cause once.
         if str(self._failed.get(what)) != str(error):
             log.error("%s cannot be written, what is stored stays cause=%s", what, error)
         self._failed[what] = error
@@ -311,6 +339,7 @@ class TaskPublication:
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
         """Return whether other task configs are in force than those published here last."""
         made_of, configs = self._published.get(name, ({}, ()))
+        # A connector whose config has changed since is about to publish anew by itself.
         return _current(name, made_of, snapshot) and self._differs(name, configs, snapshot)
 
     async def publish(
@@ -322,13 +351,19 @@ class TaskPublication:
         now, or the connector is not to run, nothing is written.
         """
         parts = self._parts
+        # Until the end of this call nothing counts as published: a comparison in between would
+        # repair what is just being written.
         self._published.pop(name, None)
+        # A connector starts while the round is being completed; Java forwards its task configs to
+        # the leader over REST instead.
         await self._until_led()
         snapshot = parts.config.snapshot()
         if not _current(name, made_of, snapshot):
             return
+        # Java's ``reverseTransform``.
         completed = [self._completed(made_of, config) for config in configs]
         if self._differs(name, completed, snapshot):
+            # Through the queue, in order with the changes of REST.
             await self._queue.submit(partial(self._store, name, made_of, completed))
         self._published[name] = made_of, completed
 
@@ -337,6 +372,7 @@ class TaskPublication:
     ) -> None:
         """Write task configs; runs in the queue, in order with everything else that the leader writes."""
         parts, snapshot = self._parts, self._parts.config.snapshot()
+        # Looked at again: the queue may have run a deletion, a stop or the same publication first.
         if not _current(name, made_of, snapshot) or not self._differs(name, configs, snapshot):
             return
         if not (parts.membership.permit.valid and parts.membership.is_leader):
@@ -363,6 +399,7 @@ class TaskPublication:
     async def is_last(self) -> bool:
         """Return whether no other worker is in the group: the last plan may have one that left within the heartbeat since."""
         membership = self._parts.membership
+        # One member in the last plan: no request needed.
         if not self.may_hand_over or len(membership.member_urls()) == 1:
             return self.may_hand_over
         try:
@@ -382,6 +419,8 @@ class TaskPublication:
         for name, (made_of, configs) in dealt.items():
             snapshot = config.snapshot()
             if (
+                # In each turn: the permit runs out, and a write after it could meet another
+                # leader's.
                 not self.may_hand_over
                 or not _current(name, made_of, snapshot)
                 or loop.time() >= until_s
@@ -393,6 +432,7 @@ class TaskPublication:
             told = tuple(beside) if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
             in_force = [{**of_java, **ours} for of_java, ours in parts]
+            # Nothing to write: another record would make Java restart its tasks.
             is_there = stored == in_force and tuple(snapshot.beside.get(name, ())) == told
             if is_there and name not in snapshot.unfinished:
                 continue
@@ -413,21 +453,26 @@ class TaskPublication:
             not self._parts.membership.is_leader
             and (left_s := until_s - self._clock.monotonic()) > 0
         ):
+            # Cleared before the wait, set by the turn after each round.
             self._leader_changed.clear()
             await wait_or_stop(self._clock, left_s, self._leader_changed)
 
     def _differs(self, name: str, configs: TaskConfigs, snapshot: ConfigSnapshot) -> bool:
         """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
         stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
+        # A commit that is incomplete has to be written again, whatever its parts say.
         broken = snapshot.inconsistent | snapshot.unfinished
         if name in broken or len(stored) != len(configs):
             return True
+        # An empty list that was never committed is no change.
         if name not in snapshot.generations:  # nothing was ever committed
             return bool(configs)
         # Converters and other keys of the framework reach tasks by the connector config alone.
         raw = snapshot.connectors.get(name, {})
         # Workers of earlier builds run what is published: only where a commit starts every task anew, Java's form stays in force.
         form_counts = not self._parts.settings.exactly_once
+        # KAFKA-9228: as in Java the connector config that the tasks were last made of counts too
+        # (``appliedConnectorConfig``).
         return snapshot.applied.get(name) != raw or not all(
             before == config or (not form_counts and self._forms.same(before, config, raw))
             for before, config in zip(stored, configs, strict=True)
@@ -440,6 +485,8 @@ class TaskPublication:
             task_class = self._task_class(raw)
             if task_class is not None:
                 whole["task.class"] = task_class
+        # Java's ``reverseTransform``: a task config that repeats a key of the connector gets the
+        # placeholder, not the resolved secret.
         for key, text in raw.items():
             if key in whole and text is not None and placeholders(text):
                 whole[key] = text
@@ -450,6 +497,8 @@ class TaskPublication:
             java_class = self._parts.node.plugins.find(raw.get("connector.class") or "").java_class
         except ConfigError:
             return None
+        # MirrorSourceConnector -> MirrorSourceTask: ``task.class`` is what a Java worker
+        # instantiates.
         stem, separator, rest = java_class.rpartition("Connector")
         return f"{stem}Task{rest}" if separator else java_class
 

@@ -54,6 +54,7 @@ class LimitWatch:
         self._tried: dict[TopicPartition, tuple[int, int]] = {}
         """The size for which a limit was tried, and the limit."""
         self._running: asyncio.Task[None] | None = None
+        # Set, not added: a flow has one watch.
         meter.on_oversized = self._note
 
     async def close(self) -> None:
@@ -66,12 +67,14 @@ class LimitWatch:
 
     def _note(self, partition: Oversized) -> None:
         self._waiting[partition.source] = partition
+        # No timer without a partition that waits: asking 1,000 topics for nothing costs the target.
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run(), name="limit watch")
 
     async def _run(self) -> None:
         while self._waiting:
             await self._clock.sleep(LIMITS_EVERY_S)
+            # After the pause: its task may have been restarted by hand.
             self._drop_others()
             topics = {it.target for it in self._waiting.values()}
             limits: Mapping[str, int] = await self._limits(topics) if topics else {}
@@ -85,6 +88,7 @@ class LimitWatch:
                     "the target takes larger records, the task is started again task=%s partition=%s topic=%s limit=%d needed=%d",
                     it.task, it.source, it.target, limits[it.target], it.needed_bytes,
                 )  # fmt: skip
+            # One restart for all partitions of a task.
             names = {it.task for it in raised}
             tasks = frozenset(task for task in self._work.running.tasks if str(task) in names)
             if tasks:

@@ -94,6 +94,8 @@ class ConfigChanges:
     def note(self, event: ConfigEvent) -> None:
         """Note what was read; a ``ConfigListener``."""
         match event:
+            # Java's ``onConnectorConfigUpdate``: a rebalance only for a connector that was not
+            # known.
             case ConnectorChanged(name):
                 # It acts in place where the connector runs; a new one needs a round.
                 self._updated.add(name)
@@ -107,15 +109,19 @@ class ConfigChanges:
             case TasksChanged(name):
                 # Changed tasks stop, a round starts them again. An incomplete commit changes nothing here: tasks
                 # continue until the connector's owner has published its task configs again.
+                # An incomplete commit stays so when compaction has removed task records before
+                # their commit was read.
                 if name not in self._store.snapshot().inconsistent:
                     self._committed.add(name)
                     self.rebalance_expected = True
             case TargetChanged(name):
                 self._targets.add(name)  # to pause, stop or run needs no round
             case RestartRequest(name):
+                # KIP-745: a plan is made when the request is handled, from the states of then.
                 self._restarts[name] = merge_restarts(self._restarts.get(name), event)
             case LoggerLevel(namespace, level):
                 self._set_level(namespace, level)
+                # Handled at once: no turn is needed.
                 return
         self._queue.wake()
 
@@ -128,6 +134,8 @@ class ConfigChanges:
 
 def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> RestartRequest:
     """Return the request of the two that reaches further; waiting ones of a connector become one."""
+    # As ``DistributedHerder.onRestartRequest``: of each connector's requests the one of highest
+    # impact is kept.
     return new if waiting is None or new.impact >= waiting.impact else waiting
 
 
@@ -205,16 +213,21 @@ class HerderLoop:
 
     async def turn(self) -> None:
         """Handle everything that is due; return after the next event, or at once where a round is due."""
+        # A record of a newer version may change what this flow is: nothing is started or written
+        # beside it.
         self._check_settings()
         await self._follow_group()
         if self._stop.is_set():
             return
         self.started = True
+        # Java's order in ``tick``: membership, requests, restarts, config updates, group poll.
         await self._queue.run_due(self._holds_requests)
         self._check_settings()  # again: run_due has cleared the wake-up, which may have announced a new setting
         await self._carry_out_restarts()
         await self._apply_changes()
         self._publication.look_again()
+        # With a round due the assignment may be about to change: comparing with it would start work
+        # that is taken away at once.
         if not self._must_join:
             self.duties.compare(self._parts.config.snapshot())
             self._fencing.compare(self._parts.config.snapshot())
@@ -227,13 +240,18 @@ class HerderLoop:
 
     async def stop_work(self) -> None:
         """Stop everything that runs here, at the end of the herder's life."""
+        # First, so that states of the work that stops are not reported as the flow's.
         while self._watches:
             self._watches.pop()()
+        # Asked while the membership and the permit are still valid; a herder that only restarts
+        # leaves the tasks' form as it is.
         ends = self._stop.is_set() and self._publication.may_hand_over
+        # Before the work stops: the connector that makes the configs has to run.
         dealt = await self._work.for_java() if ends else None
         self._drop_signal()
         self._resign()
         await self._stop_work(self._work.running)
+        # After it: a Java worker may start these tasks as soon as it has read them (invariant 17).
         if dealt is not None and await self._publication.is_last():
             with self._queue.stage("leaving task configs as Java would make them"):
                 await self._publication.hand_over(dealt)
@@ -242,6 +260,7 @@ class HerderLoop:
         """Show the state of the work here as the flow's."""
         if not self._joined:
             return
+        # The work runs, but may not write: heartbeats are not confirmed.
         if not self._permit.valid:
             self._parts.meter.state = "SUSPENDED"
             return
@@ -261,6 +280,8 @@ class HerderLoop:
     async def _idle(self) -> None:
         """Wait for a signal of the group, a queued request or the stop."""
         with self._queue.stage("polling the group coordinator until interrupted"):
+            # Kept over turns: cancelling it at every request would lose a signal that has just been
+            # set.
             if self._signal is None:
                 self._signal = asyncio.ensure_future(self._parts.membership.signal())
             queued = asyncio.ensure_future(self._queue.wait())
@@ -271,6 +292,7 @@ class HerderLoop:
             waits = {self._signal, queued, stopped}
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            # The signal is not cancelled: it is awaited again in the next turn.
             finally:
                 queued.cancel()
                 stopped.cancel()
@@ -280,6 +302,8 @@ class HerderLoop:
 
         async def again() -> None:
             if self._joined and not self._must_join and self._permit.valid:
+                # A status record that was lost, or written by a worker that had frozen, is
+                # corrected within a minute.
                 self._work.repair_states()
                 self.duties.forget_states(self._parts.config.snapshot())
             self._compare_later()
@@ -289,6 +313,7 @@ class HerderLoop:
     # ---- the group
 
     async def _follow_group(self) -> None:
+        # ``result`` is final: the next ``_idle`` asks anew.
         if self._signal is not None and self._signal.done():
             signal, self._signal = self._signal.result(), None
             if isinstance(signal, Lost):
@@ -298,11 +323,15 @@ class HerderLoop:
                 self._must_join = True
         # The first worker of a group waits for the coordinator to be made.
         patience = Patience(self._clock, _GROUP, self._stop, quiet_s=QUIET_S, waits=self._waits)
+        # A loop: each failed round leaves the reason for it standing.
         while self._must_join and not self._stop.is_set():
             try:
+                # A stop must not wait for a JoinGroup, which lasts up to the rebalance timeout.
                 if await or_stop(self._round(), self._stop):
                     self._must_join = False
                     patience.succeeded()
+            # First stop, then wait outside: with a Java worker in the group none of ours copies
+            # (invariant 11).
             except ForeignMemberError as error:
                 log.warning("the group has members that are not ours cause=%s", error)
                 await self._hand_over()
@@ -313,8 +342,12 @@ class HerderLoop:
                     self._clock,
                     waits=self._waits,
                 )
+            # The coordinator has given the work to others: stopping comes before any further
+            # attempt.
             except MembershipLostError as error:
                 await self._lose(error.lost)
+            # Work goes on meanwhile: a coordinator that cannot be reached is no reason to stop, the
+            # permit bounds the time.
             except RetriableError as error:
                 await patience.wait(self._rebuilt(error) or error)
 
@@ -337,6 +370,8 @@ class HerderLoop:
         """Take part in one round; False: another one is due at once."""
         # A member that joins has read every commit that made others join, and has stopped what those changed;
         # a commit that comes while the members join makes the leader refuse the round (`RoundLeader.plan`).
+        # Java reads only after a failed round; here every member joins with what the others may
+        # have read already.
         await self._read_config()
         await self._stop_stale()
         signal = self._signal.result() if self._signal is not None and self._signal.done() else None
@@ -344,9 +379,12 @@ class HerderLoop:
         if isinstance(signal, Lost):
             # It came while the config was read: what runs here belongs to a membership that is over.
             raise MembershipLostError(signal)
+        # In the eager protocol a member owns nothing while it joins.
         if self._eager:
             await self._hand_over()
+        # Before the await: a change that is read during the round makes another one.
         self.changes.rebalance_expected = False
+        # Java's words (``TickThreadStage``), which REST names when a request times out.
         with self._queue.stage("ensuring membership in the cluster"):
             outcome = await self._parts.membership.rejoin(
                 self._owned, self._parts.config.snapshot().offset, self.duties.unwritten
@@ -354,14 +392,18 @@ class HerderLoop:
         return await self._settle(outcome)
 
     async def _settle(self, outcome: Round) -> bool:
+        # Revoked work first: its next owner waits for the round after this one, which begins when
+        # all have stopped.
         await self._stop_work(outcome.revoked)
         self._eager = not outcome.incremental
         kept = Work() if self._eager else self._owned
+        # Also what could not be started yet: a later turn starts it (``_repair``).
         self._owned = (kept | outcome.assigned) - outcome.revoked
         self._parts.meter.life.rebalances += 1
         # Only where a member made the group fall back to the eager protocol is anything left to stop.
         await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
+        # Java's cases 1 and 2b of ``handleRebalanceCompleted``.
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
             await self._read_config()
         if outcome.failed:
@@ -373,6 +415,8 @@ class HerderLoop:
         # A partition may move from one of our tasks to another.
         await self._stop_stale()
         snapshot = config.snapshot()
+        # Past it: the plan may name tasks that are gone. As in Java nothing is started, and the
+        # worker rejoins.
         if snapshot.offset != outcome.config_offset:
             log.info(
                 "configs were written during the round, another one follows offset=%d round=%d",
@@ -382,6 +426,7 @@ class HerderLoop:
             return False
         await self.duties.enter(outcome, snapshot)
         await self._start_work(self._owned - self._work.running)
+        # KIP-415: after a revocation all rejoin, so that the revoked work finds its new owner.
         return not outcome.revoked
 
     async def _start_work(self, work: Work) -> None:
@@ -409,6 +454,7 @@ class HerderLoop:
             await self._work.stop(work, self._parts.config.snapshot())
         with self._queue.stage("flushing updates to the status topic"):
             # An unreachable target must not delay a stop.
+            # Without a permit nothing is written anyway.
             ending = self._stop.is_set() or not self._permit.valid
             await self._parts.status.flush(LAST_FLUSH_S if ending else STATUS_FLUSH_S)
 
@@ -422,6 +468,8 @@ class HerderLoop:
         log.warning("group membership lost, the flow stops and waits cause=%s", lost.reason)
         self._parts.meter.life.memberships_lost += 1
         self._waits[_GROUP] = f"has lost its group, nothing is copied: {lost.reason}"
+        # Before the awaits of ``_hand_over``: a duty that is queued must not run for a leader of
+        # the past.
         self._resign()
         await self._hand_over()
         self._must_join = True
@@ -439,11 +487,14 @@ class HerderLoop:
 
     async def _carry_out_restarts(self) -> None:
         snapshot = self._parts.config.snapshot()
+        # The states of now: Java's ``doRestartConnectorAndTasks`` builds its plan at this point
+        # too.
         for name, request in self.changes.take_restarts().items():
             state = connector_state(name, self._parts)
             if state is None or name not in snapshot.connectors:
                 log.info("nothing to restart: the connector has no state connector=%s", name)
                 continue
+            # Each worker carries out its own part of the plan.
             plan = plan_restart(request, state) & self._work.running
             log.info(
                 "restart connector=%s instances=%d tasks=%d",
@@ -456,12 +507,15 @@ class HerderLoop:
             await self._work.restart_tasks(plan.tasks, snapshot, announced=True)
 
     async def _apply_changes(self) -> None:
+        # Before connectors: one that starts again publishes task configs, whose predecessors have
+        # to be stopped.
         await self._stop_stale()
         updated, targets = self.changes.take_updated(), self.changes.take_targets()
         snapshot = self._parts.config.snapshot()
         for name in self._work.outdated(updated, snapshot):
             log.info("connector starts again with its new config connector=%s", name)
             await self._work.restart_connector(name, snapshot)
+        # A removed connector has lost its target record with it.
         for name in sorted(targets & snapshot.connectors.keys()):
             self._publication.forget(name)
             await self._work.set_target(name, snapshot.target(name))
@@ -472,6 +526,7 @@ class HerderLoop:
 
     async def _stop_stale(self) -> None:
         """Stop tasks here that a commit has changed; they start after the round that follows."""
+        # A loop: stopping awaits, and another commit may be read meanwhile.
         while self.changes.committed:
             committed = self.changes.take_committed()
             await self._stop_work(self._work.changed(committed, self._parts.config.snapshot()))
@@ -479,26 +534,28 @@ class HerderLoop:
     # ---- what runs, compared with what should run
 
     async def _repair(self) -> None:
-        """Repair what a lost event, an interrupted change or a stale leader has left; decides nothing about assignment.
+        """Reconcile after a lost event, an interrupted change or a stale leader; assigns nothing.
 
         Called between two rounds, when nothing is being started or stopped. Costs a few set operations where nothing differs.
         """
         snapshot, owned = self._parts.config.snapshot(), self._owned
         running = self._work.running
         missing, surplus = self._work.due(owned, snapshot) - running, running - owned
+        # A defect or a lost event, never the usual way: hence the warning.
         if missing or surplus:
             log.warning(
-                "what runs here is not what is assigned, it is repaired missing=%s surplus=%s",
+                "running work differs from the assignment, reconciling missing=%s surplus=%s",
                 missing,
                 surplus,
             )
+            # Before the start: a task that has moved must not run twice.
             await self._work.stop(surplus, snapshot)
             await self._work.start(missing, snapshot)
         await self._work.repair_host()
         for name in sorted(self._work.running.connectors):
             if self._publication.overwritten(name, snapshot):
                 log.warning(
-                    "task configs in force are not those that the connector made, they are published"
+                    "task configs in force differ from those of the connector, publishing them"
                     " again connector=%s",
                     name,
                 )
@@ -506,6 +563,7 @@ class HerderLoop:
 
     async def _read_config(self) -> None:
         with self._queue.stage("reading to the end of the config topic"):
+            # A time-out is a RetriableError: the round is not joined with an old offset.
             await self._parts.config.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
 
 

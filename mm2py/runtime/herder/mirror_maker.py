@@ -52,6 +52,7 @@ class MirrorMaker:
 
     async def wait(self) -> Mapping[FlowName, Mm2pyError]:
         """Wait until no flow runs any more; return what failed."""
+        # A loop: flows may be added while others end.
         while running := [task for task in self._running.values() if not task.done()]:
             await asyncio.wait(running)
         return {
@@ -74,10 +75,12 @@ async def _ended(tasks: Sequence[asyncio.Task[None]], timeout_s: float) -> bool:
     running = [task for task in tasks if not task.done()]
     if not running:
         return True
+    # All in parallel against one deadline.
     _, late = await asyncio.wait(running, timeout=timeout_s)
     for task in late:
         log.error("flow did not stop in time and is cut off flow=%s", task.get_name())
         task.cancel()
     if late:
+        # A cancelled herder still closes its sockets.
         await asyncio.wait(late, timeout=1.0)
     return not late

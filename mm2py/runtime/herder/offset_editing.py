@@ -134,6 +134,8 @@ class OffsetEditor:
         self, connector: str, config: Mapping[str, str], values: Mapping[bytes, bytes | None]
     ) -> None:
         """Write to the worker's topic first: what is removed there cannot come back from it."""
+        # Java's ``ConnectorOffsetBackingStore.set`` writes tombstones in this order for the same
+        # reason (KAFKA-15018).
         await _now(connector, self._store.set(values))
         async with self._opened(config) as own:
             if own is not None:
@@ -204,6 +206,7 @@ def _key(connector: str, partition: Mapping[str, Scalar] | None) -> bytes:
 
 def _check_primitive(members: Mapping[str, object] | None) -> None:
     for name, value in (members or {}).items():
+        # A string is a Sequence in Python.
         if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
             kind = "MAP" if isinstance(value, Mapping) else "ARRAY"
             raise BadRequestError(
@@ -325,6 +328,7 @@ class SinkOffsetEditor(OffsetEditing):
         with_offset = {tp: offset for tp, offset in positions.items() if offset is not None}
         without = [tp for tp, offset in positions.items() if offset is None]
         try:
+            # Commit before removal, as Java; each is one request for the group.
             async with self._groups(consumer, connector) as groups:
                 if with_offset:
                     await groups.commit(group, with_offset)
@@ -433,10 +437,12 @@ class _KafkaGroups(GroupOffsets):
         committed = (await self._admin.committed([group]))[group]
         if isinstance(committed, Mm2pyError):
             raise committed
+        # -1: no committed offset.
         return {tp: it.offset for tp, it in committed.items() if it.offset >= 0}
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         commits = [OffsetToCommit(*tp, offset) for tp, offset in positions.items()]
+        # Per partition: OffsetCommit answers each on its own.
         for error in (await self._admin.commit(group, commits)).values():
             if error is not None:
                 raise error

@@ -28,7 +28,7 @@ HEALTH_TIMEOUT_S: Final = 10.0
 """Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop that answers nothing for longer is stuck."""
 
 HEALTH_ANSWER_S: Final = 0.8
-"""Within this time a health check is answered whatever the loop does: probes have a timeout of a second."""
+"""A health check is answered within this time, busy or not: probes time out after a second."""
 
 _FIRST_STAGE: Final = "awaiting startup"
 
@@ -38,7 +38,7 @@ def _never() -> bool:
 
 
 @dataclass(slots=True)
-class _Stage:
+class _LoopStage:
     text: str
     began_ms: int
     completed_ms: int | None = None
@@ -70,7 +70,7 @@ class HerderQueue:
         self._taken: list[_Request] = []
         self._woken = asyncio.Event()
         self._refusal: HerderError | None = None
-        self._stage = _Stage(_FIRST_STAGE, clock.now_ms())
+        self._stage = _LoopStage(_FIRST_STAGE, clock.now_ms())
 
     @property
     def stage_summary(self) -> str:
@@ -81,12 +81,15 @@ class HerderQueue:
     def waits_s(self) -> float:
         """How long the request has waited that was due first, also one whose caller has gone; 0 without any."""
         now = self._clock.monotonic()
+        # Requests under way count too: a loop that hangs in one is stuck.
         return now - min((now, *(it.due_s for it in (*self._taken, *self._requests))))
 
     @contextmanager
     def stage(self, text: str) -> Generator[None]:
         """Note what the loop is busy with while the block runs."""
-        stage = self._stage = _Stage(text, self._clock.now_ms())
+        # A local name: a nested stage replaces ``_stage``, and its end must not complete the outer
+        # one's.
+        stage = self._stage = _LoopStage(text, self._clock.now_ms())
         try:
             yield
         finally:
@@ -118,6 +121,8 @@ class HerderQueue:
             else:
                 if not result.done():
                     result.set_result(value)
+            # Reached with ``result`` open only when the herder's task was cancelled inside
+            # ``work``.
             finally:
                 refuse()  # the loop was cancelled
 
@@ -126,12 +131,15 @@ class HerderQueue:
                 result.set_exception(self._refusal or HerderError(WORKER_ENDS))
 
         now = self._clock.monotonic()
+        # A caller that has gone is not served: its change would happen unseen.
         self._add(_Request(run, now, lambda: not result.done(), refuse))
         timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
         try:
             waits: set[asyncio.Future[T] | asyncio.Future[None]] = {result, timer}
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
+                # The request may still be under way; Java answers 500 with the stage as well
+                # (KAFKA-15563).
                 raise HerderTimeoutError(self.stage_summary)
             return result.result()
         finally:
@@ -148,11 +156,14 @@ class HerderQueue:
 
     async def run_due(self, hold: Callable[[], bool] = _never) -> None:
         """Run what was due when this was called, in the order it came; the rest waits once ``hold()``."""
+        # Before the list is read: what is added after this wakes the next turn.
         self._woken.clear()
         now = self._clock.monotonic()
         due = self._taken = [request for request in self._requests if request.due_s <= now]
         self._requests = [request for request in self._requests if request.due_s > now]
         try:
+            # ``hold`` is asked before each: a request may make a round necessary that the next one
+            # has to wait for.
             while due and not hold():
                 try:
                     if due[0].wanted():
@@ -160,6 +171,8 @@ class HerderQueue:
                 finally:
                     del due[0]
         finally:
+            # What was not run, and what came meanwhile, in the order of submission; also at a
+            # cancel.
             self._requests, self._taken = due + self._requests, []
 
     async def wait(self) -> None:
@@ -180,6 +193,7 @@ class HerderQueue:
         """Refuse what waits and what comes with ``refusal``; delayed work is dropped."""
         self._refusal = refusal
         refused, self._requests = self._requests, []
+        # Posted work has no caller; its ``refuse`` does nothing.
         for request in refused:
             request.refuse()
 
@@ -191,4 +205,5 @@ class HerderQueue:
 def _instant(at_ms: int) -> str:
     """Write a time as ``java.time.Instant`` prints it."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    # Java prints milliseconds only where there are some.
     return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{at_ms % 1000:03d}Z" if at_ms % 1000 else "Z")

@@ -106,8 +106,10 @@ class StreamWatch:
         job, now_s = self._backfills.job, self._clock.monotonic()
         stream = None if job is None or job.kind is not JobKind.STREAM else job
         wanted = _wanted(self._config())
+        # Config and file may disagree for a moment at a start (SURE_S).
         sure = self._wanted.for_s(wanted, now_s) >= SURE_S
         beat = None if stream is None else (stream.id, stream.run, stream.beat)
+        # The beat as it is seen here: clocks of two machines are not compared.
         gone = self._driver.for_s(beat, now_s) >= ALIVE_S
         idle = self._idle(now_s)
         if wanted is None or wanted is Wanted.CANCEL:
@@ -120,6 +122,7 @@ class StreamWatch:
             await self._ask(stream, wanted, gone=gone)
 
     async def _ask(self, stream: Job, wanted: Wanted, *, gone: bool) -> None:
+        # Only a driver that lives can let its lanes end in order.
         if gone and wanted is Wanted.CANCEL:
             log.warning(
                 "a stream whose driver is gone is ended, workers take over job=%s", stream.id
@@ -137,6 +140,7 @@ class StreamWatch:
         idle: list[TopicPartition] = []
         for tp, lease in leases.items():
             copying = lease.state is LeaseState.COPYING
+            # What the lane wrote last; a change of it is a sign of life.
             shown = self._backfills.renewed(lease.lane) if copying else None
             lane = self._lanes.setdefault(tp, _Steadily(shown, now_s))
             if lane.for_s(shown, now_s) >= IDLE_S:

@@ -101,10 +101,13 @@ class Supervisor:
                 while not self._stop.is_set():
                     began_s = self._clock.monotonic()
                     ran = await self._live()
+                    # A wrong config at the very first start ends the flow; one that came later may
+                    # be cured over REST.
                     if self.failure is None or (
                         isinstance(self.failure, ConfigError) and not ran and not self._failures
                     ):
                         break
+                    # A flow that ran for long has a new trouble, not the old one.
                     if ran and self._clock.monotonic() - began_s > STEADY_S:
                         self._failures = 0
                     await self._pause(self.failure)
@@ -129,6 +132,7 @@ class Supervisor:
 
     def idles(self) -> str:
         """Why nothing is done here though the flow has not failed: what it waits for, or the state of its group."""
+        # SUSPENDED lasts as long as heartbeats are not confirmed.
         if self.waiting() or self._parts.meter.state != _SUSPENDED:
             return self.waiting()
         return f"is {_SUSPENDED}: {_NO_ANSWER}"
@@ -157,6 +161,7 @@ class Supervisor:
 
     async def _live(self) -> bool:
         """Open, run until the stop or an error (``failure``), close; return whether the loop was reached."""
+        # Each life has a fresh loop: nothing of a failed one can leak into the next.
         loop = self.loop = self._new_loop()
         try:
             if await self._open(loop):
@@ -262,6 +267,7 @@ class Supervisor:
         overrides, opening = self._parts.overrides, self._opening
         if overrides is None:
             return ()
+        # A cancelled or failed attempt is begun again, a running or successful one is shared.
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = asyncio.create_task(self._patiently("the flow's overrides", overrides.start))
             self._opening = opening
@@ -280,8 +286,10 @@ class Supervisor:
         overrides = self._parts.overrides
         if overrides is not None:
             self.work.hold(overrides.held())
+            # On the leader the change has to reach the config topic; elsewhere this does nothing.
             self.loop.duties.derive_again()
         self._queue.wake()
+        # It may be the cure of the failure that the pause is for.
         self._retry.set()
 
     def _restart_tasks(self, tasks: frozenset[TaskId]) -> None:
@@ -297,6 +305,8 @@ class Supervisor:
         self._traces.close()
         if self._asking is not None:
             self._asking.cancel()
+        # Before the work stops: waiting REST requests are answered now, not after the graceful
+        # time.
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))
@@ -307,6 +317,8 @@ class Supervisor:
             await self._watch.close()
         if self._streams is not None:
             await self._streams.close()
+        # Work before the group: a successor may start as soon as this member has left. Stores last:
+        # stopping writes states.
         await self._steps(
             ("stopping the work", loop.stop_work),
             ("leaving the group", parts.membership.leave),
@@ -334,6 +346,8 @@ class Supervisor:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+        # At the very end: the host outlives lives of the loop, so that a restart of the flow needs
+        # no new processes.
         await self._steps(
             ("closing the task host", self.work.close), ("closing the flow", self._parts.close)
         )

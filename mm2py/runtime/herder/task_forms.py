@@ -1,8 +1,9 @@
-"""The two forms of a task config: what Java's connector makes, and the same with what our tasks are told besides.
+"""The two forms of a task config: what Java's connector makes, and the same with our additions.
 
-Flow: connector -> told form -> ``TaskPublication`` -> config topic -> ``AssignedWork`` -> ``in_force`` -> the task. Workers of
-earlier builds read the told form, so it is what a group publishes while it runs. Its last worker leaves Java's form in Java's
-order, because a Java worker that computes another map of a task starts that task anew, amid its backlog.
+Flow: connector -> our form -> ``TaskPublication`` -> config topic -> ``AssignedWork`` ->
+``in_force`` -> the task. Workers of earlier builds read our form, so it is what a group publishes
+while it runs. Its last worker leaves Java's form in Java's order, because a Java worker that
+computes another map of a task starts that task anew, amid its backlog.
 
 Invariants (tests of the same names):
 
@@ -10,7 +11,7 @@ Invariants (tests of the same names):
    published over the other.
 2. What a task runs with does not depend on the form in which its config is published.
 3. Only the last worker of a group, after its tasks have stopped and while its permit is valid, publishes Java's form.
-4. Whatever cuts that off, the deal in force is the former one or the new one, each whole.
+4. If that is interrupted, the deal in force is the former one or the new one, each whole.
 5. The deal of that worker is kept beside Java's form: the next worker of ours continues with it, a Java worker with its own.
 """
 
@@ -42,7 +43,7 @@ class TaskForms:
 
     @property
     def are_two(self) -> bool:
-        """Whether tasks of Java's form run with what ours are told besides."""
+        """Whether tasks of Java's form run with our additions."""
         return self._clusters is not None
 
     def plain(self, config: ConnectorConfig, connector: ConnectorConfig) -> ConnectorConfig:
@@ -54,11 +55,13 @@ class TaskForms:
         self, one: ConnectorConfig | None, other: ConnectorConfig, connector: ConnectorConfig
     ) -> bool:
         """Return whether both are one task, in whichever form: what both tell must agree, what one tells may be missing in the other."""
+        # The cheap answer first: it is asked per task and turn.
         if one is None or one == other:
             return one is not None
         plain = self.plain(one, connector)
         if plain != self.plain(other, connector):
             return False
+        # What one tells and the other leaves out is computed at the start of the task (2).
         return all(one[it] == other[it] for it in one.keys() & other.keys() - plain.keys())
 
     def in_force(
@@ -73,6 +76,7 @@ class TaskForms:
     def _hook(self, connector: ConnectorConfig, name: str) -> object:
         if self._clusters is None:
             return None
+        # The class may be unknown to this worker; then there is one form.
         try:
             factory = self._plugins.find(connector.get("connector.class") or "")
         except ConfigError:

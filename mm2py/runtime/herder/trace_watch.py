@@ -59,7 +59,7 @@ class TraceWatch:
             try:
                 self._tell()
             except Exception:  # a connector's own words may fail; the next look may succeed
-                log.exception("what is not copied cannot be told")
+                log.exception("partitions that are not copied cannot be reported")
 
     def _tell(self) -> None:
         now = self._clock.monotonic()

@@ -46,8 +46,10 @@ def plan_restart(request: RestartRequest, state: ConnectorState) -> Work:
     """Return what the request selects of a connector in ``state``."""
 
     def selected(now: State) -> bool:
+        # KIP-745: ``onlyFailed`` concerns connector and tasks alike.
         return not request.only_failed or now is State.FAILED
 
+    # As in Java the connector instance is in the plan whether or not ``includeTasks`` is set.
     connectors = {request.connector} if selected(state.connector.state) else set[str]()
     tasks = (number for number, task in state.tasks.items() if selected(task.state))
     return Work(

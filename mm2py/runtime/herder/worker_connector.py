@@ -208,6 +208,8 @@ class WorkerConnector:
         self._changed.set()
         if running is None:
             return
+        # As ``Worker.awaitStopConnector``; the plug-in may swallow the cancel, hence the second
+        # wait's limit.
         done, _ = await asyncio.wait({running}, timeout=STOP_TIMEOUT_S)
         if not done:
             log.warning(
@@ -223,10 +225,13 @@ class WorkerConnector:
 
     async def _run(self) -> None:
         while not self._stopping:
+            # Before the target is read: a change after it is seen by the next turn.
             self._changed.clear()
+            # FAILED is left only by a restart, which is another object.
             if self._target is TargetState.STARTED and self.status.state is not State.FAILED:
                 await self._run_started()
                 continue
+            # KIP-875: also from FAILED, so that a broken connector's positions can be edited.
             if self._target is TargetState.STOPPED:
                 self._lifecycle.to(State.STOPPED)
             elif self.status.state is not State.FAILED:
@@ -238,9 +243,11 @@ class WorkerConnector:
     async def _run_started(self) -> None:
         """Run one connector instance until it fails, is stopped, or its target state changes."""
         try:
+            # At each start: config providers may have new values.
             self._resolved = self._resolve(self._config)
             self._connector = self._build(self._resolved)
             if await self._start(self._connector):
+                # Until then no task exists: RUNNING alone would look healthy.
                 if not self._facts.published():
                     self._unpublished = "the connector has just started"
                 self._lifecycle.to(State.RUNNING)
@@ -269,11 +276,13 @@ class WorkerConnector:
         failures = 0
         while not self._changed.is_set():
             await self._or_changed(self._wanted.wait())
+            # Before the configs are made: what is requested meanwhile leads to another look.
             self._wanted.clear()
             if self._changed.is_set() or self.status.state is not State.RUNNING:
                 continue
             try:
                 await self._or_changed(self._apply(self._task_configs(connector)))
+            # More tasks than ``tasks.max`` (KIP-1004): trying again would not change that.
             except ConfigError:
                 raise
             except Exception as error:  # noqa: BLE001 - Connect's rule: tried again without end
@@ -302,6 +311,8 @@ class WorkerConnector:
                 running.result()
         finally:
             changed.cancel()
+            # Cancelled and awaited: an ``apply`` that goes on would publish for a connector that
+            # has stopped.
             if not running.done():
                 running.cancel()
                 await asyncio.wait({running})
@@ -316,6 +327,7 @@ class WorkerConnector:
             f"the connector has generated {len(configs)} tasks, which is greater than {limit}, the"
             " maximum number of tasks it is configured to create"
         )
+        # KIP-1004; before Kafka 3.8 connectors could exceed it unnoticed.
         if framework.tasks_max_enforce:
             raise ConfigError(text, remedy="raise tasks.max or repair the connector")
         log.warning("%s; tasks.max.enforce=false lets them run", text)
@@ -327,6 +339,7 @@ class WorkerConnector:
             if connector is not None:
                 await connector.stop()
         except Exception as error:  # noqa: BLE001 - the worker's edge: an error in stop is a state
+            # It is to be STOPPED: an error of its ``stop`` must not keep it from that.
             if self._target is TargetState.STOPPED and not self._stopping:
                 log.warning("connector did not stop in order cause=%s", cause_text(error))
             else:

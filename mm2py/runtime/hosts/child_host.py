@@ -96,9 +96,12 @@ class ChildTaskHost:
             await self._end(spec.id, self._graceful_s)
             hosted = self._tasks[spec.id] = _Hosted(light=self._light(spec))
             try:
+                # Set before the next await: a host that ends meanwhile finds the task by its link.
                 link = hosted.link = await self._pool.pick(own=self._own(spec), light=hosted.light)
+                # Two tasks that start at once on a new host must not open the flow there twice.
                 async with self._openings.setdefault(link, asyncio.Lock()):
                     channel = await self._channel(link)
+                # Outside of that lock: starts of several tasks run side by side.
                 await channel.ask(InProcessTaskHost.start_task, spec)
             except Mm2pyError as error:
                 self._failed(spec.id, hosted, error)
@@ -146,10 +149,12 @@ class ChildTaskHost:
             Mm2pyError: a host that lives could not: its tasks may still copy them.
         """
         self._kept_out = partitions
+        # A host that is opened during the await gets ``kept_out`` with ``open_flow``.
         links = tuple(self._channels)
         asked = [self._channels[it].ask(InProcessTaskHost.keep_out, partitions) for it in links]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for link, answer in zip(links, answers, strict=True):
+            # A host that has ended copies nothing: its error is the answer that was asked for.
             if isinstance(answer, BaseException) and (
                 link.alive or not isinstance(answer, Mm2pyError)
             ):
@@ -190,6 +195,7 @@ class ChildTaskHost:
                 link.detach(self._channels.pop(link))
             self._pool.release(link, light=hosted.light)
         self._reports.meter.forget_task(str(task))
+        # Last: until here a report of the host is still shown.
         del self._tasks[task]
 
     def _failed(self, task: TaskId, hosted: _Hosted, error: Mm2pyError) -> None:
@@ -209,6 +215,7 @@ class ChildTaskHost:
         if channel is not None:
             return channel
         channel = self._channels[link] = link.attach(self._host_ended)
+        # Served before ``open_flow``: the host may report at once.
         reports = TaskReports(self._reports, partial(self._reported, link))
         reports.serve(channel, scope=str(self._spec.flow))
         try:
@@ -221,6 +228,7 @@ class ChildTaskHost:
                 term=self._permit.term,
                 until_s=_finite(self._permit.until_s),
             )
+        # Else the next task on this host would find a channel whose flow was never opened.
         except Mm2pyError:
             self._channels.pop(link, None)
             link.detach(channel)
@@ -247,16 +255,20 @@ class ChildTaskHost:
         """Send the permit's end to all hosts: each compares it with its own clock, since any of these processes may freeze."""
         term, until_s = self._permit.term, _finite(self._permit.until_s)
         for link, channel in self._channels.items():
+            # Posted, not asked: it must leave at once, and a frozen host must not hold it up for
+            # the others.
             link.host.post(HostService.permit, channel.number, term, until_s)
 
     def _reported(self, link: HostLink, task: TaskId, status: Status) -> None:
         hosted = self._tasks.get(task)
+        # The task may run on another host by now.
         if hosted is not None and hosted.link is link:
             self._changed(task, hosted, status)
 
     def _host_ended(self, link: HostLink, error: Mm2pyError) -> None:
         """Fail the tasks of a host that has ended; their restart picks another host."""
         self._channels.pop(link, None)
+        # A copy: a state may lead to a restart of the task, which changes the dict.
         for task, hosted in tuple(self._tasks.items()):
             if hosted.link is link:
                 hosted.link = None

@@ -116,10 +116,12 @@ class Failure:
 
 
 def _error(kind: str, message: str, remedy: str = "") -> Exception:
+    # By name, in our own module only: what a plug-in raised must not choose a class to build.
     error_class: object = getattr(errors, kind, None)
     if not isinstance(error_class, type) or not issubclass(error_class, Mm2pyError):
         return _foreign(kind)(message)
     error: Mm2pyError
+    # Their constructors require arguments that did not travel.
     if issubclass(error_class, PartitionError):
         error = error_class("", topic="", partition=-1, remedy=remedy)
     elif issubclass(error_class, ServerError):
@@ -133,7 +135,7 @@ def _error(kind: str, message: str, remedy: str = "") -> Exception:
 
 @cache
 def _foreign(kind: str) -> type[Exception]:
-    """Return a class of that name: ``KeyError: 'x'`` without its class has no meaning."""
+    """Return a class of that name: the text of a ``KeyError`` is meaningless without its class."""
     return type(kind, (Exception,), {"__module__": __name__})
 
 
@@ -157,6 +159,8 @@ def encode_frame(frame: Frame) -> bytes:
     """
     name = frame.name.encode()
     body = _ADDRESS.pack(frame.channel, frame.id, len(name)) + name + frame.payload
+    # Refused by the sender: at the receiver it would end the pipe, and with it every task of the
+    # host.
     if len(body) >= LONGEST_BYTES:
         raise FatalError(
             f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task host,"
@@ -173,6 +177,8 @@ def body_size(header: bytes) -> int:
         ProtocolError: no frame of this version.
     """
     length, version = cast("tuple[int, int]", HEADER.unpack(header))
+    # Checked before the body is read: a wrong length would make the reader wait for bytes that
+    # never come.
     if version != VERSION or not _ADDRESS.size < length <= LONGEST_BYTES:
         raise ProtocolError(
             f"frame of version {version} and {length} bytes between worker and task host",
@@ -209,11 +215,12 @@ _Types = TypeAdapter[tuple[object, ...]]
 
 
 def _types(*types: object) -> _Types:
+    # Bytes travel as hex: JSON has none.
     array = cast("type[tuple[object, ...]]", GenericAlias(tuple, types))
     return TypeAdapter(array, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
 
 
-class _Codec(NamedTuple):
+class _MethodTypes(NamedTuple):
     """Types of a method's arguments and of its result."""
 
     signature: Signature
@@ -223,11 +230,12 @@ class _Codec(NamedTuple):
 
 
 @cache
-def _codec(function: FunctionType) -> _Codec:
+def _codec(function: FunctionType) -> _MethodTypes:
+    # Slow, hence the cache: per method, not per call.
     types, described = get_type_hints(function), signature(function)
     names = tuple(described.parameters)[1:]
     arguments = _types(*(types[name] for name in names))
-    return _Codec(described, names, arguments, _types(types["return"]))
+    return _MethodTypes(described, names, arguments, _types(types["return"]))
 
 
 _FAILURES: Final = _types(Failure)
@@ -260,14 +268,14 @@ def _load(types: _Types, frame: Frame, what: str) -> tuple[object, ...]:
 # ---- calls
 
 
-class _Served(NamedTuple):
+class _ServedMethods(NamedTuple):
     scope: str
-    methods: Mapping[str, tuple[Method, _Codec]]
+    methods: Mapping[str, tuple[Method, _MethodTypes]]
 
 
-class _Pending(NamedTuple):
+class _PendingCall(NamedTuple):
     answer: asyncio.Future[object]
-    codec: _Codec
+    codec: _MethodTypes
 
 
 @final
@@ -278,8 +286,8 @@ class HostPipe:
         self._reader = reader
         self._writer = writer
         self._ids = count(1)
-        self._served: dict[int, _Served] = {}
-        self._pending: dict[int, _Pending] = {}
+        self._served: dict[int, _ServedMethods] = {}
+        self._pending: dict[int, _PendingCall] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._failed: Mm2pyError | None = None
         self.received = 0
@@ -304,7 +312,7 @@ class HostPipe:
         """Let the other side call ``methods`` on a channel, and nothing else of their objects."""
         functions = ((method, _function(method)) for method in methods)
         named = {function.__name__: (method, _codec(function)) for method, function in functions}
-        self._served[channel] = _Served(scope, named)
+        self._served[channel] = _ServedMethods(scope, named)
 
     def withdraw(self, channel: int) -> None:
         """Serve a channel no more; calls that come for it later are ignored."""
@@ -312,7 +320,10 @@ class HostPipe:
 
     def send(self, frame: Frame) -> None:
         """Send a frame; nothing happens when the pipe is closed."""
+        # asyncio warns for each write to a closed transport.
         if not self._writer.is_closing():
+            # No ``drain``: sending must not wait for a frozen peer; ``clogged`` bounds what may be
+            # left out.
             self._writer.write(encode_frame(frame))
 
     async def call(self, channel: int, function: FunctionType, payload: bytes) -> object:
@@ -325,8 +336,9 @@ class HostPipe:
             raise self._failed
         number = next(self._ids)
         answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._pending[number] = _Pending(answer, _codec(function))
+        self._pending[number] = _PendingCall(answer, _codec(function))
         try:
+            # The answer cannot come before ``_pending`` has its number: nothing awaits between.
             self.send(Frame(channel, number, function.__name__, payload))
             return await answer
         finally:
@@ -342,6 +354,7 @@ class HostPipe:
         """
         while (frame := await self._receive()) is not None:
             self.received += 1
+            # A method name is an identifier, so these two cannot be one.
             if frame.name in {ANSWER, FAILURE}:
                 self._take_answer(frame)
             else:
@@ -371,6 +384,7 @@ class HostPipe:
         try:
             size = body_size(await self._reader.readexactly(HEADER.size))
             return decode_body(await self._reader.readexactly(size))
+        # The end of the peer, also in the middle of a frame.
         except (asyncio.IncompleteReadError, OSError):
             return None
 
@@ -398,7 +412,10 @@ class HostPipe:
         arguments = dict(zip(codec.names, values, strict=True))
         with log_scope(served.scope) if served.scope else nullcontext():
             if iscoroutinefunction(method):
+                # Beside the reader: a call that waits for the other side's answer would block that
+                # very answer.
                 work = asyncio.create_task(self._await(frame, codec, method(**arguments)))
+                # asyncio keeps only weak references to tasks.
                 self._work.add(work)
                 work.add_done_callback(self._work.discard)
             elif frame.id:
@@ -408,7 +425,7 @@ class HostPipe:
                 method(**arguments)
 
     async def _await(
-        self, frame: Frame, codec: _Codec, outcome: Coroutine[None, None, object]
+        self, frame: Frame, codec: _MethodTypes, outcome: Coroutine[None, None, object]
     ) -> None:
         with self._refusing(frame):
             self._answer(frame, codec, await outcome)
@@ -420,10 +437,11 @@ class HostPipe:
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._refuse(frame, error)
 
-    def _answer(self, frame: Frame, codec: _Codec, value: object) -> None:
+    def _answer(self, frame: Frame, codec: _MethodTypes, value: object) -> None:
         self.send(Frame(frame.channel, frame.id, ANSWER, _dump(codec.result, (value,))))
 
     def _refuse(self, frame: Frame, error: Exception) -> None:
+        # A post: its sender expects no answer, and ``listen`` raises the error instead.
         if not frame.id:
             return
         if not isinstance(error, Mm2pyError):
@@ -485,6 +503,7 @@ def _packed(
 ) -> tuple[FunctionType, bytes]:
     function = _function(method)
     codec = _codec(function)
+    # None stands for ``self``.
     bound = codec.signature.bind(None, *args, **kwargs)
     bound.apply_defaults()
     values = tuple(bound.arguments[name] for name in codec.names)

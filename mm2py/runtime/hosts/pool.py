@@ -129,11 +129,13 @@ class HostLink:
     async def _run(self) -> None:
         watch = asyncio.create_task(self._watch())
         try:
+            # Ends with the pipe: the child has closed it, or is dead.
             await self._pipe.listen()
         except ProtocolError as damage:
             self.kill(str(damage))
         except Exception:
             log.exception("a report of a task host could not be processed pid=%d", self.pid)
+            # A report that cannot be processed leaves counts and states that nobody can trust.
             self.kill("this process has a defect")
         finally:
             watch.cancel()
@@ -143,8 +145,10 @@ class HostLink:
         self._why = f"ended with {how}" + (f" ({self._why})" if self._why else "")
         in_order = self._leaving and how == "code 0"
         (log.info if in_order else log.error)("task host %s pid=%d", self._why, self.pid)
+        # Waiters for the greeting are released: it will never come.
         self._reports.greeted.set()
         error = self._error()
+        # Before the flows are notified: their callbacks must find every call failed.
         self._pipe.fail(error)
         for ended in tuple(self._users.values()):
             try:
@@ -209,7 +213,7 @@ class HostPool:
         return tuple(link.pid for link in self._links if link.alive)
 
     def start(self) -> None:
-        """Start one host beside whatever else is being started; its failure shows with the first task."""
+        """Start one host concurrently; its failure is reported by the first task."""
         if self._first is None:
             self._first = asyncio.create_task(self._start_first(), name="first task host")
 
@@ -229,10 +233,12 @@ class HostPool:
                 least.own = True
             elif least is None or (least.tasks and not light and len(alive) < self._processes):
                 least = await self._open()
+            # Before the turn ends: the next caller has to see the host as taken.
             least.tasks += not light
         # Outside of the turn: several may be starting at a time.
         try:
             await least.greeted()
+        # A cancel too: the count would keep the host busy for ever.
         except BaseException:
             self.release(least, light=light)
             raise
@@ -255,6 +261,7 @@ class HostPool:
     async def close(self) -> None:
         """End every host in order."""
         self._closed = True
+        # Waited for, not cancelled: a fork that is cut off would leave a child without an owner.
         if self._first is not None:
             await asyncio.wait({self._first})
         async with self._turn:
@@ -282,6 +289,7 @@ class HostPool:
                 f"a task host cannot be started: {error}",
                 remedy="see the limits of processes and open files",
             ) from error
+        # Levels that were set before it was started.
         for namespace, level in self._levels.items():
             link.host.post(HostService.set_level, namespace, level)
         self._links.append(link)

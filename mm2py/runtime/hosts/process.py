@@ -63,6 +63,7 @@ class ChildProcess:
 
     def kill(self) -> None:
         if not self._code.done():
+            # The starter reaps it, so the number may be gone already.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -73,6 +74,7 @@ class ChildProcess:
 
     async def ended(self) -> str:
         """Wait for its end and return how it ended; called after it closed its pipe."""
+        # First the host is killed, then its starter counts as dead.
         for beyond in (self.kill, self._unreported):
             try:
                 async with asyncio.timeout(EXIT_WITHIN_S):
@@ -133,6 +135,7 @@ class HostStarter:
             try:
                 child = await self._started(there.fileno())
             except BaseException:
+                # A host that was forked after all sees its pipe closed and ends.
                 pipe.hang_up()
                 raise
         return HostLink(pipe, child, version=self._version, clock=self._clock)
@@ -152,6 +155,8 @@ class HostStarter:
         answer: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         try:
+            # SCM_RIGHTS: the host inherits its end without the worker being forked itself, which
+            # has threads and connections.
             socket.send_fds(control, [b"+"], [descriptor])
         except OSError:
             answer.cancel()
@@ -169,6 +174,8 @@ class HostStarter:
         here, there = socket.socketpair()
         with there, _signals_blocked():
             there.set_inheritable(True)
+            # Not ``fork``: this process has threads by now, and a forked copy could hold their
+            # locks.
             self._pid = os.posix_spawn(
                 self._command[0], [*self._command, str(there.fileno())], os.environ
             )
@@ -182,8 +189,10 @@ class HostStarter:
             self._lost(control)
             return
         self._received += data
+        # A stream socket may deliver half an event.
         whole = len(self._received) // _EVENT.size * _EVENT.size
         events, self._received = self._received[:whole], self._received[whole:]
+        # Starts are answered in the order they were asked for; ends carry their process id.
         for pid, kind, code in _EVENT.iter_unpack(events):
             if kind == _ENDED:
                 if (child := self._children.pop(pid, None)) is not None:
@@ -218,6 +227,7 @@ class HostStarter:
                 answer.set_exception(OSError("the process that starts task hosts has ended"))
         self._asked.clear()
         for child in self._children.values():
+            # PDEATHSIG reaches them too; where it does not exist (no Linux) this does it.
             child.kill()
             child.exited(-signal.SIGKILL)
         self._children.clear()
@@ -247,6 +257,7 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
 
     Synchronous and without threads, so that a fork copies no lock that is held. ``run`` is called in the host.
     """
+    # Ctrl-C goes to the whole foreground group: only the worker may decide when the others end.
     for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
@@ -259,7 +270,9 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
         os.dup2(nothing.fileno(), 0)
     wake, woken = socket.socketpair()
     woken.settimeout(0)
+    # A self-pipe: a signal between ``poll`` calls would be missed otherwise.
     signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+    # A handler must exist, or no byte is written to the wake-up descriptor.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     gc.freeze()  # for a starter that was not forked: what is loaded stays shared with the hosts
     poll = select.poll()
@@ -287,11 +300,13 @@ def _fork_host(
     run: Callable[[int], None],
 ) -> None:
     try:
+        # Safe here: one thread, no event loop, no connection.
         pid = os.fork()
     except OSError as error:
         control.sendall(_EVENT.pack(0, _STARTED, error.errno or 0))
     else:
         if not pid:
+            # The host's own signals must not wake the starter.
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for inherited in (control, *wakes):
@@ -312,10 +327,12 @@ def _run_host(descriptor: int, run: Callable[[int], None]) -> NoReturn:
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
         _flush_output()
+        # No ``atexit`` and no finalizers of what was loaded in the starter.
         os._exit(code)
 
 
 def _report_ends(control: socket.socket) -> None:
+    # Several children may have ended under one SIGCHLD.
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -331,12 +348,13 @@ def _report_ends(control: socket.socket) -> None:
 
 
 def end_with_worker(descriptor: int, *, after_s: float = ORPHAN_ENDS_AFTER_S) -> None:
-    """End this process, whatever a plug-in does, when the worker at the other end of ``descriptor`` is gone for a while.
+    """End this process some time after the worker at the other end of ``descriptor`` has gone.
 
-    On Linux also while a plug-in holds the interpreter lock, when no thread and no signal handler of Python runs: the
-    kernel signals the end of the starter, which ends with the worker, and the handler is the C library's function
-    ``alarm``. It takes the number of SIGUSR1, which is 10, for its seconds; SIGALRM then has no handler. Elsewhere only
-    the thread watches, which has to wait for that lock.
+    It needs no help of a plug-in. On Linux also while one holds the interpreter lock, when no
+    thread and no signal handler of Python runs: the kernel signals the end of the starter, which
+    ends with the worker, and the handler is the C library's function ``alarm``. It takes the number
+    of SIGUSR1, which is 10, for its seconds; SIGALRM then has no handler. Elsewhere only the thread
+    watches, which has to wait for that lock.
     """
     if sys.platform == "linux":
         library = ctypes.CDLL(None)

@@ -68,6 +68,8 @@ class HostReports:
         Raises:
             ProtocolError: it is of another version.
         """
+        # After an upgrade in place a starter that is spawned anew loads another version than this
+        # process has.
         if version != self._version:
             raise ProtocolError(f"it is of version {version}, this process of {self._version}")
         log.info("task host started pid=%d", pid)
@@ -218,6 +220,7 @@ class LedgerRelay(EventSink):
         if not self._reported.take(event):
             return False
         self._events += 1
+        # Before the event leaves: from here on no position after it is stored.
         self._unwritten[event.partition] = self._events
         self._idle.clear()
         self._channel.post(TaskReports.happened, event)
@@ -251,6 +254,7 @@ class LedgerRelay(EventSink):
 
     async def _confirm(self) -> None:
         while self._unwritten:
+            # Taken before the question: later events are not part of the answer.
             asked = self._events
             try:
                 held_back = frozenset(await self._channel.ask(TaskReports.written))
@@ -317,6 +321,7 @@ class MeterRelay:
                 meter.forecast,
             )
             is_aged = ages and self._has_aged(meter)
+            # A thousand idle partitions cost a comparison each, not a message.
             if is_aged or self._sent.get(meter.source) != lasting:
                 self._sent[meter.source] = lasting
                 changed.append(meter.snapshot(now_ms, ages=is_aged))
@@ -397,6 +402,7 @@ class PipeLogHandler(logging.Handler):
             level=record.levelname,
             logger=record.name,
             scope=self._mask.apply(current_scope()),
+            # Masked here as well: the line travels through a pipe and another process.
             text=self._mask.apply(text)[:LONGEST_LINE],
         )
 

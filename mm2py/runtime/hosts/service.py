@@ -68,7 +68,7 @@ class HostedFlow(Protocol):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenFlow:
     flow: HostedFlow
     scope: str
     channel: Channel
@@ -101,11 +101,12 @@ class HostService:
         self._set_level = set_level
         self._version = version
         self._clock = clock
-        self._flows: dict[int, _Open] = {}
+        self._flows: dict[int, _OpenFlow] = {}
         self._ended = False
 
     async def run(self) -> None:
         """Serve until the worker is gone."""
+        # Served before the greeting, which makes the worker call.
         self._worker.serve(self.open_flow, self.close_flow, self.permit, self.set_level, self.end)
         self._worker.post(HostReports.started, self._version, os.getpid())
         ticks = asyncio.create_task(self._tick())
@@ -114,6 +115,7 @@ class HostService:
                 await self._pipe.listen()
             except ProtocolError:
                 log.exception("a call of the worker cannot be understood")
+            # Without ``end``: the worker was killed or frozen, and its session is running out.
             if not self._ended:
                 log.warning("the worker is gone, tasks end within timeout_s=%.0f", DRAIN_S)
             await self._close_all(DRAIN_S)
@@ -157,6 +159,8 @@ class HostService:
             host = flow.host
             host.hold(held)
             host.kept_out = kept_out
+            # Before the first task can be started: without it a task would wait for a permit that
+            # was granted long ago.
             flow.permit.follow(term, until_s)
         channel.serve(
             host.start_task,
@@ -166,7 +170,7 @@ class HostService:
             host.keep_out,
             scope=scope,
         )
-        self._flows[number] = _Open(flow, scope, channel, meters)
+        self._flows[number] = _OpenFlow(flow, scope, channel, meters)
 
     async def close_flow(self, number: int) -> None:
         """Stop the flow's tasks in order and close what it opened."""
@@ -198,6 +202,7 @@ class HostService:
         await asyncio.gather(*(self._close(number, timeout_s) for number in tuple(self._flows)))
 
     async def _close(self, number: int, timeout_s: float | None) -> None:
+        # Popped first: ``end`` and the end of the pipe may both close it.
         opened = self._flows.pop(number, None)
         if opened is None:
             return
@@ -207,6 +212,7 @@ class HostService:
             if timeout_s is not None:
                 await asyncio.gather(*(host.stop_task(task, timeout_s) for task in host.tasks()))
             await host.close()
+            # The last counts, before the answer that the flow is closed.
             opened.meters.send()
             await opened.flow.close()
 
@@ -214,6 +220,7 @@ class HostService:
         silent, said = 0, ""
         while True:
             await tick(self._clock, METERS_EVERY_S)
+            # A frozen worker: buffers here must not grow.
             if self._pipe.clogged:
                 continue
             sent = [False]

@@ -57,6 +57,8 @@ class Plugins:
         """
         class_name = canonical_class(connector_class)
         simple = class_name.rpartition(".")[2]
+        # The entry point's name first: only that one is imported, not every plug-in of the
+        # environment.
         for name in (class_name, simple, simple + _ENDING):
             if name in self._entries:
                 factory = self._load(name)

@@ -30,7 +30,7 @@ GATHER_S: Final = 0.05
 
 
 @final
-class _Landed:
+class _LandedRuns:
     """What arrived of one source partition; the last run is still growing."""
 
     __slots__ = (
@@ -49,6 +49,7 @@ class _Landed:
 
     def grow(self, first: int, count: int, base: int) -> None:
         """Add one run; it continues the last one when neither side has a hole between them."""
+        # Nearly every batch of a dense partition: no object is made for it.
         if first == self.next_source and base == self.next_target:
             self.count += count
         else:
@@ -84,18 +85,20 @@ class Arrivals:
         self._report = report
         self._now_ms = now_ms
         self._by_itself = by_itself
-        self._landed: dict[TopicPartition, _Landed] = {}
+        self._landed: dict[TopicPartition, _LandedRuns] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> None:
         """Note one batch; ``base_offset`` is where its first record is on the target. Hot path."""
+        # One lookup on the hot path; ``_begin`` is called 20 times a second at most.
         landed = self._landed.get(source) or self._begin(source, target)
         for first, count in batch.runs:
             landed.grow(first, count, base_offset)
             base_offset += count
         landed.size_bytes += len(batch.data)
+        # The newest record decides the latency; -1 (no timestamp) never does.
         if batch.max_timestamp > landed.newest_ms:
             landed.newest_ms = batch.max_timestamp
             if self._now_ms is not None:
@@ -105,12 +108,14 @@ class Arrivals:
         self, source: TopicPartition, target: TopicPartition, records: int, through: int
     ) -> None:
         """Report records without a copy on ``target`` after what was gathered: everything up to source offset ``through`` is done."""
-        landed = self._landed.pop(source, None) or _Landed(target)
+        # Gathered copies come first, in one report: a position must not pass them.
+        landed = self._landed.pop(source, None) or _LandedRuns(target)
         self._report(landed.delivery(source, records, through))
 
-    def _begin(self, source: TopicPartition, target: TopicPartition) -> _Landed:
-        landed = self._landed[source] = _Landed(target)
+    def _begin(self, source: TopicPartition, target: TopicPartition) -> _LandedRuns:
+        landed = self._landed[source] = _LandedRuns(target)
         if self._timer is None and self._by_itself:
+            # ``call_later`` is lighter than a task, and runs between two callbacks.
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
         return landed
 
@@ -123,6 +128,7 @@ class Arrivals:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # Swapped first: a report may lead to the next acknowledgement.
         gathered, self._landed = self._landed, {}
         for source, landed in gathered.items():
             self._report(landed.delivery(source))
@@ -171,7 +177,7 @@ class InOrder(Protocol):
         ...
 
 
-class _Due(NamedTuple):
+class _PartDue(NamedTuple):
     """A part, and how many records of the source partition must have arrived in each target partition for it."""
 
     records: Mapping[TopicPartition, int]
@@ -189,13 +195,13 @@ class _Copies(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Source:
+class _SourceState:
     """One source partition."""
 
     home: TopicPartition
     sent: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     arrived: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    parts: deque[_Due] = field(default_factory=deque[_Due])
+    parts: deque[_PartDue] = field(default_factory=deque[_PartDue])
     landed: deque[_Copies] = field(default_factory=deque[_Copies])
     done: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     """Records in parts that are done, by target partition."""
@@ -208,7 +214,7 @@ class SourceOrder:
     """The order of all source partitions of one task."""
 
     def __init__(self) -> None:
-        self._sources: dict[TopicPartition, _Source] = {}
+        self._sources: dict[TopicPartition, _SourceState] = {}
         self._then: InOrder | None = None
 
     def follow(self, then: InOrder) -> None:
@@ -218,11 +224,13 @@ class SourceOrder:
         """Note a part that is about to be sent; called in source order."""
         state = self._sources.get(source)
         if state is None:
-            state = self._sources[source] = _Source(home)
+            state = self._sources[source] = _SourceState(home)
         for target, count in part.records.items():
             state.sent[target] = state.sent.get(target, 0) + count
         due = {target: state.sent[target] for target in part.records}
-        state.parts.append(_Due(due, part.passed, part.through, part.first))
+        # Cumulative counts per target: one comparison each tells whether a part is done, however
+        # its batches are cut (2).
+        state.parts.append(_PartDue(due, part.passed, part.through, part.first))
 
     def arrived(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -241,6 +249,8 @@ class SourceOrder:
         if state is None:
             return
         parts, arrived = state.parts, state.arrived
+        # Only the first part may be done: the order of the source is kept whatever target is faster
+        # (1).
         while parts and all(arrived.get(it, 0) >= due for it, due in parts[0].records.items()):
             part = parts.popleft()
             state.done |= part.records
@@ -252,6 +262,8 @@ class SourceOrder:
         state = self._sources.get(source)
         if state is None or not state.parts:
             return None
+        # Copies that are on their way or wait; anything else than ``records`` means that a part of
+        # them has left.
         left = sum(state.sent.values()) - sum(state.done.values())
         made = left + sum(part.passed for part in state.parts)
         return (state.parts[0].first, made) if left == records else None
@@ -259,6 +271,7 @@ class SourceOrder:
     def give_back(self, source: TopicPartition) -> None:
         """Forget the parts that are not done: they are made again."""
         state = self._sources[source]
+        # As if these parts had never been handed out.
         state.sent = dict(state.done)
         state.parts.clear()
 
@@ -268,7 +281,10 @@ class SourceOrder:
         return not any(state.parts for state in self._sources.values())
 
     def is_torn(self, failed: Collection[TopicPartition]) -> bool:
-        """Whether something arrived that no position will say now: other records of its part, or of one before it, did not; failed partitions aside."""
+        """Whether a part arrived incompletely or before its predecessor, failed partitions aside.
+
+        No position covers it then.
+        """
         return any(
             count > state.done.get(target, 0)
             for source, state in self._sources.items()
@@ -283,13 +299,15 @@ class SourceOrder:
                 due = state.parts[0].records.items()
                 yield source, next(it for it, count in due if state.arrived.get(it, 0) < count)
 
-    def _release(self, source: TopicPartition, state: _Source, through: int) -> None:
+    def _release(self, source: TopicPartition, state: _SourceState, through: int) -> None:
         assert self._then is not None, "follow() was called"
         done = state.done.get(state.home, 0)
+        # A batch may have joined records of several parts: it counts with the last of them (3).
         while state.landed and state.landed[0].end <= done:
             end, batch, base_offset = state.landed.popleft()
             state.released = end
             self._then.add(source, state.home, batch, base_offset)
+        # After all copies before them were passed on.
         if state.passed and state.released == done:
             passed, state.passed = state.passed, 0
             self._then.passes(source, state.home, passed, through)

@@ -139,6 +139,7 @@ class ErrantRecords:
             FatalError: it cannot be processed and ``errors.tolerance=none``.
             TaskEndsError: the task ends before that is known.
         """
+        # The usual way, without a loop or a deadline: it is called per record.
         try:
             return call(record)
         except Exception as error:  # noqa: BLE001 - transforms and converters are plug-ins: tolerance decides
@@ -174,6 +175,7 @@ class ErrantRecords:
                 return None
             current = self.attempt(stage, converter.java_class, current, call)
             if current is not None and current is not record:
+                # What the dead letter queue gets is the record as it was read (KIP-298).
                 current = current._replace(raw=record)
         return current
 
@@ -198,12 +200,15 @@ class ErrantRecords:
         delay_ms = float(FIRST_DELAY_MS)
         while True:
             left_ms = (deadline_s - self._clock.monotonic()) * 1000
+            # Java's ``execAndRetry``: only RetriableException is retried, up to
+            # ``errors.retry.timeout``; -1 is without end.
             if not isinstance(error, RetriableError) or (limit_ms >= 0 and left_ms <= 0):
                 raise error
             if self.stopping.is_set():
                 text = f"{_place(record)}: the task ends while it is tried again"
                 raise TaskEndsError(text) from error
             longest_ms = self._errors.errors_retry_delay_max_ms
+            # Java's ``backoff``: doubling from 300 ms, beyond the limit a random part of it.
             pause_ms = delay_ms if delay_ms <= longest_ms else self._chance() * longest_ms
             if limit_ms >= 0:
                 pause_ms = min(pause_ms, left_ms)
@@ -218,11 +223,15 @@ class ErrantRecords:
 
     def _failed(self, operation: Operation, record: SinkRecord, error: Exception) -> None:
         raw = record.raw or record
+        # Java's order of reporters: log, then dead letter queue, also where the tolerance then
+        # fails the task.
         if self._errors.errors_log_enable:
             log.error("%s", self._described(operation, raw, error))
         if self._queue is not None:
             self.kept += 1
             self._queue.send(raw, self._headers(operation, raw, error))
+        # ``errors.tolerance=none``: the record is in the queue already and is sent again after a
+        # restart, as in Java.
         if not self._all:
             raise FatalError(
                 f"{_place(raw)}: Tolerance exceeded in error"

@@ -5,7 +5,7 @@ Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> `
 
 Invariants (the model is in tests/unit/runtime/test_worker_task.py):
 
-1. Nothing is read without room in ``buffer.memory``, whatever number of partitions is held.
+1. Nothing is read without room in ``buffer.memory``, for any number of held partitions.
 2. No partition blocks the others for ever: while the memory is full, partitions whose target accepts nothing return the
    batches that are certainly not in its log, and read them again later, each time after a longer pause. Only a task that
    ``ReadsAgain`` does, one with transforms where nothing of them has left.
@@ -78,6 +78,7 @@ class HeldPartitions:
     def room_bytes(self) -> int:
         """Return how many bytes may be read now; 0 while there is too little memory for another poll."""
         free = self._memory_bytes - self._sender.buffered_bytes
+        # Two eighths, so that one poll fills an eighth and leaves one for what is in flight.
         return free if free >= 2 * self._least_bytes else 0
 
     def hold_full(self, handed_over: Sequence[Outgoing]) -> None:
@@ -98,6 +99,8 @@ class HeldPartitions:
         stuck_since = self._clock.monotonic() - STUCK_S
         if isinstance(self._task, ReadsAgain):
             for source, target in self.full.items():
+                # A slow target still accepts something now and then; giving back would only make it
+                # read twice.
                 if self._moved_at[source] <= stuck_since:
                     self._give_back(self._task, source, target)
 
@@ -107,6 +110,7 @@ class HeldPartitions:
             return
         now = self._clock.monotonic()
         over = [source for source, until in self._resting.items() if until <= now]
+        # Forgotten before ``release``: the task may return batches for it at once.
         for source in over:
             self.forget(source)
         self._task.release([source for source in over if source not in self._paused])
@@ -115,12 +119,14 @@ class HeldPartitions:
         """Hold a partition whose target takes nothing for now; its next acknowledgements release it."""
         self._hold_above(0, [(source, target)])
         if source in self.full:
+            # The Sender has said that the target refuses: no need to wait STUCK_S to see it.
             self._moved_at[source] = -math.inf
 
     def drained(self, source: TopicPartition, target: TopicPartition) -> None:
         """Read a partition again when its backlog is small; called after an acknowledgement."""
         if source in self.full:
             self._moved_at[source] = self._clock.monotonic()
+            # It accepts again: the next rest is short again.
             self._rest_s.pop(source, None)
             free = self._memory_bytes - self._sender.buffered_bytes
             # Before its window runs empty.
@@ -157,6 +163,7 @@ class HeldPartitions:
         }
         new, over = paused - self._paused, self._paused - paused
         self._paused = paused
+        # Those that are full are held already, for the other reason.
         self._hold([source for source in new if source not in self.full])
         freed = [source for source in over if source not in self.full]
         if freed:
@@ -171,10 +178,12 @@ class HeldPartitions:
         }
         full.update(new)
         self._moved_at.update(dict.fromkeys(new, self._clock.monotonic()))
+        # Both reasons lead to one call: a plug-in must not get a second hold.
         self._hold([source for source in new if source not in self._paused])
 
     def _give_back(self, task: ReadsAgain, source: TopicPartition, target: TopicPartition) -> None:
         returned = self._sender.returnable(target)
+        # The task first: only if it can go back to that offset may the Sender drop the batches.
         if returned is None or not task.read_again(source, *returned):
             return
         self._sender.give_back(target)

@@ -108,6 +108,8 @@ class OffsetCommitter:
         total = 0
         for partition, position in self._pending.items():
             written = self._written.get(partition)
+            # A topic that was created again starts its offsets over: the difference of two
+            # positions means nothing.
             if written is None or self._ids[partition] != self._written_ids[partition]:
                 return False
             total += position - written[0]
@@ -115,6 +117,8 @@ class OffsetCommitter:
 
     def acknowledged(self, partition: TopicPartition, position: int) -> None:
         """Note the last acknowledged record; called in source order per partition. Hot path."""
+        # Batches behind a failed one may still be acknowledged; a position there would skip the
+        # failed one at the next start (2).
         if partition not in self._failed:
             self._pending[partition] = position
             self._ids[partition] = self._maps.of(partition).source_id
@@ -128,8 +132,11 @@ class OffsetCommitter:
 
         As in Connect, a failed commit does not fail the task; that of a transaction raises.
         """
+        # The flush of the last commit at a stop may meet the periodic one; positions must be stored
+        # in their order.
         async with self._turn:
             taken = self._take()
+            # A map may have changed without a position, as by a loss on the target.
             if not taken and not self._maps.changed:
                 return True
             ids = {it: self._ids[it] for it in taken}
@@ -138,6 +145,7 @@ class OffsetCommitter:
                 for it, position in taken.items()
             }
             epochs = {it: committed_epoch(at) for it, at in offsets.items()}
+            # Before ``_maps.write``, which puts position and epoch into the pages.
             self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
             written, values = False, self._encoded(offsets)
             new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
@@ -149,12 +157,17 @@ class OffsetCommitter:
                         await self._store.set(new)
                 written = True
             except (Mm2pyError, TimeoutError) as error:
+                # In a transaction a failed write breaks the transaction: the task starts again from
+                # what is committed.
                 if self._timeout_s is None:
                     raise
                 self._note_failure(error, self._timeout_s)
+            # Also at a timeout or cancel: whether the store has the values is unknown, and writing
+            # them again changes nothing.
             finally:
                 if not written:
                     for partition, position in taken.items():
+                        # Newer positions may have come during the await: those stay.
                         self._pending.setdefault(partition, position)
             if written:
                 self._written |= {it: (taken[it], value) for it, value in values.items()}
@@ -168,11 +181,14 @@ class OffsetCommitter:
     def _note_ids(self, ids: Mapping[TopicPartition, bytes]) -> None:
         before, self._written_ids = self._written_ids, {**self._written_ids, **ids}
         for partition, topic_id in ids.items():
+            # Zeros: a broker that gives no ids (before 2.8).
             if topic_id not in (before.get(partition), NO_TOPIC_ID):
                 self.on_topic_id(partition, topic_id)
 
     def _take(self) -> dict[TopicPartition, int]:
         taken, self._pending = self._pending, {}
+        # Invariant 7 of ARCHITECTURE: a crash after this position and before the ledger's record
+        # would hide the loss.
         for partition in self._withheld():
             position = taken.pop(partition, None)
             if position is not None:
@@ -183,15 +199,18 @@ class OffsetCommitter:
         self, offsets: Mapping[TopicPartition, SourceOffset]
     ) -> dict[TopicPartition, bytes | None]:
         for partition in offsets.keys() - self._keys.keys():
+            # Encoded once: thousands of partitions are written every second.
             partition_of_task = self._source_partition(partition)
             self._keys[partition] = source_offset_key(self._connector, partition_of_task)
         return {partition: source_offset_value(offset) for partition, offset in offsets.items()}
 
     def _is_new(self, partition: TopicPartition, value: bytes | None) -> bool:
         written = self._written.get(partition)
+        # A compacted topic still grows by each record; an idle partition writes none.
         return written is None or written[1] != value
 
     def _note_failure(self, error: Exception, timeout_s: float) -> None:
+        # Reported once, not at each interval.
         if self._failing:
             return
         self._failing = True

@@ -83,6 +83,7 @@ class TaskOffsetMaps:
 
     def of(self, partition: TopicPartition) -> PartitionMap:
         partition_map = self._maps.get(partition)
+        # Partitions that appear after ``load`` (a record task's) begin with an empty map.
         if partition_map is None:
             partition_map = self._maps[partition] = PartitionMap()
         return partition_map
@@ -100,6 +101,8 @@ class TaskOffsetMaps:
     @property
     def changed(self) -> bool:
         """Whether ``write`` would write anything."""
+        # Counted by the store: the topic may have been deleted between two turns without any map
+        # having changed.
         lost = self._store.topics_lost != self._topics_lost
         return lost or bool(self._unwritten) or any(it.changed for it in self._maps.values())
 
@@ -114,11 +117,15 @@ class TaskOffsetMaps:
             maps = await self._store.load(partitions)
         except RetriableError:
             raise
+        # A map that may not be read (no ACL) does not stop the copy: offset syncs are still
+        # written, as in Java.
         except Mm2pyError as error:
             self._note_refusal(error)
         if not self._loaded:  # else some of them may still have to be written again
             self._topics_lost = self._store.topics_lost
         for partition in partitions:
+            # Partitions that are taken over: another process wrote their map while it was kept out
+            # here.
             self._maps.pop(partition, None)
             self._unwritten.pop(partition, None)
         self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
@@ -133,11 +140,16 @@ class TaskOffsetMaps:
         """
         partition_map = self.of(partition)
         resumed, covered = partition_map.resume(position), partition_map.covered
+        # Before the position is replaced, which ``is_set`` compares with.
         was_set, partition_map.position = partition_map.is_set(position), position
         if partition_map.is_empty and (was_set or not covered):
             partition_map.begin_at(max(position, 0))
+        # A crash between the write of the map and that of the position: the copy continues where
+        # the map ends (invariant 4 of ARCHITECTURE).
         if partition_map.is_empty or not was_set:
             return resumed
+        # The map's end is not where the copy continues on the target: ``begin`` asks for the log's
+        # end first.
         self._astray.add(partition)
         if position > covered:
             log.warning(
@@ -169,15 +181,21 @@ class TaskOffsetMaps:
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset after the newest known copy, -1 where the copy does not continue there."""
         partition_map = self.of(source)
+        # The tail of the target's log belongs to the copy before the position was set; comparing
+        # records with it would find nothing.
         if source in self._astray:
             return -1
         known_end = partition_map.former_end if partition_map.is_empty else partition_map.target_end
+        # Another topic under the same name: all of its log lies after the known copies, from offset
+        # 0 on.
         return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
         for source, (end, topic_id, producer_id) in ends.items():
             partition_map = self.of(source)
+            # Before any batch leaves: a copy that the target lost must not be counted as there once
+            # new ones take its offsets.
             if not partition_map.is_empty:
                 # A topic that was created again has none of the copies, however far it has grown since.
                 loss = partition_map.lose_target(
@@ -185,6 +203,8 @@ class TaskOffsetMaps:
                 )
                 if loss is not None:
                     self.on_loss(source, loss)
+            # (6) Written before the first record, or in one transaction with it: a kill right after
+            # leaves no record without a place.
             if source in self._astray:
                 partition_map.anchor(max(partition_map.position, 0), end)
                 self._astray.discard(source)
@@ -194,6 +214,8 @@ class TaskOffsetMaps:
                     partition_map.begins if partition_map.is_empty else partition_map.covered, begin
                 )
             partition_map.writes_to(topic_id, producer_id, end)
+        # In a transaction the map is committed with the first records; alone it would be visible
+        # without them.
         if not self._in_transactions:
             await self.write()
 
@@ -204,6 +226,7 @@ class TaskOffsetMaps:
         return {
             partition: topic_id
             for partition, topic_id in ids.items()
+            # Its map gets a new beginning in ``begin`` anyway, in whichever topic is there.
             if partition not in self._astray
             and not self.of(partition).is_empty
             and self.of(partition).is_of_another(topic_id)
@@ -230,14 +253,19 @@ class TaskOffsetMaps:
         """Positions are about to be stored, ``with_maps`` in one transaction; ``epochs`` are the leader epochs of their records."""
         for partition, position in positions.items():
             partition_map = self.of(partition)
+            # The page goes into the same transaction as the position: both become visible together.
             if with_maps:
                 partition_map.position = position + 1
+            # The epoch is that of the position's record: of a map that covers more it would belong
+            # to an earlier record.
             partition_map.epoch = epochs[partition] if position + 1 == partition_map.covered else -1
 
     def stored(self, positions: Mapping[TopicPartition, int]) -> None:
         """Positions were stored: everything up to them is copied."""
         for partition, position in positions.items():
             self.of(partition).position = position + 1
+        # The page names the position before this one, until the next write: ``settle`` closes the
+        # gap at the end of the task.
         self._unsettled.update(positions)
 
     def begin_at(self, partition: TopicPartition, position: int) -> None:
@@ -253,6 +281,7 @@ class TaskOffsetMaps:
     def note_gap(self, gap: SourceGap) -> None:
         """Keep what the source lost, cut or began anew."""
         partition_map = self.of(gap.partition)
+        # After the records under way: they are of the old incarnation, and are acknowledged later.
         if gap.cause == EventKind.RECREATED:
             partition_map.note(gap.topic_id, gap.under_way)
         elif gap.cause == EventKind.TRUNCATION:
@@ -293,6 +322,8 @@ class TaskOffsetMaps:
             expired: dict[TopicPartition, list[int]] = {}
             left = most
             for partition, (source_start, target_start) in starts.items():
+                # (4) A page in the queue may still have to be written over an older one: a
+                # tombstone first would be undone by it.
                 if partition in self._unwritten:
                     continue
                 numbers = self.of(partition).expired(source_start, target_start)[:left]
@@ -301,6 +332,7 @@ class TaskOffsetMaps:
             if expired:
                 await self._store.remove(expired)
             for partition, numbers in expired.items():
+                # After the await: the map may have begun anew meanwhile, which ``forget`` checks.
                 self.of(partition).forget(numbers[-1])
             return most - left
 
@@ -312,6 +344,8 @@ class TaskOffsetMaps:
         """Remove the maps of partitions that do not exist any more; as ``prune``."""
         left = most
         pages: dict[TopicPartition, Sequence[int]] = {}
+        # Oldest pages first, as ``MapIndex.forget`` expects: a crash in between leaves a map that
+        # only begins later.
         for partition, numbers in (await self._store.numbers(partitions)).items():
             if some := numbers[:left]:
                 pages[partition], left = some, left - len(some)
@@ -325,12 +359,15 @@ class TaskOffsetMaps:
         Raises:
             RetriableError: not now; it stays for the next time.
         """
+        # Commits and pruning take turns: each awaits the broker between its look at the maps and
+        # its write.
         async with self._turn:
             if self._store.topics_lost != self._topics_lost:
                 self._topics_lost = self._store.topics_lost
                 self._unwritten = {}
                 for partition_map in self._maps.values():
                     partition_map.lose_pages()
+            # Before ``take``, which must not run while ``cut_below`` is set.
             await self._deepen()
             pages = {
                 it: partition_map.take()
@@ -340,17 +377,22 @@ class TaskOffsetMaps:
             self._unsettled.difference_update(pages)
             for partition, changed in pages.items():
                 self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
+            # Taken out before the await: acknowledgements go on meanwhile, and what fails is joined
+            # again below.
             writing, self._unwritten = self._unwritten, {}
             written = False
             try:
                 if writing:
                     await self._store.write(writing)
                 written = True
+            # ``finally`` puts the pages back first; the caller tries again with the next commit.
             except RetriableError:
                 raise
             except Mm2pyError as error:
                 self._note_refusal(error)
             finally:
+                # Also at a cancel in the middle of the write, of which the outcome is unknown: a
+                # page is written again, which changes nothing.
                 if not written:
                     for partition, before in writing.items():
                         newer = self._unwritten.get(partition, [])
@@ -367,6 +409,7 @@ class TaskOffsetMaps:
         for partition in self._unsettled:
             partition_map = self.of(partition)
             if not partition_map.is_empty:
+                # The map itself has not changed since its last write, only the position beside it.
                 partition_map.again()
         await self.write()
 
@@ -389,6 +432,8 @@ class TaskOffsetMaps:
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:
     """Return pages that were not written yet with those that came since: a page ends those with higher numbers."""
+    # A map that was cut back begins at a lower number: pages above it that still wait are of a past
+    # that is over.
     first = newer[0].number if newer else before[-1].number + 1
     return [*(page for page in before if page.number < first), *newer]
 
@@ -434,6 +479,8 @@ class MapPruning:
             pause_s = LOOK_S
             try:
                 async with asyncio.timeout(TIMEOUT_S):
+                    # An unreachable broker must not leave this loop hanging for the life of the
+                    # task.
                     removed = await self.look()
             except (Mm2pyError, TimeoutError) as error:
                 log.debug("offset map cannot be pruned now cause=%s", error)
@@ -449,6 +496,7 @@ class MapPruning:
         Raises:
             Mm2pyError: not now.
         """
+        # Another task may own the partition by now.
         if not self._permit.valid:
             return 0
         removed = 0
@@ -458,6 +506,7 @@ class MapPruning:
                 for partition, both in (await self._starts(older)).items()
                 if NO_LOG not in both
             }
+            # Again after the await.
             if self._permit.valid:
                 removed = await self._maps.prune(starts, MOST_PAGES)
         if self._maps.sweeps and removed < MOST_PAGES:
@@ -469,6 +518,7 @@ class MapPruning:
         if not others:
             return 0
         starts = await self._starts(others)
+        # Found absent in two looks: a broker that has just started may not know a topic yet.
         absent = frozenset(it for it, both in starts.items() if both == (NO_LOG, NO_LOG))
         gone, self._absent = absent & self._absent, absent
         if not gone or not self._permit.valid:
@@ -540,6 +590,7 @@ class LostCopies:
         """
         names = {it: self._logs.target_of(it).topic for it in self._maps.with_copies()}
         ids: Mapping[str, bytes] = {}
+        # No copies, no request.
         if names:
             ids = await self._sender.topic_ids(frozenset(names.values()))
         self._had |= {(it, self._maps.of(it).target_id) for it in names}
@@ -547,9 +598,12 @@ class LostCopies:
             {
                 it: ids[name]
                 for it, name in names.items()
+                # Metadata of a broker that lags names the topic of before, which a map has been
+                # about already: no loss.
                 if name in ids and (it, ids[name]) not in self._had
             }
         )
+        # Two looks in a row with the same id.
         lost = {it: key for it, key in found.items() if self._suspected.get(it) == key}
         self._suspected = {it: key for it, key in found.items() if it not in lost}
         if (

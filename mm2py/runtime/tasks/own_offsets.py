@@ -45,6 +45,8 @@ class OwnTopicOffsets(OffsetStore):
         self._copying: asyncio.Task[None] | None = None
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        # ``ConnectorOffsetBackingStore``: the connector's own topic counts, the worker's only for
+        # keys that it lacks.
         own, others = await asyncio.gather(self._own.get(keys), self._worker.get(keys))
         return [
             mine if mine is not None else other for mine, other in zip(own, others, strict=True)
@@ -56,14 +58,18 @@ class OwnTopicOffsets(OffsetStore):
         self.copy(values)
 
     def copy(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write positions that the own topic has to the worker's too, best effort, beside whatever follows."""
+        """Write positions of the own topic to the worker's too, best effort and concurrently."""
         self._to_copy |= values
+        # One copy at a time, which takes in what came meanwhile: the worker's topic gets the newest
+        # of each key.
         if self._copying is None or self._copying.done():
             self._copying = asyncio.create_task(self._copy())
 
     async def close(self) -> None:
         """Copy what is left, if that is soon done, and close the own store."""
         if self._copying is not None:
+            # ``wait`` and no exception: a worker's topic that is unreachable must not hold up or
+            # fail the task's end.
             await asyncio.wait({self._copying}, timeout=LAST_COPY_S)
             self._copying.cancel()
             await asyncio.wait({self._copying})
@@ -72,6 +78,7 @@ class OwnTopicOffsets(OffsetStore):
     async def _copy(self) -> None:
         while self._to_copy:
             values, self._to_copy = self._to_copy, {}
+            # A failure loses only the copy: Java reads the own topic first.
             try:
                 await self._worker.set(values)
             except Mm2pyError as error:

@@ -146,6 +146,7 @@ class RecordTaskAdapter:
         working = self._working
         if working is None:
             records = await self._task.poll()
+            # Java accepts null and an empty list alike (``SourceTask.poll``).
             if not records:
                 await self._clock.sleep(IDLE_PAUSE_S)
                 return ()
@@ -158,6 +159,7 @@ class RecordTaskAdapter:
             working = self._working = asyncio.ensure_future(
                 asyncio.to_thread(self._transform_all, records)
             )
+        # Not cancelled at the time-out: a thread cannot be, and its records would be lost.
         await asyncio.wait({working}, timeout=WORK_S)
         if not working.done():
             return ()
@@ -171,6 +173,8 @@ class RecordTaskAdapter:
             topic, partition = (made or record).topic, (made or record).partition
             lane = TopicPartition(f"records for {topic}", partition)
             number = self._number(lane, record)
+            # Dropped or left out: its position counts as done, and the task hears of it (Java calls
+            # ``commitRecord`` without metadata).
             if encoded is None:
                 self._skip(lane, number)
             else:
@@ -181,6 +185,7 @@ class RecordTaskAdapter:
     def acknowledged(self, lane: TopicPartition, position: int) -> None:
         """Take an acknowledgement of a lane; passes on what became a finished prefix of a source partition."""
         moved: dict[int, _Submitted] = {}
+        # A dict keeps the order of sending, so the first number beyond ends the search.
         for number, (_, submitted) in self._lanes[lane].items():
             if number > position:
                 break
@@ -192,6 +197,8 @@ class RecordTaskAdapter:
     def _advance(self, submitted: _Submitted) -> None:
         """Commit the newest position before which everything is done."""
         last = -1
+        # Connect's ``SubmittedRecords``: the longest prefix of acknowledged records decides, in the
+        # order the task returned them.
         for number in list(submitted.offsets):
             if number not in submitted.acknowledged:
                 break
@@ -240,6 +247,7 @@ class RecordTaskAdapter:
         await self._task.stop()
 
     def _submitted(self, record: SourceRecord) -> _Submitted:
+        # A source partition is a map: two tasks may give its members in another order.
         identity = frozenset(record.source_partition.items())
         submitted = self._sources.get(identity)
         if submitted is None:
@@ -264,6 +272,8 @@ class RecordTaskAdapter:
     def _transformed(self, record: SourceRecord) -> SourceRecord | None:
         """Return what transforms make of a record, None where they drop it; a part that they leave keeps its schema."""
         assert self._chain is not None, "it is what this is about"
+        # One record type for transforms of sources and sinks; a source's record has no offset of
+        # Kafka (-1).
         given = SinkRecord(
             record.topic,
             record.partition,
@@ -283,6 +293,7 @@ class RecordTaskAdapter:
             topic=left.topic,
             partition=left.partition,
             key=left.key,
+            # A value that a transform has replaced does not fit the schema that the task declared.
             key_schema=record.key_schema if left.key is record.key else None,
             value=left.value,
             value_schema=record.value_schema if left.value is record.value else None,
@@ -292,8 +303,10 @@ class RecordTaskAdapter:
 
     def _encode(self, record: SourceRecord) -> NewRecord | None:
         """Return a record's bytes; None where it cannot be converted and may be left out."""
+        # As Java's producer: a record without a timestamp gets the time of its sending.
         stamp = record.timestamp_ms if record.timestamp_ms >= 0 else self._clock.now_ms()
         try:
+            # Java's producer throws InvalidTopicException for such a name.
             _check_name(record.topic)
             encoded = self._conversion.converters.encoded(record)
         except DataError as error:
@@ -304,6 +317,7 @@ class RecordTaskAdapter:
                     remedy=error.remedy
                     or "name a converter that fits, or set errors.tolerance=all to leave it out",
                 ) from error
+            # The first one always: silence would hide that records are missing.
             if errors.errors_log_enable or not self._left_out:
                 if errors.errors_log_include_messages:
                     where = f"{where} {_described(record)}"
@@ -326,7 +340,8 @@ class RecordTaskAdapter:
 async def end_work(working: "asyncio.Future[T]") -> None:
     """Wait for transforms at the end of their task, but not for long; what they made counts no more."""
     if not (await asyncio.wait({working}, timeout=END_S))[0]:
-        log.warning("a transform is still at work and is left behind")
+        log.warning("a transform is still running; abandoned")
+    # Reads the exception: asyncio would report it as never retrieved.
     working.add_done_callback(lambda it: it.cancelled() or it.exception())
 
 

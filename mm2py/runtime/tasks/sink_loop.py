@@ -291,6 +291,8 @@ class SinkLoop:
                 if self.start():
                     break
             # What was polled with a record that is still tried again is not put, and read again by its next owner.
+            # Java commits past such a record at the end of a task; here its next owner reads it
+            # again (1).
             with suppress(TaskEndsError):
                 while not self.stopping.is_set():
                     self.turn()
@@ -310,6 +312,7 @@ class SinkLoop:
         except RetriableError as error:
             log.warning("the task cannot start yet, tried again cause=%s", cause_text(error))
             now = self._clock.monotonic()
+            # The clock of the standstill runs from the first failed start.
             self._moved_at = now if self._moved_at is None else self._moved_at
             if not self._told and now - self._moved_at >= STANDSTILL_S:
                 self._told = f"the task cannot start yet: {cause_text(error)}"
@@ -327,23 +330,32 @@ class SinkLoop:
         consumer = self._opened
         self._subscribe(consumer)
         now = self._clock.monotonic()
+        # Before the poll: a rebalance inside it commits what is due anyway, and must not find
+        # positions of a turn before.
         if self._commit_wanted or now >= self._commit_at:
             self._commit_wanted = False
             self._commit_at = now + self._settings.commit_s
             self._commit()
             self._report_progress(consumer)
             self._report_standstill(now)
+        # After the commit and before the poll: nothing is in the batch that a seek could tear
+        # apart.
         self._apply_rewinds(consumer)
         self._begin_anew(consumer)
         self._apply_pauses(consumer)
         self._report_state()
+        # A pattern that matches nothing yet: there is nothing to join the group for.
         if not self._subscribed:
             self.stopping.wait(POLL_S)
             return
+        # Also while nothing may be put: without polls the member exceeds ``max.poll.interval.ms``
+        # and is removed (4).
         polled = consumer.poll(self._longest_poll_s())
+        # Of a callback inside this poll; what was polled with it is read again.
         if self._failure is not None:
             raise self._failure
         self._take(polled)
+        # Java's ``pausedForRedelivery``: the batch stays, its partitions are paused meanwhile.
         if self._clock.monotonic() >= self._retry_at:
             self._put()
 
@@ -358,6 +370,7 @@ class SinkLoop:
 
     def _subscribe(self, consumer: GroupConsumer) -> None:
         topics, chosen = self._settings.topics, self._settings.chosen
+        # ``topics.regex``: listed here, as librdkafka's patterns are not Java's.
         if chosen is not None:
             if self._clock.monotonic() < self._look_at:
                 return
@@ -392,7 +405,10 @@ class SinkLoop:
             if not is_owned:
                 continue
             offset = record.offset
+            # A gap: markers and compaction leave one as a loss does; the log start offset tells
+            # which (``follows``).
             if offset != end and (offset < end or checked > end):
+                # Not taken: the rest of this stretch is read again once the topic's id is known.
                 if not places.follows(self._opened, place, end, offset):
                     self._ends[place], is_owned = end, False
                     continue
@@ -412,6 +428,7 @@ class SinkLoop:
         for place, end in self._opened.reached().items():
             if place not in self._owned or place in places.unsure:
                 continue
+            # The end is reached without a last record where markers or compacted records come last.
             expected = places.next_offset(place, end)
             if end != expected and not places.follows(self._opened, place, expected, end):
                 continue  # a consumer that was set to the end has read nothing
@@ -425,12 +442,15 @@ class SinkLoop:
     def _put(self) -> None:
         batch = self._batch
         try:
+            # Called with an empty batch too, as ``WorkerSinkTask.deliverMessages`` does: a task may
+            # flush by time.
             self._task.put(batch)
         except RetriableError as error:
             pause_s = self._retries.next_s()
             if self._retry_after_ms is not None:
                 pause_s = self._retry_after_ms / 1000
             self._cause = cause_text(error)
+            # One line per series of retries.
             if not self._retry_at:
                 log.warning(
                     "records cannot be put yet, tried again records=%d cause=%s",
@@ -444,6 +464,7 @@ class SinkLoop:
         if self._retry_at:
             self._retry_at = 0.0
             self._retries.reset()
+        # Only after the task took them: these may be committed from now on (1).
         if self._ends:
             self._positions.update(self._ends)
             self._batch, self._ends = [], {}
@@ -453,9 +474,11 @@ class SinkLoop:
     def _commit(self, *, closing: bool = False) -> None:
         """Commit what the task allows; ``closing``: what cannot be committed is read again by the next owner."""
         places = self._places
+        # Nothing new to commit: ``pre_commit`` is not called then, as Java would at every interval.
         if self._positions.items() <= self._committed.items() and not places.pending:
             return
         try:
+            # The ends of former topics too, so that the task says what of them has arrived.
             allowed = self._task.pre_commit({**places.pending, **self._positions})
         except RetriableError as error:
             self._cause = cause_text(error)
@@ -466,6 +489,7 @@ class SinkLoop:
                 self._read_again()
             return
         former = places.pending.keys() - self._positions.keys()
+        # Of a former topic no offset can be committed: its acknowledgement only settles the loss.
         places.acknowledged(allowed.keys())
         delivered = {
             tp: offset
@@ -476,7 +500,11 @@ class SinkLoop:
         if not positions:
             return
         try:
+            # A position past a record that is only on its way to the dead letter queue would lose
+            # it at a crash.
             self._settle()
+            # With the topic ids as metadata: the group itself remembers which incarnation it has
+            # read.
             refused = self._opened.commit(positions, places.ids)
         except RetriableError as error:
             self._cause = cause_text(error)
@@ -505,6 +533,7 @@ class SinkLoop:
         for partition, offset in positions.items():
             self._places.committed_to(partition, offset)
             # Of a batch that waits, more was counted than is committed.
+            # The counts of a batch that is put again would be reported twice otherwise.
             if not self._ends and offset == self._positions.get(partition):
                 count = self._counts.pop(partition, None)
                 if count is not None:
@@ -513,9 +542,10 @@ class SinkLoop:
     def _may_commit(self, partition: TopicPartition, offset: int) -> bool:
         if partition not in self._owned or self._committed.get(partition) == offset:
             return False
+        # As ``WorkerSinkTask.commitOffsets``, which ignores such offsets with a warning.
         if offset > self._positions.get(partition, -1):
             log.warning(
-                "the task wants to commit what it has not got, ignored partition=%s offset=%d",
+                "commit of an offset beyond delivered records ignored partition=%s offset=%d",
                 partition,
                 offset,
             )
@@ -523,6 +553,7 @@ class SinkLoop:
         return True
 
     def _read_again(self) -> None:
+        # Java rewinds to the last committed offsets when ``preCommit`` fails.
         for partition in self._positions:
             start = self._committed.get(partition, self._first.get(partition))
             if start is not None:
@@ -531,6 +562,7 @@ class SinkLoop:
     def _apply_rewinds(self, consumer: GroupConsumer) -> None:
         rewinds, self._rewinds = self._rewinds, {}
         for partition, offset in rewinds.items():
+            # It may have been revoked since the task asked.
             if partition in self._owned:
                 try:
                     consumer.seek(partition, offset)
@@ -545,6 +577,8 @@ class SinkLoop:
         self, consumer: GroupConsumer, among: Collection[TopicPartition] | None = None
     ) -> None:
         """Forget positions of recreated topics, after their pending records were put."""
+        # The committed offset is of the former topic: comparing with it would skip the start of the
+        # new one.
         for partition in self._places.check(consumer, among):
             self._committed.pop(partition, None)
             self._forget_positions(partition)
@@ -556,6 +590,7 @@ class SinkLoop:
         ]
         self._counts.pop(partition, None)
         self._forget_positions(partition)
+        # The lag has to be computed anew at the next report.
         self._asked_at = -inf
         if self._retry_at and not self._batch:
             self._retry_at = 0.0
@@ -567,16 +602,19 @@ class SinkLoop:
     # ---- pauses and reports
 
     def _apply_pauses(self, consumer: GroupConsumer) -> None:
+        # All are paused at the consumer, which goes on polling.
         if self.paused or self._retry_at or not self._permit.valid:
             held = set(self._owned)
         else:
             held = {it for it in self._owned if self._is_held(it)}
+        # While held no answer of Fetch could show that the topic was deleted and created again.
         back = (self._held - held) & self._owned
         self._held = held
         if back:  # their topic may be another one by now
             self._places.doubt(back)
             self._begin_anew(consumer)
         silent = held | self._places.unsure
+        # Only the difference: each call goes through librdkafka's queues.
         if silent != self._silent:
             consumer.pause(silent - self._silent)
             consumer.resume(self._silent - silent)
@@ -601,6 +639,7 @@ class SinkLoop:
         counts, self._ready = self._ready, {}
         told: Positions = {}
         if asks:
+            # Of the others the last Fetch response has the end.
             quiet = self._owned - counts.keys()
             told = consumer.ends(quiet) if quiet else {}
             self._unheard = quiet - told.keys()
@@ -636,6 +675,7 @@ class SinkLoop:
             return
         try:
             for partition, stored in consumer.committed(unknown).items():
+                # A position of another incarnation says nothing about the lag in this one.
                 if stored.topic_id in (NO_TOPIC_ID, ids[partition]):
                     self._committed[partition] = stored.offset
         except RetriableError as error:
@@ -691,14 +731,18 @@ class SinkLoop:
         self._places.assigned(partitions)
         self._asked_at = -inf
         self.release(partitions)
+        # Java's ``onPartitionsAssigned``: open before the first record of a partition is put.
         self._guarded(lambda: self._task.open(partitions))
+        # Inside the callback, before the first fetch from a position that may be of another topic.
         self._guarded(lambda: self._begin_anew(self._opened, partitions))
         self._apply_pauses(self._opened)
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Commit what the task allows, and let it close them."""
         log.info("partitions revoked partitions=%s", _shown(partitions))
+        # librdkafka calls back also for what was lost before.
         if self._owned.intersection(partitions):
+            # (2) The broker waits for this callback before it gives the partitions away.
             self._guarded(lambda: self._commit(closing=True))
             self._leave(partitions)
 
@@ -707,6 +751,7 @@ class SinkLoop:
         log.warning(
             "partitions lost, others read from the last commit partitions=%s", _shown(partitions)
         )
+        # KIP-429's ``onPartitionsLost``: a commit now could overwrite the new owner's.
         self._leave(partitions)
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
@@ -734,6 +779,7 @@ class SinkLoop:
         steps: list[Callable[[], None]] = []
         consumer = self._consumer
         if consumer is not None:
+            # Commit while still a member, close the partitions, stop the task, leave: Java's order.
             steps += [self._last_commit, lambda: self._leave(tuple(self._owned))]
         if tried:
             steps.append(self._task.stop)

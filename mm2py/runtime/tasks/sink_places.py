@@ -48,10 +48,14 @@ class StoredPosition(NamedTuple):
         """Read what a coordinator of this cluster has; text of other programs, and that of another cluster, names no topic."""
         text, _, of_cluster = (metadata or "").partition("@")
         try:
+            # Metadata is free text of whoever commits: anything that does not decode to 16 bytes
+            # names no topic.
             topic_id = urlsafe_b64decode(text.removeprefix(_PREFIX) + "==")
         except (ValueError, Base64Error):
             topic_id = b""
         is_ours = text.startswith(_PREFIX) and len(topic_id) == len(NO_TOPIC_ID)
+        # Another cluster's id: a group sync has copied offset and metadata, and the topic there has
+        # an id of its own.
         return cls(offset, topic_id if is_ours and of_cluster == cluster_id else NO_TOPIC_ID)
 
 
@@ -93,7 +97,7 @@ class PlaceObserver(Protocol):
         ...
 
 
-class _Pending(NamedTuple):
+class _FormerOffsets(NamedTuple):
     """Offsets of a former topic that were read and are not known to be delivered.
 
     That ``next_id`` began is reported once they are settled: a member that is killed before leaves the former topic on record.
@@ -124,7 +128,7 @@ class SinkPlaces:
         """Ends that were noted before a check that found the same topic."""
         self._acknowledged: dict[TopicPartition, int] = {}
         """The offset below which the target has everything that was read, by the last commit or where reading began."""
-        self._pending: dict[TopicPartition, _Pending] = {}
+        self._pending: dict[TopicPartition, _FormerOffsets] = {}
         """What the target has not acknowledged of former topics, as far as known."""
         self._past: set[bytes] = set()
         """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
@@ -141,6 +145,8 @@ class SinkPlaces:
         """Partitions have gone, and what waited of them was given up: of a former topic it cannot be read again."""
         self._owned.difference_update(partitions)
         self.unsure.difference_update(partitions)
+        # What was read of a former topic and not acknowledged is gone with this owner: named as
+        # lost.
         for partition in partitions:
             self._name_pending(partition)
         self.acknowledged(partitions)  # after the loss: both are written in this order
@@ -182,6 +188,7 @@ class SinkPlaces:
 
     def next_offset(self, partition: TopicPartition, otherwise: int) -> int:
         """Return the offset that is expected next."""
+        # The first record after a start without a position: whatever comes is the beginning.
         expected = self._next.get(partition, otherwise)
         self._acknowledged.setdefault(partition, expected)
         return expected
@@ -193,6 +200,8 @@ class SinkPlaces:
 
         Else the partition must be checked, and the record is read again.
         """
+        # The log began at or below it when this was fetched, so the gap was never a record that
+        # retention deleted.
         if offset > expected and consumer.start(partition) <= expected:
             return True
         self._next[partition] = expected
@@ -209,8 +218,11 @@ class SinkPlaces:
         """
         now = self._clock.monotonic()
         owned = self._owned if among is None else self._owned.intersection(among)
+        # ``among`` comes from a rebalance and cannot wait for the interval.
         if not owned or (among is None and now < self._check_at):
             return ()
+        # Taken before the question: only an end that was known before it is proved by an unchanged
+        # id.
         ends = dict(self._ends)
         try:
             ids = consumer.topic_ids({it.topic for it in owned})
@@ -233,6 +245,7 @@ class SinkPlaces:
         moved: list[TopicPartition] = []
         for partition in sorted(owned & self.ids.keys()):
             topic_id = ids.get(partition.topic)
+            # A topic never returns under a former id: a broker that lags may still answer with it.
             if topic_id is None or topic_id in self._past:
                 continue  # deleted, or not visible yet
             try:
@@ -243,10 +256,12 @@ class SinkPlaces:
                 moved.append(partition)
             elif partition in ends:
                 self._proved_ends[partition] = ends[partition]
+            # Told once per incarnation, not at each check.
             if topic_id != NO_TOPIC_ID and (is_moved or partition in self.unsure):
                 self._begin(partition, topic_id)
             self.ids[partition] = topic_id
             self.unsure.discard(partition)
+        # A check of a few must not postpone that of all.
         if owned == self._owned:
             self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
         return moved
@@ -270,11 +285,13 @@ class SinkPlaces:
         if not new:
             return
         stored, former = consumer.committed(new), dict[TopicPartition, bytes]()
+        # Then only the ledger knows which topic was read before.
         if not new <= stored.keys():  # a broker deletes the positions of a topic with it
             former.update(self._observer.incarnations())
         for partition in new:
             position = stored.get(partition)
             if position is None:
+                # No position and no record of another topic: the present one counts.
                 self.ids[partition] = former.get(partition, ids[partition.topic])
             else:
                 self.ids[partition] = position.topic_id
@@ -285,8 +302,10 @@ class SinkPlaces:
         read_id = self.ids[partition]
         expected = self._next.get(partition, -1)
         if is_another_topic(read_id, topic_id):
+            # Before anything is noted: it may raise, and the whole step is then tried again.
             consumer.seek(partition, EARLIEST)
             self._past.add(read_id)
+            # The highest offset that the former topic is known to have had.
             end = self._proved_ends.pop(partition, -1)
             self._next.pop(partition, None)
             self._jumps.pop(partition, None)
@@ -294,19 +313,22 @@ class SinkPlaces:
             first = self._acknowledged.pop(partition, expected)
             if first < expected:
                 self._name_pending(partition)  # created again twice: one range is kept
-                self._pending[partition] = _Pending(first, expected)
+                self._pending[partition] = _FormerOffsets(first, expected)
             self._observer.lost(_old_tail(partition, expected, end))
             return True
         offset = self._jumps.get(partition)
         if offset is None:
             return False
         start = consumer.start(partition)
+        # Retention has deleted up to the log start; what lies above it is read, not lost.
         if offset > expected:
             offset = min(offset, max(start, expected))
         consumer.seek(partition, offset)
         del self._jumps[partition]
         self._next[partition] = offset
         if offset != expected:
+            # A position above the log's end in the same topic: the log was cut (unclean election).
+            # With another id it is a new one.
             is_same = NO_TOPIC_ID not in (read_id, topic_id)
             self._observer.lost(_outside(partition, expected, offset, is_same=is_same))
         return True

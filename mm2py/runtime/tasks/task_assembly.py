@@ -158,6 +158,7 @@ class TaskAssembly:
 
     def _sink(self, spec: TaskSpec, on_status: Callable[[Status], None]) -> WorkerSinkTask:
         parts, config = self._parts, spec.connector_config
+        # confluent-kafka starts threads of librdkafka: it is loaded in task hosts alone.
         if parts.sinks is None:
             raise ConfigError(
                 f"task {spec.id} takes records from a consumer group, which needs a process of its own",
@@ -185,6 +186,7 @@ class TaskAssembly:
         steps = steps_of(config)
         chain = TransformChain(steps, errant.transformed)
         converters = parts.conversion(config).converters
+        # MirrorSink takes bytes as they are: no converter is called per record.
         takes_bytes = getattr(factory, "takes_bytes", False) or converters.are_bytes
         connector = cast("SinkConnector", factory(config))
         return WorkerSinkTask(
@@ -210,11 +212,14 @@ class TaskAssembly:
         parts, config = self._parts, spec.connector_config
         framework = parse_config(TaskFrameworkConfig, config)
         copies = canonical_class(framework.connector_class) == MIRROR_SOURCE_CONNECTOR
+        # Connect's ``exactly.once.support=required`` and transaction boundaries, checked before
+        # anything is opened.
         raise_first(exactly_once_problems(framework, enabled=parts.transactions is not None))
         own = parts.own_offsets(framework.offsets_storage_topic)
         transactions = (
             None if parts.transactions is None else parts.transactions(spec, framework, own)
         )
+        # In a transaction positions are records of it (KIP-618), whichever topic they go to.
         store = transactions or own or parts.store
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
         errant = ErrantRecords(spec.id.connector, spec.id.number, framework, clock=parts.clock)
@@ -224,6 +229,7 @@ class TaskAssembly:
             kept if copies else NoMapStore(),
             # A transaction leaves a marker in the target's log, and has a producer id of its own.
             Identical(framework.offsets_identical) if transactions is None else Identical.OFF,
+            # One task of the flow, so that no two remove the same pages.
             sweeps=spec.id.number == 0,
             shares_targets=routes,
             in_transactions=transactions is not None,
@@ -240,7 +246,10 @@ class TaskAssembly:
         )
         connector = cast("Connector", parts.plugins.find(framework.connector_class)(config))
         opened = connector.open_task(
-            spec.config if transactions is None else committed_reads(spec.config), context
+            # Java copies records of aborted transactions here too; ours reads committed ones where
+            # the user is silent.
+            spec.config if transactions is None else committed_reads(spec.config),
+            context,
         )
         adapter: RecordTaskAdapter | None = None
         order: SourceOrder | None = None
@@ -276,6 +285,8 @@ class TaskAssembly:
             spec.id.connector,
             source_partition=task.source_partition,
             source_offset=task.source_offset,
+            # ``offset.flush.timeout.ms`` bounds a flush; a transaction is bounded by
+            # ``transaction.timeout.ms``.
             timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
             withheld=parts.events.unwritten,
             maps=maps,

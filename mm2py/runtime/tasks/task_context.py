@@ -202,6 +202,7 @@ class WorkerTaskContext:
         keys = [source_offset_key(self._connector, partition) for partition in partitions]
         mirrored = [partition for partition in asked if partition is not None]
         self._asked.update(mirrored)
+        # Together: thousands of partitions start with two reads instead of two in a row.
         values, _ = await asyncio.gather(self._store.get(keys), self.maps.load(mirrored))
         offsets = [
             _parsed(key, value, fails=partition is None)
@@ -234,6 +235,8 @@ class WorkerTaskContext:
         if stored is not None and position < 0:
             return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
+        # A crash between the map's write and the position's: the stored position names the topic
+        # before.
         if offset_map.follows(position, topic_id):
             # The ledger may not have it: positions wait for that, maps do not.
             self._report(
@@ -243,6 +246,7 @@ class WorkerTaskContext:
             # Still the former one's: a map that is written before the next position is stored must say so.
             offset_map.position = position
         else:
+            # Before ``resume``, which compares with the map of this incarnation.
             offset_map.identify(topic_id)
             resumed = self.maps.resume(partition, position)
             if resumed == position:
@@ -253,6 +257,7 @@ class WorkerTaskContext:
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
     ) -> None:
         """Take a state that the task reports; the log gets one line per change."""
+        # One ledger entry per failure, not per report.
         if self.note_state(partition, state, cause) and state is PartitionState.FAILED:
             error = cause or PartitionError(
                 "failed without a cause", topic=partition.topic, partition=partition.partition
@@ -302,17 +307,21 @@ class WorkerTaskContext:
         kind = EventKind(gap.cause)
         if kind is EventKind.RECREATED:
             offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
+            # Recreated again before a position of the last one was stored.
             if begun is not None and offset_map.source_id == begun and not offset_map.is_empty:
                 # The end of an incarnation is above its beginning in the ledger, else it would be written twice.
                 self.note_topic_id(gap.partition, begun)
             if gap.topic_id != NO_TOPIC_ID:
                 self._begun[gap.partition] = gap.topic_id
+        # Also for one that ``returns``: the map must know its incarnation.
         self.maps.note_gap(gap)
         if gap.returns:
             return
         fails = self._policies.gap_policy == "fail"
+        # ``report_failure`` follows for the same range: it must not be in the ledger twice.
         if fails or (kind is EventKind.RECREATED and self._policies.recreate_policy == "stop"):
             self._stopped_by_gap.add(gap.partition)
+        # False: found again after a restart, and in the ledger already.
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
             log_gap(gap)
         if fails and self._listener is not None:
@@ -336,6 +345,8 @@ class WorkerTaskContext:
         Where the map says that the copy began in another one, no position was stored that would have made this a gap.
         """
         offset_map = self.maps.of(partition)
+        # The process was killed after it had written the map of the new topic's copies and before
+        # any position.
         if is_another_topic(offset_map.source_id, topic_id):
             end = offset_map.covered
             gap = SourceGap(partition, end, end - 1, EventKind.RECREATED.value, NO_POSITION)

@@ -122,7 +122,7 @@ class InProcessTaskHost:
 
     Args:
         build: makes tasks.
-        watcher: hears of their states.
+        watcher: receives their states.
         graceful_s: how long a task may take to stop where the caller sets no limit.
     """
 
@@ -210,6 +210,7 @@ class InProcessTaskHost:
         with log_scope(spec.id.connector, f"task-{spec.id.number}", below=1):
             await self._end(spec.id, self._graceful_s)
             try:
+                # The status callback carries the id: the task itself does not know its host.
                 task = self._build(spec, lambda status: self._watcher(spec.id, status))
             except Exception as error:  # plug-ins are built here
                 self._tasks[spec.id] = None
@@ -218,6 +219,8 @@ class InProcessTaskHost:
                 self._watcher(spec.id, self._refused[spec.id])
                 return
             self._tasks[spec.id], self._specs[spec.id] = task, spec
+            # Before ``start``: a task must not read a partition that is paused or kept out even
+            # once.
             task.hold(self._held)
             task.keep_out(self.kept_out)
             task.pause(paused=spec.paused)

@@ -62,6 +62,8 @@ class Starts:
     def ended(self, error: Exception, *, committed: bool) -> None:
         """Count the end of a task whose transaction broke."""
         cause = error.__cause__
+        # Only a broker's refusal of the same batch at the same position can repeat; after a commit
+        # the position has moved.
         code = cause.code if isinstance(cause, ServerError) and not committed else 0
         self.failures = self.failures + 1 if code and code == self.cause else int(code != 0)
         self.cause = code
@@ -108,6 +110,7 @@ def committed_reads(config: Mapping[str, str]) -> Mapping[str, str]:
 
     Java copies aborted records then, exactly once. A value that is set counts, with a warning.
     """
+    # Only mirrors read Kafka; any other source connector has no isolation level.
     if "source.cluster.alias" not in config:
         return config
     level = effective_client_properties(config, "source", "consumer").get("isolation.level")
@@ -160,6 +163,8 @@ class TaskTransactions:
         self.remark = self._starts.remark
         """What is to be reported of this start."""
         if self.remark:
+            # One request in flight per connection, so that the refusal is about the batch that
+            # caused it and not about those behind it.
             settings = settings.model_copy(update={"max_in_flight_requests_per_connection": 1})
         self._cluster, self._settings = cluster, settings
         self._store, self.topic, self._own = own or store, topic, own
@@ -214,9 +219,15 @@ class TaskTransactions:
         """Become the one producer of this task (3); may be called again after a ``RetriableError``."""
         assert self._sender is not None, "sender() was called"
         await self._cluster.connect()
+        # After a RetriableError below: InitProducerId is done already, and a second one would only
+        # raise the epoch.
         if self.transactions.producer_id < 0:
+            # KIP-618's order, as ``ExactlyOnceWorkerSourceTask``: pre-producer check (fence),
+            # initTransactions, post-producer check.
             await self._fence()
             await self.transactions.start()
+        # Between fence and InitProducerId the leader may have published other tasks: without this
+        # check an outdated task fences its successor.
         await self._verify()
         if not self._partitions:
             if self._own is not None:
@@ -239,6 +250,8 @@ class TaskTransactions:
 
     def check_target(self, topic: str) -> None:
         """Refuse records for the topic that holds their own positions, as Connect does."""
+        # Connect's check against a deadlock: reading positions waits for open transactions on that
+        # topic, the task's own among them.
         if topic == self.topic:
             raise FatalError(
                 f"a record goes to {topic}, which holds the task's own source offsets",

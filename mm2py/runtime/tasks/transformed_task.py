@@ -76,7 +76,7 @@ class _Made:
 
 
 @dataclass(slots=True)
-class _Work:
+class _WorkResult:
     """The result of one turn of the thread."""
 
     made: list[_Made] = field(default_factory=list[_Made])
@@ -117,8 +117,9 @@ class TransformedTask(BatchSourceTask):
         self._converted_by = converters.value.java_class
         self._targets: set[TopicPartition] = set()
         """Target partitions that records may be sent to."""
+        # One thread: transforms see the records of a partition in order, and need no locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
-        self._working: asyncio.Future[_Work] | None = None
+        self._working: asyncio.Future[_WorkResult] | None = None
         self._in_work: set[TopicPartition] = set()
         self._began_s, self._waits_for = 0.0, ""
         self._error: Exception | None = None
@@ -134,10 +135,12 @@ class TransformedTask(BatchSourceTask):
         await self._task.take_over(partitions)
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        # Raised by the poll after the one that returned what precedes it.
         if self._error is not None:
             raise self._error
         if self._working is None:
             fetched = await self._task.poll(budget_bytes)
+            # Empty lists open meters; no thread is needed for that.
             if not any(batches for _, _, batches in fetched):
                 return fetched
             self._in_work = {source for source, _, _ in fetched}
@@ -190,6 +193,7 @@ class TransformedTask(BatchSourceTask):
         if (
             back is None
             or is_in_work
+            # Records that went to another target may be there already, and would be doubled.
             or self._chain.routes
             or not isinstance(self._task, ReadsAgain)
             or not self._task.read_again(partition, *back)
@@ -209,16 +213,20 @@ class TransformedTask(BatchSourceTask):
         working, self._working = self._working, None
         if working is not None:
             await end_work(working)
+        # A transform that hangs must not hang the end of the task; its process ends with the
+        # worker.
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._chain.close()
         await self._task.stop()
 
     # -- on the event loop ------------------------------------------------------------------------
 
-    def _taken(self, work: _Work) -> list[Outgoing]:
+    def _taken(self, work: _WorkResult) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for made in work.made:
             # The partition's own target is first, also without batches: the worker opens its meter with that.
+            # Parts are noted after the lanes but before the worker sends: ``handed_out`` comes
+            # before any ``arrived``.
             for target, batches in made.lanes.items():
                 outgoing.append(Outgoing(made.source, target, batches))
                 if target != made.home:
@@ -229,6 +237,7 @@ class TransformedTask(BatchSourceTask):
             self._dropped += made.dropped
             if made.error is not None:
                 self._unreadable(made.source, made.error)
+        # Released on the event loop, as all leases are.
         for batch in work.spent:
             if batch.lease is not None:
                 batch.lease.release()
@@ -239,11 +248,11 @@ class TransformedTask(BatchSourceTask):
         self._context.partition_state(source, PartitionState.FAILED, error)
 
     def _report_work(self, *, is_over: bool) -> None:
-        """Say what is waited for, where that takes long."""
+        """Report what is waited for, where that takes long."""
         text = "" if is_over else self._errant.tried_again
         harms = bool(text)
         if not (is_over or harms) and self._context.clock.monotonic() - self._began_s >= LONG_S:
-            text = "transforms have been at work for long on what was read"
+            text = "transforms have been running for long on one batch of records"
         if text != self._waits_for:
             self._waits_for = text
             self._context.report_finding("transforms at work", text, harms=harms)
@@ -267,14 +276,16 @@ class TransformedTask(BatchSourceTask):
 
     # -- on the thread ----------------------------------------------------------------------------
 
-    def _transform_all(self, fetched: Sequence[Outgoing]) -> _Work:
+    def _transform_all(self, fetched: Sequence[Outgoing]) -> _WorkResult:
         # A partition stands there several times, where several answers of it came.
-        work, unreadable = _Work(), set[TopicPartition]()
+        work, unreadable = _WorkResult(), set[TopicPartition]()
         for source, home, batches in fetched:
             self._targets.add(home)
             made = _Made(source, home, {home: []})
             work.made.append(made)
             for batch in batches:
+                # Later batches of this partition, or of any after a fatal record: their buffers are
+                # released unread.
                 if work.error is not None or source in unreadable or self._over:
                     work.spent.append(batch)
                     continue
@@ -283,9 +294,9 @@ class TransformedTask(BatchSourceTask):
                     unreadable.add(source)
         return work
 
-    def _transform(self, work: _Work, made: _Made, batch: RecordBatch) -> None:
-        """Pack what the chain leaves of one batch; a batch that it leaves as it is stays as it is."""
-        home, source, kept = made.home, made.source, _Kept()
+    def _transform(self, work: _WorkResult, made: _Made, batch: RecordBatch) -> None:
+        """Pack what the chain leaves of one batch; unchanged batches are forwarded."""
+        home, source, kept = made.home, made.source, _KeptRecords()
         add, apply = kept.add, self._chain.apply
         seen, last, unchanged = 0, -1, True
         try:
@@ -298,6 +309,7 @@ class TransformedTask(BatchSourceTask):
                 fields = *home, key, value, seen_by_name, stamp, offset, *source, None
                 given = quick_record(fields)
                 left = apply(given)
+                # The same object: its bytes are taken as they are, without being encoded again.
                 if left is given:
                     add(home, offset, stamp, payload[span.start : span.end])
                 else:
@@ -313,21 +325,27 @@ class TransformedTask(BatchSourceTask):
             made.error = _unreadable(made.source, batch, error)
         except FatalError as error:
             work.error = error
+        # The whole batch leaves as it came, compressed and with its receive buffer.
         if unchanged and seen == batch.count:
             made.lanes[home].append(batch)
         else:
             work.spent.append(batch)
+            # As the source had compressed it; Java compresses by the producer's
+            # ``compression.type``.
             codec = Codec(batch.attributes & CODEC_MASK)
             for target, records in kept.by_target.items():
                 made.lanes.setdefault(target, []).append(packed_batch(*records, codec))
+        # Of a batch that broke off, the part before the error.
         if seen:
             counts = {it: len(offsets) for it, (offsets, _, _) in kept.by_target.items()}
             made.parts.append(Part(counts, seen - counts.get(home, 0), last, batch.runs[0][0]))
 
     def _check_route(self, home: TopicPartition, target: TopicPartition) -> None:
+        # Positions and the offset map rely on it: without the check a wrong promise would lose
+        # records silently.
         if target != home and not self._chain.routes:
             raise FatalError(
-                f"a transform sent a record of {home} to {target}, and each says that it does not",
+                f"a transform sent a record of {home} to {target}, but all declare keeps_partition",
                 remedy="take keeps_partition out of its class",
             )
 
@@ -362,7 +380,7 @@ class TransformedTask(BatchSourceTask):
             )
 
 
-class _Kept:
+class _KeptRecords:
     """What is left of one batch, by target partition: source offsets, timestamps and bytes of records."""
 
     def __init__(self) -> None:
@@ -441,9 +459,12 @@ class OrderedWorkerTask(WorkerTask):
     async def _poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         try:
             outgoing = await super()._poll(budget_bytes)
+        # The positions of what precedes the fatal record are stored first, so that a restart begins
+        # at it.
         except FatalError:
             await self._finish()
             raise
+        # A commit waits for its transaction to drain: nothing new may join it.
         if not self._sends.is_set():
             await or_stop(self._sends.wait(), self._stop)
         return outgoing
@@ -473,8 +494,10 @@ class OrderedWorkerTask(WorkerTask):
                 routed.add(target.topic)
             if source not in sources:
                 sources.add(source)
+                # The target was refused before this source sent anything there.
                 if target in self._stuck:
                     self._show_stall(source, target, self._stuck[target])
+            # Parts whose records were all dropped have no acknowledgement that would advance them.
             self._order.advance(source)
         if routed:
             self._sender.let_create(routed)
@@ -484,6 +507,8 @@ class OrderedWorkerTask(WorkerTask):
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> None:
+        # Routed records: counted here, since ``_landed`` only sees those of the partition's own
+        # target.
         if not self._order.arrived(source, target, batch, base_offset):
             self._first_record(target.topic)
             meter = self._meters[source]
@@ -492,6 +517,7 @@ class OrderedWorkerTask(WorkerTask):
             if batch.max_timestamp >= 0:
                 meter.note_copied(batch.max_timestamp, self._clock.now_ms())
         if self._held:
+            # Several sources may be held by one target that they share.
             self._holds.drained_at(target)
         if self._starved and self._has_room():
             self._room.set()
@@ -525,6 +551,8 @@ class OrderedWorkerTask(WorkerTask):
         self._sends.clear()
         left_out = False
         try:
+            # ``settle`` alone would wait for what is sent; parts that are not sent yet belong to
+            # the same positions.
             while not parts.transactions.broken and not await self._sender.flush(PART_PAUSE_S):
                 if self._error is not None:
                     raise self._error
@@ -534,6 +562,7 @@ class OrderedWorkerTask(WorkerTask):
         finally:
             self._sends.set()
         await super()._settle(parts)
+        # Something of a part arrived during the last wait: committing would make a half visible.
         if left_out and self._order.is_torn(self._failed):
             raise TransactionAbortedError(
                 "the target took a part of what transforms made of one batch, and not the rest: it is copied again"

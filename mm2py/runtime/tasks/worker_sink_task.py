@@ -99,7 +99,8 @@ class WorkerSinkTask(SinkObserver):
     Args:
         context: lent to the task already.
         errant: closed after the task, as what ``end_prepare`` ends.
-        on_topic: hears of the first record of each topic that the task reads (Connect's active topics).
+        on_topic: called at the first record of each topic that the task reads (Connect's active
+            topics).
         events: the loss ledger, None where the task's records are not copies.
     """
 
@@ -130,6 +131,7 @@ class WorkerSinkTask(SinkObserver):
             settle=errant.flush,
             permit=permit,
         )
+        # One event ends the loop and its retries.
         errant.stopping = self._loop.stopping
         context.belong_to(self._loop)
         self._errant, self._meter, self._on_topic = errant, meter, on_topic
@@ -167,7 +169,9 @@ class WorkerSinkTask(SinkObserver):
             self._ended(error)
             return
         # Lines of the thread carry the scope of the task.
+        # A new thread begins with an empty context; log scopes are context variables.
         body = copy_context().run
+        # A daemon thread, not an executor: the interpreter waits for executor threads at exit.
         threading.Thread(target=body, args=(self._run,), name=self._name, daemon=True).start()
 
     async def stop(self, timeout_s: float) -> None:
@@ -208,6 +212,7 @@ class WorkerSinkTask(SinkObserver):
             self._loop.run()
         except Exception as failure:  # noqa: BLE001 - the thread's edge: fails the task visibly
             error = failure
+        # After the task: it may still put records into the dead letter queue while it ends.
         for end in (self._end_prepare, self._errant.close):
             try:
                 end()
@@ -232,10 +237,12 @@ class WorkerSinkTask(SinkObserver):
     def unwritten(self) -> Collection[TopicPartition]:
         if self._named:
             assert self._events is not None
+            # Through the event loop, behind ``_note_lost`` of this thread: calls keep their order.
             answer = asyncio.run_coroutine_threadsafe(self._unwritten(), self._events)
             try:
                 self._named &= answer.result(2 * WRITTEN_S)
             except TimeoutError:
+                # The partitions stay withheld, which only delays their positions.
                 answer.cancel()
         return self._named
 
@@ -254,6 +261,8 @@ class WorkerSinkTask(SinkObserver):
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
         assert self._events is not None
         try:
+            # The only way from the thread to the loop; nothing of the loop's objects is touched
+            # here.
             self._events.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the event loop is closed: the process ends
             log.info("the event loop is closed already")
@@ -296,6 +305,7 @@ class WorkerSinkTask(SinkObserver):
             self._silence.cancel()
 
     def _note_silence(self) -> None:
+        # A lag that nobody updates would look as if the task kept up.
         for partition in self._metered:
             meter = self._meter.partition(partition)
             meter.report_lag(UNKNOWN, meter.newest_ms, self._clock.now_ms())
@@ -334,6 +344,7 @@ class WorkerSinkTask(SinkObserver):
             meter.paused = self._loop.is_paused(partition)
             meter.cause = progress.held
             meter.state = (PartitionState.HELD if progress.held else PartitionState.RUNNING).value
+            # Unknown never replaces unknown: the first known lag starts the figure.
             if progress.lag_records >= 0 or meter.lag_records >= 0:
                 meter.report_lag(progress.lag_records, progress.newest_ms, now_ms, progress.end)
             if progress.records and partition.topic not in self._topics:

@@ -62,7 +62,7 @@ WAITS: Final = "waits"
 COMMITS: Final = "offset commits"
 TAKE_OVER: Final = "positions of what is taken over"
 TOLD_AFTER_S: Final = 10.0
-"""What a task has tried in vain for so long, its start or to read, is a finding: its state alone says nothing of it."""
+"""A start or read that has failed for so long is a finding: the state does not show it."""
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
@@ -133,6 +133,7 @@ class WorkerTask:
             lambda: context.partitions,
             context.clock,
         )
+        # Known to the plug-in before ``start``, which sizes its fetches by them.
         context.buffer_bytes, context.linger_ms = settings.buffer_memory_bytes, settings.linger_ms
         self._held = self._holds.full
         self._topics: set[str] = set()
@@ -155,6 +156,8 @@ class WorkerTask:
         self._taking: asyncio.Task[None] | None = None
         self._commits: TransactionCommits | None = None
         if transactions is not None:
+            # A producer that was fenced, or a transaction that was aborted, cannot be repaired
+            # within the task.
             transactions.transactions.on_broken(self._crash)
             self._commits = TransactionCommits(
                 transactions,
@@ -193,6 +196,8 @@ class WorkerTask:
                 timeout_s,
             )
             running.cancel()
+            # ``wait``, not ``wait_for``: a plug-in that swallows the cancel must not hold up the
+            # worker.
             done, _ = await asyncio.wait({running}, timeout=CLOSE_TIMEOUT_S)
             if not done:  # the plug-in goes on: it must write nothing beside its successor
                 await self._sender.close()
@@ -220,6 +225,8 @@ class WorkerTask:
         A partition that is not kept out any more is taken over.
         """
         context = self._context
+        # Partitions that were read have batches in flight, which only a stop of the task flushes
+        # and commits in order.
         copied = (context.known - context.left_out).union(self._taken)
         context.kept_out = partitions
         self._room.set()
@@ -227,6 +234,7 @@ class WorkerTask:
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
         """Handle a failure that the task reported; batches it returned before may still be acknowledged."""
+        # What precedes the failure counts: reported before the partition is frozen.
         self._arrivals.flush()
         self._after_failure(partition, error)
 
@@ -251,6 +259,8 @@ class WorkerTask:
         commits: asyncio.Task[None] | None = None
         try:
             try:
+                # As Java's ``WorkerTask.doRun``: a task paused before its start opens nothing until
+                # it is resumed.
                 await self._while_paused()
                 if await self._start():
                     self._polls = True
@@ -260,16 +270,21 @@ class WorkerTask:
                     await self._loop()
             except Exception as error:  # noqa: BLE001 - the worker loop's edge: fails the task visibly
                 self._lifecycle.to(State.FAILED, error)
+            # Before the drain: a periodic commit beside the last one would take its positions.
             for beside in (commits, self._taking):
                 if beside is not None:
                     beside.cancel()
+            # A task that never started has nothing to write, and its sender may have no producer id
+            # yet.
             if commits is not None:
                 await self._drain()
+        # Also at a cancel in ``stop``, which arrives wherever the code above awaits.
         finally:
             for beside in (commits, self._taking):
                 if beside is not None:
                     beside.cancel()
             await self._close()
+            # FAILED stays visible until the task is restarted (``Lifecycle``, rule 4).
             if self.status.state is not State.FAILED:
                 self._lifecycle.to(State.UNASSIGNED)
 
@@ -285,6 +300,7 @@ class WorkerTask:
         """Start transactions, or return at a stop: fencing waits for the herder, which may itself wait for this task to end."""
         assert self._transactions is not None
         self._context.report_finding("transactions", self._transactions.remark)
+        # Without this the herder waits for this task's end, and this task for the herder's fencing.
         await or_stop(self._transactions.start(), self._stop)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[None]], patience: Patience) -> bool:
@@ -299,7 +315,7 @@ class WorkerTask:
         return False
 
     async def _try_later(self, patience: Patience, error: RetriableError) -> None:
-        """Wait until the next attempt; what fails for long is told, with the cause."""
+        """Wait until the next attempt; a lasting failure is reported with its cause."""
         await patience.wait(error)
         lasting = patience.lasting(TOLD_AFTER_S)
         if lasting:
@@ -316,6 +332,8 @@ class WorkerTask:
         poll, room_bytes = self._poll, self._holds.room_bytes
         patience = Patience(self._clock, "the source", self._stop)
         while not self._stop.is_set():
+            # Errors of callbacks (Sender, permit, plug-in) are raised here: a callback has no
+            # caller that could handle them.
             if self._error is not None:
                 raise self._error
             if self._paused:
@@ -325,6 +343,8 @@ class WorkerTask:
                 self._take_over()
             self._holds.read_rested()
             budget = room_bytes()
+            # ``was_valid`` is the cached answer: the exact one costs a clock read per turn, and the
+            # Sender checks before each request.
             if not budget or not self._permit.was_valid:
                 await self._wait_for_room()
                 continue
@@ -346,6 +366,7 @@ class WorkerTask:
         returned = self._context.left_out - self._context.kept_out
         is_idle = self._taking is None or self._taking.done()
         if returned and is_idle and self._permit.was_valid and isinstance(self._task, TakesOver):
+            # Noted before the task is created, so that ``keep_out`` in between sees them as copied.
             self._taken = returned
             take = partial(self._take, self._task, returned)
             self._taking = asyncio.create_task(self._run_visibly(take))
@@ -354,9 +375,11 @@ class WorkerTask:
         patience = Patience(self._clock, TAKE_OVER, self._stop)
         try:
             while not await self._is_taken(task, returned, patience):
+                # Reserved again while their positions were being read: leave them to the lane.
                 if self._stop.is_set() or self._context.kept_out.intersection(returned):
                     return
         finally:
+            # Before ``taken_over``, without an await between: no moment in which they are neither.
             self._taken = ()
             self._context.report_finding(TAKE_OVER, "")
         self._context.taken_over(returned)
@@ -385,6 +408,8 @@ class WorkerTask:
         return State.PAUSED if self._paused else State.RUNNING
 
     async def _wait_for_room(self) -> None:
+        # Lets ``_delivered`` check for room; while there is plenty, acknowledgements do not pay for
+        # the check.
         self._starved = True
         self._room.clear()
         # Checked again after clear(): an acknowledgement between the two would be missed.
@@ -414,6 +439,8 @@ class WorkerTask:
             self._open_meters(new)
         now_ms = self._clock.now_ms()
         for source, target, batches in outgoing:
+            # The task may have had batches of it ready before it learned of the failure; their
+            # buffers go back to the pool.
             if failed and source in failed:
                 for batch in batches:
                     if batch.lease is not None:
@@ -422,6 +449,7 @@ class WorkerTask:
             if batches and (newest_ms := batches[-1].max_timestamp) >= 0:
                 meters[source].age.note(now_ms - newest_ms, now_ms)
             enqueue(source, target, batches)
+        # After all were handed over: each backlog is judged with the others in it.
         self._holds.hold_full(outgoing)
 
     def _delivered(
@@ -436,6 +464,7 @@ class WorkerTask:
     def _report(self, delivery: Delivery) -> None:
         source, runs, passed = delivery.source, delivery.runs, delivery.passed
         last, landed = delivery.last, self._maps.of(source)
+        # The map first: a position that is taken later must never be ahead of it (invariant 4).
         for run in runs:
             loss = landed.add(*run)
             if loss is not None:
@@ -443,6 +472,8 @@ class WorkerTask:
         if passed:
             landed.passed(passed, last + 1)
         self._acknowledged(source, last)
+        # KIP-618: ``commitRecord`` is called after the transaction, never for a record that may be
+        # aborted.
         if self._commits is not None:
             self._uncommitted.append(delivery)
         else:
@@ -486,6 +517,7 @@ class WorkerTask:
         self._unsent.add(source)
         self._holds.forget(source)
         self._stalls.forget(target)
+        # The lane no longer knows what is in the log; only a start reads its tail.
         if isinstance(error, TargetMovedError):
             self._crash(error)  # the next start finds the position in the target's log
             return
@@ -500,6 +532,7 @@ class WorkerTask:
             error.remedy = (
                 f"{remedy}, {then or 'then'}: {self._context.restart} --topic {error.topic}"
             )
+        # False where it had failed already: one failure, one report.
         if self._context.note_state(source, PartitionState.FAILED, error):
             self._context.report_failure(source, error)
             if isinstance(error, OversizedRecordError):
@@ -513,6 +546,7 @@ class WorkerTask:
             self._stalls.moving(target)
         else:
             self._stalls.stalled(target, error)
+            # The loop may wait for memory that only this partition's return frees.
             self._room.set()
         for source in self._sources.get(target, set()) - self._failed:
             self._show_stall(source, target, error)
@@ -531,6 +565,8 @@ class WorkerTask:
 
     def _after_failure(self, source: TopicPartition, error: Exception) -> None:
         self._room.set()
+        # Java fails the task at the first record that is refused (``errors.tolerance=none``); here
+        # only the last partition does.
         if not self._settings.fail_on_partition_failure:
             if self._context.failed < self._context.partitions:
                 return
@@ -555,7 +591,9 @@ class WorkerTask:
         """Store positions, and look after the offset maps of tasks that have them."""
         maps, task, sender = self._maps, self._task, self._sender
         permit, clock = self._permit, self._clock
+        # One of two clocks: the flush interval, or the transaction's.
         runs = [self._commit_positions if self._commits is None else self._commits.run]
+        # Only a mirror's partitions have maps; a record task of a plug-in has neither.
         if isinstance(task, CopiedLogs):
             if maps.kept is not None:
                 runs.append(MapPruning(maps, task, sender, permit=permit, clock=clock).run)
@@ -578,6 +616,7 @@ class WorkerTask:
         ):
             late_s = self._clock.monotonic() - committed_at
             if not self._permit.valid or (
+                # Half an interval of tolerance: ticks are not exact.
                 late_s < longest_s - interval_s / 2 and self._committer.has_few(FEW_RECORDS)
             ):
                 continue
@@ -595,14 +634,20 @@ class WorkerTask:
     async def _commit_transaction(self) -> None:
         """Commit what is acknowledged of the open transaction, with its positions."""
         assert self._transactions is not None
+        # The Produce requests first: EndTxn with a batch in flight would leave its outcome open.
         await self._settle(self._transactions)
         # Nothing may be committed without its position, and positions wait for the ledger.
+        # (5) The ledger is on its own producer, outside of the transaction.
         while not await self._context.flush_events(LEDGER_S):
             if self._error is not None:
                 raise self._error
+        # After ``settle``: its acknowledgements belong to this commit.
         self._arrivals.flush()
+        # With transactions this adds maps and positions and ends the transaction; the next line
+        # ends one that has no position.
         await self._committer.commit()
         await self._transactions.commit()
+        # Only now can readers see the records (2).
         landed, self._uncommitted = self._uncommitted, []
         for delivery in landed:
             self._landed(delivery)
@@ -622,6 +667,7 @@ class WorkerTask:
     async def _drain(self) -> None:
         try:
             # Without a permit no position may be written: there is nothing to wait for.
+            # The partitions may have another owner, whose positions these would set back.
             if self._permit.valid:
                 await self._write_last()
         finally:  # also where a target that is silent kept it until it was cut off
@@ -642,6 +688,8 @@ class WorkerTask:
         ):
             return  # as in Connect: the transaction is aborted, and its records are copied again
         until_s = self._clock.monotonic() + remaining
+        # Opening a lane reads the target's log, for which there is no time at the end; such batches
+        # were never sent.
         self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.
         if not await self._sender.flush(remaining * 0.8):
@@ -650,10 +698,12 @@ class WorkerTask:
                 self._sender.buffered_bytes,
             )
         # Positions after a lost range wait for its ledger record (ARCHITECTURE, invariant 7).
+        # Before the positions, not beside them.
         await self._context.flush_events(remaining * 0.1)
         try:
             if self._commits is None:
                 await self._store_last(until_s)
+                # Else the next start would take its own last position for one that was set by hand.
                 await self._maps.settle()
             else:
                 await self._commits.finish(max(remaining * 0.2, LAST_COMMIT_S))
@@ -669,6 +719,7 @@ class WorkerTask:
 
     async def _close(self) -> None:
         closes: list[Callable[[], Awaitable[None]]] = [self._task.stop, self._sender.close]
+        # The commit first: it uses the sender and the writer that are closed after it.
         if self._commits is not None:
             closes.insert(0, self._commits.close)
         if self._transactions is not None:
@@ -678,6 +729,7 @@ class WorkerTask:
         for close in closes:
             try:
                 await close()
+            # A cancel in one close must not leave the other sockets open.
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others are closed too
                 log.warning("closing a task's part failed cause=%s", cause_text(error))
         self._end_watch()

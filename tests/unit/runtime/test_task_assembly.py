@@ -417,7 +417,7 @@ async def test_a_task_of_records_ends_while_a_transform_is_tried_again(
     await stage.host.stop_task(FIRST, 2.0)
     assert stage.words() == ["RUNNING", "UNASSIGNED"]
     assert "cut off" not in caplog.text
-    assert "left behind" not in caplog.text
+    assert "abandoned" not in caplog.text
     assert transform.closed
     assert not stage.store.written(), "the record is read again"
 

@@ -114,6 +114,7 @@ class NumberConverter:
         if value is None:
             return None
         types = (bool,) if self._kind == "Boolean" else (int, float)
+        # Python's bool is an int.
         if isinstance(value, bool) is not (self._kind == "Boolean") or not isinstance(value, types):
             raise DataError(f"{self._kind}Converter cannot convert {type_name(value)}")
         try:
@@ -150,6 +151,8 @@ def java_float(value: float, *, single: bool = False) -> str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
+    # Python's repr is the shortest text that reads back as the same double, as Java's since 19
+    # (JDK-4511638).
     shortest = _shortest_single(value) if single else repr(value)
     sign, digits, exponent = Decimal(shortest).as_tuple()
     assert isinstance(exponent, int), "it is finite"

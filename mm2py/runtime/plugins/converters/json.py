@@ -44,7 +44,7 @@ class JsonConverter:
         self._schemas = schemas
         self._numeric_decimals = numeric_decimals
         self._fill_defaults = fill_defaults
-        self._reader = _Reader(fill_defaults)
+        self._reader = _PayloadReader(fill_defaults)
         self._known: dict[int, tuple[Schema, str]] = {}
         self._logical: dict[str, Callable[[Schema, object], str]] = {
             DECIMAL: self._decimal,
@@ -90,6 +90,7 @@ class JsonConverter:
         return self._reader.read(whole["schema"], whole["payload"])
 
     def _schema_once(self, schema: Schema) -> str:
+        # By identity: comparing schemas costs more than writing them.
         known = self._known.get(id(schema))
         if known is None:
             if len(self._known) >= 1_000:
@@ -281,7 +282,7 @@ def _array(items: Iterable[str]) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _PayloadReader:
     """Reads payloads by their schema, both as JSON (``JsonConverter.convertToConnect``); floats of the payload are ``Decimal``."""
 
     fill_defaults: bool

@@ -177,7 +177,7 @@ class WithoutKeysConfig(ConfigModel):
     """What has no keys."""
 
 
-class _Open:
+class _NothingOpen:
     """Nothing to close."""
 
     plugin_version: ClassVar[str] = KAFKA_RELEASE
@@ -187,7 +187,7 @@ class _Open:
 
 
 @final
-class RegexRouter(_Open, Transformation):
+class RegexRouter(_NothingOpen, Transformation):
     """Renames topics that match."""
 
     java_class: ClassVar[str] = _PACKAGE + "RegexRouter"
@@ -199,15 +199,17 @@ class RegexRouter(_Open, Transformation):
         self._known: dict[str, str] = {}
 
     def apply(self, record: SinkRecord) -> SinkRecord:
+        # One match per topic, not per record.
         topic = self._known.get(record.topic)
         if topic is None:
             topic = self._pattern.replaced(record.topic, self._replacement)
             topic = self._known[record.topic] = record.topic if topic is None else topic
+        # The same object: the batch stays as it came where nothing was changed.
         return record if topic == record.topic else quick_record((topic, *record[1:]))
 
 
 @final
-class TimestampRouter(_Open, Transformation):
+class TimestampRouter(_NothingOpen, Transformation):
     """Renames topics by the time of each record."""
 
     java_class: ClassVar[str] = _PACKAGE + "TimestampRouter"
@@ -282,7 +284,7 @@ class _DateFormat:
 
 
 @final
-class Filter(_Open, Transformation):
+class Filter(_NothingOpen, Transformation):
     """Drops every record that it sees; meant with a predicate."""
 
     java_class: ClassVar[str] = _PACKAGE + "Filter"
@@ -297,7 +299,7 @@ class Filter(_Open, Transformation):
 
 
 @final
-class InsertHeader(_Open, Transformation):
+class InsertHeader(_NothingOpen, Transformation):
     """Adds a header to each record.
 
     Java parses the literal to a typed value, which a mirror's ByteArrayConverter then refuses; here it is UTF-8.
@@ -316,7 +318,7 @@ class InsertHeader(_Open, Transformation):
 
 
 @final
-class DropHeaders(_Open, Transformation):
+class DropHeaders(_NothingOpen, Transformation):
     """Leaves headers out."""
 
     java_class: ClassVar[str] = _PACKAGE + "DropHeaders"
@@ -332,7 +334,7 @@ class DropHeaders(_Open, Transformation):
 
 
 @final
-class TopicNameMatches(_Open, Predicate):
+class TopicNameMatches(_NothingOpen, Predicate):
     """Records of topics that match."""
 
     java_class: ClassVar[str] = _PACKAGE + "predicates.TopicNameMatches"
@@ -350,7 +352,7 @@ class TopicNameMatches(_Open, Predicate):
 
 
 @final
-class HasHeaderKey(_Open, Predicate):
+class HasHeaderKey(_NothingOpen, Predicate):
     """Records with a header of that name."""
 
     java_class: ClassVar[str] = _PACKAGE + "predicates.HasHeaderKey"
@@ -364,7 +366,7 @@ class HasHeaderKey(_Open, Predicate):
 
 
 @final
-class RecordIsTombstone(_Open, Predicate):
+class RecordIsTombstone(_NothingOpen, Predicate):
     """Records without a value."""
 
     java_class: ClassVar[str] = _PACKAGE + "predicates.RecordIsTombstone"
@@ -531,6 +533,8 @@ class TransformChain:
             made = self._attempt(step.name, current, step.apply)
             if made is None:
                 return None
+            # A transform that builds a record anew loses what was read, which the dead letter queue
+            # needs (KIP-298).
             if made is not record and made.raw is not read:
                 made = quick_record((*made[:-1], read))
             current = made
