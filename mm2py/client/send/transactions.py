@@ -88,7 +88,7 @@ ENDS_TRANSACTION: Final = frozenset(
 just follow from the refusal of an earlier batch, and the lane decides after that whether the sequence is lost (RESOLVING)."""
 
 FENCED: Final = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
-"""A newer producer, or our own time-out: InitProducerId with our id and epoch distinguishes them (KIP-360)."""
+"""A newer producer, or our own time-out: under ``transaction.version`` 2 InitProducerId with our id and epoch tells which (KIP-360)."""
 
 _MOVED: Final = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
@@ -572,9 +572,12 @@ class Transactions:
             except Mm2pyError as error:
                 reason += f"; its coordinator cannot be asked: {error}"
         if fenced:
+            # Earlier coordinators forget the epoch that they time out: lastProducerEpoch becomes -1.
+            timed_out = "" if self.implicit else ", or its coordinator timed the transaction out"
             self.broke(
                 ProducerFencedError(
-                    f"a newer producer has the transactional id {self.transactional_id} ({reason})",
+                    f"a newer producer has the transactional id {self.transactional_id}{timed_out}"
+                    f" ({reason})",
                     remedy="look for another worker that runs this task",
                 )
             )

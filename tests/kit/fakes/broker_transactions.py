@@ -54,6 +54,8 @@ class FakeTransactions:
         """Finalized features; brokers need ``versions={18: (0, 4)}`` to name them."""
         self.refusals: dict[TopicPartition, int] = {}
         """Why partitions may not be added (old protocol); then none of the same request is."""
+        self.forgets_epochs = False
+        """Whether it answers a producer that it timed out as one that is fenced, as before ``transaction.version`` 2."""
         self.committed: list[Stored] = []
         self.aborted: list[Stored] = []
         self.markers: set[TopicPartition] = set()
@@ -117,7 +119,7 @@ class FakeTransactions:
         producer = self._by_name.get(name)
         if producer is not None and producer.ongoing:
             self._finish(producer, commit=False)
-            producer.timed_out_epoch = producer.epoch
+            producer.timed_out_epoch = -1 if self.forgets_epochs else producer.epoch
             producer.epoch += 1
             producer.last_commit = None
 

@@ -254,13 +254,22 @@ async def test_4_a_fenced_producer_writes_and_commits_nothing_more(implicit: boo
         await newer.close()
 
 
-@generations
-async def test_8_our_own_time_out_is_no_fencing(implicit: bool) -> None:
+@pytest.mark.parametrize(
+    ("implicit", "error", "text"),
+    [
+        (True, TransactionAbortedError, "copied again"),
+        (False, ProducerFencedError, "or its coordinator timed the transaction out"),
+    ],
+)
+async def test_our_own_time_out_is_told_as_far_as_the_coordinator_tells_it_from_fencing(
+    implicit: bool, error: type[Exception], text: str
+) -> None:
     async with rig(implicit=implicit) as one:
         await one.store(T0, b"a")
+        one.broker.cluster.transactions.forgets_epochs = not implicit
         one.broker.cluster.transactions.time_out(NAME)
         one.send(T0, b"b")
-        with pytest.raises(TransactionAbortedError, match="copied again"):
+        with pytest.raises(error, match=text):
             await one.commit()
         assert one.committed() == []
 
