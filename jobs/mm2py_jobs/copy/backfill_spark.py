@@ -22,7 +22,8 @@ from mm2py_jobs.copy.leaders import Leaders
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.spark.gauges import gauges
 from mm2py_jobs.spark.lane_gate import LaneGate
-from mm2py_jobs.spark.session import OpenSession, SparkPlace, cancel_lanes, run_lanes
+from mm2py_jobs.spark.place import SparkPlace
+from mm2py_jobs.spark.session import OpenSession, cancel_lanes, run_lanes
 from mm2py_workers.signals import StopSignal
 
 STOP_WITHIN_S: Final = 40.0

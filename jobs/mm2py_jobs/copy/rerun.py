@@ -6,9 +6,7 @@ copies of the flow and its groups are not touched. A run that was cut short is b
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
@@ -26,8 +24,9 @@ from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.types import TopicPartition
-from mm2py_cli.output import OK, Column, Output, Printer, say
+from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.job_options import RerunOptions
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.open_flow import flow_sides
@@ -40,6 +39,8 @@ _AT_ONCE: Final = 8
 _READY_S: Final = 30.0
 _REST_S: Final = 0.1
 
+_NOTHING: Final = "the range has no partitions"
+
 _COLUMNS: Final = (
     Column.text("TOPIC", "topic"),
     Column.count("PARTITION", "partition"),
@@ -50,51 +51,45 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerunOrder:
-    """The arguments of ``mm2py rerun``; no partitions are all of them."""
-
-    file: Path
-    flow: str
-    topic: str
-    into: str
-    start: str
-    end: str
-    partitions: Collection[int] = ()
-    only_plans: bool = False
+def show_rerun_plan(options: RerunOptions, printer: Printer) -> int:
+    """Print the range; return the exit code; raises as ``run_rerun``."""
+    rows = _copied(options, None)
+    printer.rows(rows, rows, _COLUMNS[:-1], _NOTHING)
+    return OK
 
 
-def run_rerun(order: RerunOrder, output: Output) -> int:
-    """Copy the range, or only plan it, print the report, and return the exit code.
+def run_rerun(options: RerunOptions, printer: Printer) -> int:
+    """Copy the range, print the report, and return the exit code.
 
     Raises:
         UsageError: an argument is not understood.
         ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy of a topic; or the flow has transforms.
         Mm2pyError: a cluster refuses, or does not answer.
     """
-    start = parse_boundary(order.start, "--from", "earliest")
-    end = parse_boundary(order.end, "--to", "now")
-    reason = "they would be copied as they are on the source, with what the transforms drop"
-    sides = flow_sides(order.file, order.flow, None, as_they_are=reason)
-    if order.only_plans:
-        rows = asyncio.run(_run(order, sides, start, end, None))
-    else:
-        with told(sides, ProgressKind.RERUN, order.topic, Printer(output)) as telling:
-            rows = asyncio.run(_run(order, sides, start, end, telling))
-            copied = sum(int(str(row["records"])) for row in rows)
-            telling.end(records=copied, result=f"to {order.into}")
-    columns = _COLUMNS[:-1] if order.only_plans else _COLUMNS
-    Printer(output).rows(rows, rows, columns, "the range has no partitions")
-    if order.only_plans:
-        return OK
-    say(
-        f"copied {sum(int(str(row['records'])) for row in rows):,} records of {order.topic} to {order.into}"
-    )
+    rows = _copied(options, printer)
+    printer.rows(rows, rows, _COLUMNS, _NOTHING)
+    copied = sum(int(str(row["records"])) for row in rows)
+    say(f"copied {copied:,} records of {options.topic} to {options.into}")
     return OK
 
 
+def _copied(options: RerunOptions, printer: Printer | None) -> list[Row]:
+    """Copy the range, or only plan it where no ``printer`` shows how far it is; return its partitions."""
+    start = parse_boundary(options.start, "--from", "earliest")
+    end = parse_boundary(options.end, "--to", "now")
+    reason = "they would be copied as they are on the source, with what the transforms drop"
+    sides = flow_sides(options.file, options.flow, None, as_they_are=reason)
+    if printer is None:
+        return asyncio.run(_run(options, sides, start, end, None))
+    with told(sides, ProgressKind.RERUN, options.topic, printer) as telling:
+        rows = asyncio.run(_run(options, sides, start, end, telling))
+        copied = sum(int(str(row["records"])) for row in rows)
+        telling.end(records=copied, result=f"to {options.into}")
+    return rows
+
+
 async def _run(
-    order: RerunOrder,
+    options: RerunOptions,
     sides: FlowSides,
     start: Boundary,
     end: Boundary,
@@ -105,7 +100,7 @@ async def _run(
         Cluster.of(sides.source, alias=sides.flow.source) as source,
         Cluster.of(sides.target, alias=sides.flow.target) as target,
     ):
-        rerun = _Rerun(order, sides, source, target)
+        rerun = _Rerun(options, sides, source, target, only_plans=telling is None)
         partitions = await rerun.partitions()
         ranges = await rerun.ranges(partitions, start, end)
         await rerun.make_topic(max(partition.partition for partition in partitions) + 1)
@@ -121,9 +116,15 @@ class _Rerun:
     """One run; ``source`` and ``target`` are connected, and closed by the caller."""
 
     def __init__(
-        self, order: RerunOrder, sides: FlowSides, source: Cluster, target: Cluster
+        self,
+        options: RerunOptions,
+        sides: FlowSides,
+        source: Cluster,
+        target: Cluster,
+        *,
+        only_plans: bool,
     ) -> None:
-        self._order, self._sides = order, sides
+        self._options, self._sides, self._only_plans = options, sides, only_plans
         self._source, self._target = source, target
         self._reader = RangeReader(source, read_committed=sides.read_committed)
         self._sender = Sender(
@@ -147,14 +148,14 @@ class _Rerun:
         Raises:
             ConfigError: the source has no such topic or partition.
         """
-        topic = self._order.topic
+        topic = self._options.topic
         description = (await Admin(self._source).describe_topics([topic])).get(topic)
         if description is None:
             raise ConfigError(f"{self._source} has no topic {topic}", remedy="correct --topic")
         if description.error is not None:
             raise description.error
         self._topic_id = description.topic_id
-        numbers = sorted(set(self._order.partitions) or set(description.partitions))
+        numbers = sorted(set(self._options.partitions or ()) or set(description.partitions))
         absent = set(numbers).difference(description.partitions)
         if absent:
             raise ConfigError(
@@ -181,14 +182,16 @@ class _Rerun:
             found[tp] = LogEnds(first, max(first, last))
         if all(it.start == it.end for it in found.values()):
             tp, log = min(ends.items())
-            number = next((it for it in (self._order.start, self._order.end) if it.isdigit()), "")
+            number = next(
+                (it for it in (self._options.start, self._options.end) if it.isdigit()), ""
+            )
             hint = (
                 f"; {number} is a time in ms since 1970, offset:{number} is an offset"
                 if number
                 else ""
             )
             raise ConfigError(
-                f"the range from {self._order.start or 'earliest'} to {self._order.end or 'now'} of {tp.topic} has no offsets",
+                f"the range from {self._options.start or 'earliest'} to {self._options.end or 'now'} of {tp.topic} has no offsets",
                 remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive{hint}",
             )
         return found
@@ -208,15 +211,15 @@ class _Rerun:
         Raises:
             ConfigError: it is a copy of the flow, is not empty, or has too few partitions.
         """
-        into, admin = self._order.into, Admin(self._target)
+        into, admin = self._options.into, Admin(self._target)
         listed = await Admin(self._source).list_topics()
-        if original := original_of(into, self._order.topic, self._sides, listed):
+        if original := original_of(into, self._options.topic, self._sides, listed):
             raise ConfigError(
                 f"--into {into} is the flow's own copy of {original}",
                 remedy="name another topic",
             )
         there = (await admin.describe_topics([into])).get(into)
-        if there is None and self._order.only_plans:
+        if there is None and self._only_plans:
             return
         if there is None:
             # What is old is meant to be read, however long brokers keep records by default.
@@ -266,8 +269,8 @@ class _Rerun:
             raise _first(errors) from None
         finally:
             await self._sender.close()
-        order = self._order
-        await check_topic(Admin(self._source), order.topic, self._topic_id, order.into)
+        topic, into = self._options.topic, self._options.into
+        await check_topic(Admin(self._source), topic, self._topic_id, into)
         return self.rows(ranges)
 
     def rows(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
@@ -276,7 +279,7 @@ class _Rerun:
             {
                 "topic": tp.topic,
                 "partition": tp.partition,
-                "into": self._order.into,
+                "into": self._options.into,
                 "from": log.start,
                 "to": log.end,
                 "records": self._records.get(tp, 0),
@@ -285,7 +288,7 @@ class _Rerun:
         ]
 
     async def _copy(self, tp: TopicPartition, log: LogEnds) -> None:
-        target = TopicPartition(self._order.into, tp.partition)
+        target = TopicPartition(self._options.into, tp.partition)
         async with self._slots:
             async for batches in self._reader.read(tp, log.start, log.end):
                 for batch in batches:

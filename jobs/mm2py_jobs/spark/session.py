@@ -20,8 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -33,10 +32,10 @@ from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, Retriab
 from mm2py.mirror.backfills import LANE_LOST
 from mm2py.observability.logging import SecretMask, configure_logging, some_of
 from mm2py.types import TopicPartition
-from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
+from mm2py_jobs.spark.job_watch import WAIT_EXECUTORS_S, Executors, JobWatch
 from mm2py_jobs.spark.jvm_end import JVM_ENDED, has_ended, say_it_once, unless_ended
 from mm2py_jobs.spark.lane_gate import LaneGate
-from mm2py_jobs.spark.login_watch import LoginRefusedError, LoginWatch, is_refused
+from mm2py_jobs.spark.login_watch import LoginRefusedError, Logins, is_refused
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -184,23 +183,6 @@ class OpenSession:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class SparkPlace:
-    """Where lanes of a command run, and how many: ``--master``, ``--wait-executors``, ``--lanes`` and ``--max-lanes-per-broker``."""
-
-    master: str = ""
-    wait_executors_s: float = WAIT_EXECUTORS_S
-    lanes: int = 0
-    lanes_per_broker: int = 0
-
-    def open(self, name: str = "mm2py") -> OpenSession:
-        """Open a session there; see ``open_session``."""
-        opened = open_session(self.master, name=name)
-        opened.wait_executors_s = self.wait_executors_s
-        opened.lanes, opened.lanes_per_broker = self.lanes, self.lanes_per_broker
-        return opened
-
-
 def open_session(
     master: str = "",
     *,
@@ -297,10 +279,8 @@ def run_lanes(
         named = some_of([str(it) for it in partitions[number]], _NAMED) if partitions else ""
         return job(number, number + 1, f"lane {number + 1} of {len(texts)} {named}".rstrip())[0]
 
-    with ExitStack() as stack:
-        watches = _watches(opened, tag, description)
-        for it in watches:
-            stack.enter_context(it)
+    watch = _watch(opened, tag, description)
+    with watch or nullcontext():
         try:
             if gate is None:
                 topics = sorted({it.topic for lane in partitions for it in lane})
@@ -308,7 +288,7 @@ def run_lanes(
             else:
                 answers = gate.run(len(texts), lane, lambda: cancel_lanes(spark, tag))
         except Exception as error:
-            cause = next((it.cause for it in watches if it.cause), "") or cause_of(error)
+            cause = (watch is not None and watch.cause) or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
     done = [_Answer(*json.loads(text)) for text in answers]
     cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
@@ -561,17 +541,15 @@ def _named_job(spark: "SparkSession", tag: str, description: str, outer: _Names)
             context.setLocalProperty(_GROUP, mine.group)  # type: ignore[arg-type]
 
 
-def _watches(
-    opened: OpenSession, tag: str, description: str
-) -> Sequence[ExecutorWatch | LoginWatch]:
-    """Return who watches a job: its lanes, and its executors where there are any."""
+def _watch(opened: OpenSession, tag: str, description: str) -> JobWatch | None:
+    """Return what watches a job: its lanes, and its executors where there are any."""
     if is_connect(opened.spark):
-        return ()
+        return None
     context = opened.spark.sparkContext
-    logins = LoginWatch(context, tag, description)
+    logins = Logins(context, tag, description)
     if _LOCAL.fullmatch(context.master or ""):
-        return (logins,)
-    return ExecutorWatch(context, tag, opened.wait_executors_s), logins
+        return JobWatch(context, tag, [logins])
+    return JobWatch(context, tag, [Executors(context, opened.wait_executors_s), logins])
 
 
 def is_connect(spark: "SparkSession") -> bool:
