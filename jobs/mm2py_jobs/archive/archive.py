@@ -60,9 +60,10 @@ from mm2py_jobs.copy.leaders import Place
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
+from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
 from mm2py_jobs.log.open_transactions import hanging
-from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
+from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 
@@ -232,7 +233,7 @@ async def _plan(
             for name, topic in described.items()
             for partition in sorted(topic.partitions)
         ]
-        ends = await _log_ends(admin, partitions, read_committed=flow.read_committed)
+        ends = await source_ends(admin, partitions, read_committed=flow.read_committed)
         if flow.read_committed:
             plan.held = await hanging(source, ends)
     plan.refused |= {TopicPartition(topic, -1): (0, str(it)) for topic, it in hidden.items()}
@@ -263,13 +264,14 @@ async def _plan(
     return plan
 
 
-async def _log_ends(
+async def source_ends(
     admin: Admin, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> dict[TopicPartition, LogEnds | ServerError]:
-    """Return where logs begin and end, or why that is not known now."""
-    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(
-        dict.fromkeys(partitions, LATEST), read_committed=read_committed
+    """Return where logs begin and end, or why that is not known when no more leaders are elected."""
+    clock = admin.cluster.clock
+    starts = await listed_offsets(admin, clock, dict.fromkeys(partitions, EARLIEST))
+    ends = await listed_offsets(
+        admin, clock, dict.fromkeys(partitions, LATEST), read_committed=read_committed
     )
     return {
         tp: starts[tp].error or ends[tp].error or LogEnds(starts[tp].offset, ends[tp].offset)

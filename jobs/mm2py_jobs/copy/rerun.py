@@ -23,12 +23,13 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 from mm2py.runtime.tasks.record_task import new_batch
-from mm2py.types import TopicPartition
+from mm2py.types import LATEST, TopicPartition
 from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.job_options import RerunOptions
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, listed_offsets, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.progress import Telling, told
 from mm2py_workers.answers import Row
@@ -36,8 +37,6 @@ from mm2py_workers.answers import Row
 _UNDER_WAY_BYTES: Final = 16 << 20
 """Read and not acknowledged yet, of all partitions; one batch of each may be above."""
 _AT_ONCE: Final = 8
-_READY_S: Final = 30.0
-_REST_S: Final = 0.1
 
 _NOTHING: Final = "the range has no partitions"
 
@@ -227,7 +226,10 @@ class _Rerun:
             refusal = (await admin.create_topics([new]))[into]
             if refusal is not None:
                 raise refusal
-            await self._until_led(into, count)
+            made = dict.fromkeys((TopicPartition(into, number) for number in range(count)), LATEST)
+            for listed in (await listed_offsets(admin, SYSTEM_CLOCK, made)).values():
+                if listed.error is not None:
+                    raise listed.error
             return
         if there.error is not None:
             raise there.error
@@ -244,15 +246,6 @@ class _Rerun:
                 remedy="delete it, or name another topic with --into",
             )
         self._landed = LandedRecords({tp: log.end for tp, log in ends.items()})
-
-    async def _until_led(self, topic: str, count: int) -> None:
-        every = [TopicPartition(topic, number) for number in range(count)]
-        async with asyncio.timeout(_READY_S):
-            while True:
-                listed = await Admin(self._target).list_offsets(dict.fromkeys(every, 0))
-                if not any(it.error for it in listed.values()):
-                    return
-                await SYSTEM_CLOCK.sleep(_REST_S)
 
     def copied(self) -> int:
         """Return how many records are acknowledged."""

@@ -52,9 +52,10 @@ from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAway
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.open_transactions import first_stamp
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import store_positions
 from mm2py_workers.internal_stores import HostedMaps
 

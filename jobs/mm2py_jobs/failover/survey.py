@@ -43,8 +43,8 @@ from mm2py_jobs.failover.plan import (
     WriterRow,
 )
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
+from mm2py_jobs.log.log_ends import log_ends
 from mm2py_jobs.log.open_transactions import first_stamp
-from mm2py_jobs.log.range_reader import log_ends
 from mm2py_jobs.open_flow import flow_in_force
 
 T = TypeVar("T")

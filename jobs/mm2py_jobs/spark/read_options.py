@@ -17,7 +17,7 @@ from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_jobs.log.range_reader import LogEnds, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
 
 _CHOICES: Final = ("topics", "subscribe", "subscribePattern", "assign")
 NAMES: Final = (

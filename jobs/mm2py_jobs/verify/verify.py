@@ -26,7 +26,8 @@ from mm2py_jobs.copy.leaders import Place
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 from mm2py_jobs.verify.compare import find
 from mm2py_jobs.verify.differences import (

@@ -15,7 +15,7 @@ from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.flow_sides import FlowSides
-from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import RepairKind, advice

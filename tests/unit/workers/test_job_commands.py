@@ -29,7 +29,7 @@ from mm2py_jobs.copy.stream_copy import CopyTotals
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.job_options import BackfillOptions, RestoreOptions, VerifyOptions
 from mm2py_jobs.log.log_batches import log_batch, records_in
-from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_jobs.spark.place import SparkPlace
 from mm2py_jobs.verify.repair_run import lost_of, repaired_report
 from mm2py_jobs.verify.verify_command import exit_code, verdict
