@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self, cast, final
 
-from mm2py_jobs.spark.jvm_end import has_ended
+from mm2py_jobs.spark.jvm import Jvm, has_ended
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -74,18 +74,6 @@ class JobWatch:
                 log.warning("%s cause=%s", question.unasked, error)
 
 
-class _Sized(Protocol):
-    def size(self) -> int: ...
-
-
-class _ScalaContext(Protocol):
-    def getExecutorMemoryStatus(self) -> _Sized: ...  # noqa: N802 - Spark's name
-
-
-class _JavaContext(Protocol):
-    def sc(self) -> _ScalaContext: ...
-
-
 @final
 class Executors:
     """Whether the cluster has given the job no executor for ``no_executor_s``: Spark itself waits without an end for a master that has stopped."""
@@ -99,8 +87,8 @@ class Executors:
     def cause(self) -> str:
         """Return that there was none for so long."""
         # Python's status tracker has no executors; the JVM's status has the driver, too.
-        java = cast("_JavaContext", vars(self._context)["_jsc"]).sc()
-        has_some = java.getExecutorMemoryStatus().size() > 1
+        java = cast("Jvm", vars(self._context)["_jsc"]).sc()
+        has_some = int(java.getExecutorMemoryStatus().size()) > 1
         self._looks_without = 0 if has_some else self._looks_without + 1
         if self._looks_without * LOOK_S < self._no_executor_s:
             return ""

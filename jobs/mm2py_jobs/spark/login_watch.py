@@ -7,9 +7,10 @@ Spark's own figures -> one line for each cause -> where no lane that runs has an
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
 from mm2py.errors import AuthenticationError, FatalError
+from mm2py_jobs.spark.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -34,15 +35,6 @@ def is_refused(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, AuthenticationError):
         cause = cause.__cause__
     return cause is not None
-
-
-class Jvm(Protocol):
-    """Spark's JVM by py4j, which names whatever is asked for."""
-
-    def __getattr__(self, name: str) -> "Jvm": ...
-    def __call__(self, *arguments: object) -> "Jvm": ...
-    def __iter__(self) -> Iterator[int]: ...
-    def __int__(self) -> int: ...
 
 
 Lane = tuple[int, int]

@@ -33,7 +33,7 @@ from mm2py.mirror.backfills import LANE_LOST
 from mm2py.observability.logging import SecretMask, configure_logging, some_of
 from mm2py.types import TopicPartition
 from mm2py_jobs.spark.job_watch import WAIT_EXECUTORS_S, Executors, JobWatch
-from mm2py_jobs.spark.jvm_end import JVM_ENDED, has_ended, say_it_once, unless_ended
+from mm2py_jobs.spark.jvm import JVM_ENDED, has_ended, say_it_once, unless_ended
 from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.login_watch import LoginRefusedError, Logins, is_refused
 
