@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ANSWER_S: Final = 60.0
 """A change may wait for a rebalance; Connect's own requests may take 90 s."""
 COMPLETION_S: Final = 1.0
-"""A person waits at a prompt."""
+"""The shell waits for the answer before it shows completions."""
 
 _PANEL: Final = "Connection"
 

@@ -63,7 +63,7 @@ def copied_so_far(leases: Collection[Lease], kind: str) -> tuple[int, int | None
 
 
 def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> JobView:
-    """Return a job without a claim; ``mask`` hides secrets in what people wrote and brokers answered."""
+    """Return a job without a claim; ``mask`` hides secrets in what users wrote and brokers answered."""
     ended = progress.equal is not None
     return {
         "flow": flow,

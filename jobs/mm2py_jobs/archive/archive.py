@@ -55,7 +55,7 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
-from mm2py_jobs.copy.dealing import Told, Work, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.dealing import ProgressSink, Work, answers_of, offsets_of_part, rate_of
 from mm2py_jobs.copy.leaders import Place
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
@@ -140,11 +140,11 @@ def archive_flow(
     open_spark: Callable[[], OpenSession],
     *,
     rate_limit: int = 0,
-    told: Told | None = None,
+    progress: ProgressSink | None = None,
 ) -> dict[str, object]:
     """Archive what there is of the flow's topics and is not archived yet; return the report.
 
-    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can; ``told``: who is told how far they are.
+    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can; ``progress`` gets how far they are.
 
     Raises:
         ConfigError: the folder has another archive.
@@ -180,7 +180,7 @@ def archive_flow(
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
                 rate_limit=rate_limit,
-                told=told,
+                progress=progress,
             )
         answers = _joined(store, parts, answers)
     _note_ranges(plan, store, {it.source for it in waiting})

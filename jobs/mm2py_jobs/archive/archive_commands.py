@@ -54,20 +54,20 @@ def run_archive(options: ArchiveOptions, printer: Printer) -> int:
     require_spark()
     from mm2py_jobs.archive.archive import archive_flow
     from mm2py_jobs.archive.archive_format import Shape
-    from mm2py_jobs.progress import told
+    from mm2py_jobs.progress import reporting
 
     sides = _sides(options)
-    with told(sides, ProgressKind.ARCHIVE, options.topics, printer) as telling:
+    with reporting(sides, ProgressKind.ARCHIVE, options.topics, printer) as reported:
         report = archive_flow(
             sides,
             options.folder,
             Shape(options.shape),
             options.place.open,
             rate_limit=options.rate_limit,
-            told=telling,
+            progress=reported,
         )
         causes = [str(row["cause"]) for row in rows_of(report, "partitions") if row["cause"]]
-        telling.end(
+        reported.end(
             state=JobState.FAILED if causes else JobState.DONE,
             records=count_of(report, "records") or 0,
             bytes=count_of(report, "bytes") or 0,

@@ -137,7 +137,7 @@ async def _planned(
 
 
 async def run_each(runs: Sequence[Callable[[], Awaitable[Job]]]) -> list[Job]:
-    """Run one after the other; whoever stops or cancels one means all."""
+    """Run one after the other; a stop or cancel of one ends all."""
     ended: list[Job] = []
     for run in runs:
         ended.append(await run())

@@ -270,7 +270,7 @@ class BackfillService:
             )
         return self.show(nodes, flow, identifier)
 
-    async def wish(
+    async def request(
         self, nodes: Nodes, flow: FlowName, identifier: str, wanted: Wanted
     ) -> BackfillView:
         """Pause, resume or cancel a backfill; its state follows within seconds.

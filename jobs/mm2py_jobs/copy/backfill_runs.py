@@ -154,7 +154,7 @@ async def steer(what: str, wanted: Wanted, options: FlowOptions, printer: Printe
     async with _newest(what, options) as session:
         if not session.store.live:
             raise BackfillRefusedError(f"there was no {what} of {session.name}")
-        job = await session.driver.wish(wanted)
+        job = await session.driver.request(wanted)
         store = session.store
         await store.refresh()
         print_report(printer, job, list(store.leases.values()))

@@ -36,7 +36,7 @@ class SparkRun:
 
     Args:
         session: of the flow, its backfill topic open and the flow claimed.
-        printer: whether progress is for people.
+        printer: whether progress is drawn.
     """
 
     def __init__(self, session: BackfillSession, printer: Printer) -> None:

@@ -26,8 +26,8 @@ MOST_LANES: Final = 1_000
 T = TypeVar("T")
 
 
-class Told(Protocol):
-    """Who is told how far lanes are (``mm2py_jobs.progress.Telling``)."""
+class ProgressSink(Protocol):
+    """Takes how far lanes are (``mm2py_jobs.progress.ReportedProgress``)."""
 
     def plan(self, total: int) -> None:
         """Say how many offsets are to be read."""
@@ -152,12 +152,12 @@ def answers_of(
     *,
     name: str,
     rate_limit: int = 0,
-    told: Told | None = None,
+    progress: ProgressSink | None = None,
 ) -> list[dict[str, object]]:
     """Run ``function`` over ``work`` dealt to lanes; return all of ``partitions`` of its answers.
 
     ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may read of a cluster, 0 for any: each begins
-    with a share of it as ``rate`` (``rate_of``), and follows ``desk`` (``part_of_rate``). ``told`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
+    with a share of it as ``rate`` (``rate_of``), and follows ``desk`` (``part_of_rate``). ``progress`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
     """
     dealt, gate = work.dealt(opened)
     weights, total = [sum(map(work.weight, lane)) for lane in dealt], work.total
@@ -170,9 +170,9 @@ def answers_of(
         nonlocal ended
         ended = asked
 
-    if told is not None:
-        told.plan(total)
-        told.follow(done)
+    if progress is not None:
+        progress.plan(total)
+        progress.follow(done)
     share = rate_limit / max(1, min(opened.slots, len(dealt)))
     with opened_desk(opened, rate_limit) as desk, gauges(opened, lambda: Figures(total, done())):
         answers = run_lanes(

@@ -31,7 +31,7 @@ from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.log_ends import LogEnds, listed_offsets, log_ends
 from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import flow_sides
-from mm2py_jobs.progress import Telling, told
+from mm2py_jobs.progress import ReportedProgress, reporting
 from mm2py_workers.answers import Row
 
 _UNDER_WAY_BYTES: Final = 16 << 20
@@ -80,10 +80,10 @@ def _copied(options: RerunOptions, printer: Printer | None) -> list[Row]:
     sides = flow_sides(options.file, options.flow, None, as_they_are=reason)
     if printer is None:
         return asyncio.run(_run(options, sides, start, end, None))
-    with told(sides, ProgressKind.RERUN, options.topic, printer) as telling:
-        rows = asyncio.run(_run(options, sides, start, end, telling))
+    with reporting(sides, ProgressKind.RERUN, options.topic, printer) as reported:
+        rows = asyncio.run(_run(options, sides, start, end, reported))
         copied = sum(int(str(row["records"])) for row in rows)
-        telling.end(records=copied, result=f"to {options.into}")
+        reported.end(records=copied, result=f"to {options.into}")
     return rows
 
 
@@ -92,21 +92,21 @@ async def _run(
     sides: FlowSides,
     start: Boundary,
     end: Boundary,
-    telling: Telling | None,
+    reported: ReportedProgress | None,
 ) -> list[Row]:
-    """Copy, or only plan it where nobody is told."""
+    """Copy, or only plan it where nothing is reported."""
     async with (
         Cluster.of(sides.source, alias=sides.flow.source) as source,
         Cluster.of(sides.target, alias=sides.flow.target) as target,
     ):
-        rerun = _Rerun(options, sides, source, target, only_plans=telling is None)
+        rerun = _Rerun(options, sides, source, target, only_plans=reported is None)
         partitions = await rerun.partitions()
         ranges = await rerun.ranges(partitions, start, end)
         await rerun.make_topic(max(partition.partition for partition in partitions) + 1)
-        if telling is None:
+        if reported is None:
             return rerun.rows(ranges)
-        telling.plan(sum(log.end - log.start for log in ranges.values()))
-        telling.follow(rerun.copied)
+        reported.plan(sum(log.end - log.start for log in ranges.values()))
+        reported.follow(rerun.copied)
         return await rerun.copy(ranges)
 
 

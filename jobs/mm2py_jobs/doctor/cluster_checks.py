@@ -357,7 +357,9 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
 async def _controller_apart_s(opened: Opened, clock: Clock) -> float:
     """Return how far the controller's clock is ahead of ours, negative: behind; 0 where it is not known. What the answer took is no difference."""
     asked_ms, at_ms = clock.now_ms(), -1
-    with suppress(Mm2pyError, TimeoutError):  # not told, or not to us: the other questions count
+    with suppress(
+        Mm2pyError, TimeoutError
+    ):  # unknown to the broker, or forbidden: the other checks count
         async with asyncio.timeout(ASKED_S):
             at_ms = await opened.admin.controller_time_ms()
     return 0.0 if at_ms < 0 else (at_ms - min(max(at_ms, asked_ms), clock.now_ms())) / 1000

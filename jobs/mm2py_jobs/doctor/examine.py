@@ -184,7 +184,7 @@ async def examine_file(
     clock: Clock = SYSTEM_CLOCK,
     pace: RequestPace | None = None,
 ) -> list[Result]:
-    """Examine flows of a file; ``pace`` is that of whoever asks several times."""
+    """Examine flows of a file; ``pace`` is shared by several calls."""
     known: list[list[Result]] = []
     plans: list[FlowPlan] = []
     for flow in flows:

@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Printer, say
 from mm2py_jobs.job_options import FROM_MAP, TopicsOptions, VerifyOptions
 from mm2py_jobs.open_flow import flow_sides
-from mm2py_jobs.progress import told
+from mm2py_jobs.progress import reporting
 from mm2py_jobs.verify.verify import planned, verify_flow
 from mm2py_workers.answers import Row, count_of, rows_of
 
@@ -81,7 +81,7 @@ def run_verify(options: VerifyOptions, printer: Printer) -> int:
     """
     options.check()
     sides = flow_sides(options.file, options.flow, options.topics, as_they_are=_REASON)
-    with told(sides, ProgressKind.VERIFY, options.topics, printer) as telling:
+    with reporting(sides, ProgressKind.VERIFY, options.topics, printer) as reported:
         verify = partial(
             verify_flow,
             sides,
@@ -89,7 +89,7 @@ def run_verify(options: VerifyOptions, printer: Printer) -> int:
             options.place.open,
             rate_limit=options.rate_limit,
             from_map=options.begins == FROM_MAP,
-            told=telling,
+            progress=reported,
         )
         report = verify()
         if options.repairs and report["differences"]:
@@ -97,7 +97,7 @@ def run_verify(options: VerifyOptions, printer: Printer) -> int:
         differences = rows_of(report, "differences")
         # As the exit code has it: JSON, what workers show and the last line say the same.
         report["equal"] = exit_code(report) == OK
-        telling.end(
+        reported.end(
             equal=report["equal"],
             records=report["checked_records"],
             differences=len(differences) + _lost(report),
