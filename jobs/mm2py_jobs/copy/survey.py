@@ -148,9 +148,13 @@ class Known:
         """
         position = self.resume_in(partition, topic_id)
         if ended is not None and ended.end_offset >= 0:
+            # KIP-320: the leader answers for the newest epoch that it has up to the one that was asked.
+            # An earlier one means that the record before the position was cut, at the least.
             is_later = self.epoch(partition, position) > ended.leader_epoch
             position = min(ended.end_offset, position - 1 if is_later else position)
         elif position > log.end:
+            # A log that ends before: cut where the topic is the same one (KIP-516), else a new one, of
+            # which nothing is copied. Brokers before 2.8 have no ids.
             is_same = topic_id != NO_TOPIC_ID and self.incarnation(partition) == topic_id
             position = log.end if is_same else log.start
         return max(log.start, position)

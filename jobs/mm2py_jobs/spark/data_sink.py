@@ -114,7 +114,8 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
     Raises:
         FatalError: a record was refused, has no topic, or the target has taken nothing for ``delivery.timeout.ms``.
     """
-    # Only executors that write load librdkafka.
+    # Spark may run a task again, also at the same time: rows are written at least once, as by its own
+    # Kafka sink. Only executors that write load librdkafka.
     from mm2py_connectors.record_sender import RecordSender, SentRecord
 
     values = producer_settings(options.properties, scope='format("mm2py")').values

@@ -252,6 +252,8 @@ def _begin(start: Offsets, tp: TopicPartition, new: int) -> int:
 
 def _shared(waiting: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
     """Share ``most`` rows out by what waits; each partition with anything gets one at least."""
+    # As ``KafkaMicroBatchStream.rateLimit``: in proportion, and rounded up below one row, so that
+    # small partitions are not starved; a micro-batch may have more rows than its limit by that.
     total = sum(max(0, it) for it in waiting.values())
     if total <= most:
         return dict(waiting)

@@ -205,6 +205,8 @@ def open_session(
     if existing is not None:
         _check_same_master(existing, master)
         return OpenSession(existing, owned=False)
+    # Under spark-submit the JVM is there already (``PythonRunner``): its master, settings and end are
+    # not ours. ``pyspark --remote`` names a Spark Connect server by the other variable.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
     master_url = _with_attempts(master or ("" if submitted else "local[*]"))
@@ -464,6 +466,8 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
 def most_attempts(spark: "SparkSession") -> int:
     """Return how often Spark tries a task."""
     if not is_connect(spark):
+        # Local masters do not read spark.task.maxFailures: ``local[N,F]`` has the number in its name,
+        # and the others try once (``SparkContext.createTaskScheduler``).
         match = _LOCAL.fullmatch(spark.sparkContext.master or "")
         if match is not None:
             return int(match[2] or 1)

@@ -250,6 +250,8 @@ async def pass_alike(source: LogSide, target: LogSide) -> int:
 
 
 def _stamp_of(batch: LogBatch) -> int:
+    # With LogAppendTime a broker writes its time as the batch's maximum alone: that counts for each
+    # record, whatever its delta is.
     return batch.max_timestamp if batch.is_log_append else batch.base_timestamp
 
 

@@ -388,6 +388,7 @@ def plan_partition(
             f"a transaction is open on {target}, below copies: it has to end first",
         )
     elif "delete" not in target_cleanup:
+        # DeleteRecords (KIP-107) of such a log is refused with POLICY_VIOLATION.
         policy = (
             f"cleanup.policy={target_cleanup} of {target.topic} does not let its records be deleted"
         )
