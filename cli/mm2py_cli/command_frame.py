@@ -29,7 +29,8 @@ def framed(
     ]
     if "debug" not in own:
         shown += _options("debug", DebugOption, default=False)
-    shown += _options("context", typer.Context)
+    if "context" not in own:
+        shown += _options("context", typer.Context)
 
     def run(**values: object) -> NoReturn:
         context = cast("typer.Context", values["context"])

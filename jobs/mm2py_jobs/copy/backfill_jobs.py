@@ -156,7 +156,7 @@ class _Entry:
     @property
     def kind(self) -> str:
         """What it is called."""
-        return "backfill" if self.job is None else kind_of(self.job.kind, self.job.archive)
+        return kind_of(self.job)
 
 
 @final

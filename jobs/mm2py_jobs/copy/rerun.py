@@ -227,9 +227,9 @@ class _Rerun:
             if refusal is not None:
                 raise refusal
             made = dict.fromkeys((TopicPartition(into, number) for number in range(count)), LATEST)
-            for listed in (await listed_offsets(admin, SYSTEM_CLOCK, made)).values():
-                if listed.error is not None:
-                    raise listed.error
+            for it in (await listed_offsets(admin, SYSTEM_CLOCK, made)).values():
+                if it.error is not None:
+                    raise it.error
             return
         if there.error is not None:
             raise there.error
