@@ -149,7 +149,7 @@ def cancel_stream(options: FlowOptions, printer: Printer) -> Ending:
 
 def plan_verify(options: TopicsOptions, printer: Printer) -> int:
     """Show which partitions would be compared, and which cannot be."""
-    from mm2py_jobs.verify.verify_command import show_verify_plan
+    from mm2py_jobs.verify.verify_runs import show_verify_plan
 
     return show_verify_plan(options, printer)
 
@@ -159,23 +159,23 @@ def run_verify(options: VerifyOptions, printer: Printer) -> int:
 
     Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if something could not be compared or a repair is refused.
     """
-    from mm2py_jobs.verify import verify_command
+    from mm2py_jobs.verify import verify_runs
 
-    return verify_command.run_verify(options, printer)
+    return verify_runs.run_verify(options, printer)
 
 
 def plan_archive(options: ArchiveOptions, printer: Printer) -> int:
     """Show what would be archived, and what cannot be; writes nothing."""
-    from mm2py_jobs.archive.archive_commands import show_archive_plan
+    from mm2py_jobs.archive.archive_runs import show_archive_plan
 
     return show_archive_plan(options, printer)
 
 
 def run_archive(options: ArchiveOptions, printer: Printer) -> int:
     """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."""
-    from mm2py_jobs.archive import archive_commands
+    from mm2py_jobs.archive import archive_runs
 
-    return archive_commands.run_archive(options, printer)
+    return archive_runs.run_archive(options, printer)
 
 
 def plan_restore(options: RestoreOptions, printer: Printer) -> Ending:

@@ -170,6 +170,7 @@ def _end_of(batch: LogBatch, markers: Markers) -> int:
     """Return the type of the marker that ends a batch's transaction; a batch without one is committed."""
     if not batch.is_transactional:
         return _COMMIT
+    # KIP-98: a producer id has one transaction at a time, so the first marker behind a batch ends it.
     ends = markers.get(producer_of(batch), ())
     return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
 

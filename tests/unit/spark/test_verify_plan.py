@@ -20,8 +20,8 @@ from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import RepairKind, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of, run_lane
-from mm2py_jobs.verify.verify_command import exit_code
 from mm2py_jobs.verify.verify_plan import VerifyPartition, VerifyPlan, created_again, plan_partition
+from mm2py_jobs.verify.verify_runs import exit_code
 from tests.kit.fakes.broker import FakeBroker
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)

@@ -32,7 +32,7 @@ from mm2py_jobs.log.log_batches import log_batch, records_in
 from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_jobs.spark.place import SparkPlace
 from mm2py_jobs.verify.repair_run import lost_of, repaired_report
-from mm2py_jobs.verify.verify_command import exit_code, verdict
+from mm2py_jobs.verify.verify_runs import exit_code, verdict
 from tests.kit.fakes.batches import sealed
 from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import CONFIG
