@@ -81,7 +81,7 @@ def show_lag(
     Ends with 3 if a limit is passed, a partition failed or a flow is not well.
     """
     name = None if flow is None else flow_name(flow)
-    view = _View(name, LagLimits(max_records, max_seconds), printer, top=top)
+    view = _LagView(name, LagLimits(max_records, max_seconds), printer, top=top)
     with access.client() as rest:
         if watch:
             return view.watch(rest, lambda: time.sleep(every))
@@ -92,7 +92,7 @@ def show_lag(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _View:
+class _LagView:
     """What is asked for, and how it is shown."""
 
     flow: str | None

@@ -55,8 +55,8 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
-from mm2py_jobs.copy.dealing import ProgressSink, Work, answers_of, offsets_of_part, rate_of
-from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
@@ -79,7 +79,7 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 _ALL: Final = 2**63 - 1
 
 
-class _Ranges(NamedTuple):
+class _ArchiveRange(NamedTuple):
     """What is to be archived: partition, first, end, and what was lost before it (-1: nothing).
 
     ``is_part``: the partition has others, or was left with some; ``staged``: it is ahead of its turn.
@@ -171,10 +171,10 @@ def archive_flow(
             answers = answers_of(
                 opened,
                 run_lane,
-                Work(
+                DealtWork(
                     parts,
                     lambda it: it.size,
-                    lambda it: (Place("source", it.source),),
+                    lambda it: (LedPartition("source", it.source),),
                     {"source": flow.source},
                 ),
                 lambda lane: common | {"partitions": lane},
@@ -204,7 +204,7 @@ def archive_flow(
 class _ArchivePlan:
     """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where they are archived; the ranges of all chains; behind which transactions that hang nothing is archived (``held``)."""
 
-    ranges: list[_Ranges] = field(default_factory=list[_Ranges])
+    ranges: list[_ArchiveRange] = field(default_factory=list[_ArchiveRange])
     refused: dict[TopicPartition, tuple[int, str]] = field(
         default_factory=dict[TopicPartition, tuple[int, str]]
     )
@@ -314,7 +314,7 @@ class _Looked(NamedTuple):
 
     done: int
     chain: tuple[int, int] | None = None
-    missing: Sequence[_Ranges] = ()
+    missing: Sequence[_ArchiveRange] = ()
     cause: str = ""
 
 
@@ -352,27 +352,27 @@ def _plan_partition(plan: _ArchivePlan, tp: TopicPartition, looked: _Looked) -> 
 
 def missing_of(
     tp: TopicPartition, done: int, there: LogEnds, ahead: Sequence[tuple[int, int]]
-) -> list[_Ranges]:
+) -> list[_ArchiveRange]:
     """Return what an archive up to ``done``, with ranges ahead of it that a former run has left, lacks of a log."""
-    found: list[_Ranges] = []
+    found: list[_ArchiveRange] = []
     at = done
     for begins, end in (*ahead, (there.end, there.end)):
         if at <= begins:
             first = min(max(at, there.start), begins)
             lost_from = at if at < first else -1
-            found.append(_Ranges(*tp, first, begins, lost_from, bool(ahead), at != done))
+            found.append(_ArchiveRange(*tp, first, begins, lost_from, bool(ahead), at != done))
         at = max(at, end)
     return found
 
 
-async def _cut(flow: FlowSides, ranges: Sequence[_Ranges], size: int) -> list[_Ranges]:
+async def _cut(flow: FlowSides, ranges: Sequence[_ArchiveRange], size: int) -> list[_ArchiveRange]:
     """Cut what is larger than ``size`` into parts, each from the beginning of a batch on."""
     async with Cluster.of(flow.source, alias=flow.flow.source) as source:
         reader = RangeReader(source, read_committed=False)
         return [part for it in ranges for part in await _parts_of(reader, it, size)]
 
 
-async def _parts_of(reader: RangeReader, whole: _Ranges, size: int) -> list[_Ranges]:
+async def _parts_of(reader: RangeReader, whole: _ArchiveRange, size: int) -> list[_ArchiveRange]:
     count, firsts = max(1, whole.size // size), [whole.first]
     for number in range(1, count):
         near = whole.first + whole.size * number // count
@@ -413,7 +413,7 @@ async def _batch_at(reader: RangeReader, tp: TopicPartition, offset: int, end: i
 
 
 def _joined(
-    store: ArchiveStore, parts: Sequence[_Ranges], answers: Sequence[dict[str, object]]
+    store: ArchiveStore, parts: Sequence[_ArchiveRange], answers: Sequence[dict[str, object]]
 ) -> list[dict[str, object]]:
     """Publish what was archived ahead of its turn; return one answer about each partition."""
     ends = {it.source: it.end for it in sorted(parts) if it.is_part}
@@ -468,7 +468,7 @@ def _note_ranges(
 def _refusals(plan: _ArchivePlan, store: ArchiveStore, shape: Shape) -> list[dict[str, object]]:
     """Return the answers about what is not archived; partition -1 is the whole topic."""
     return [
-        _PartitionArchive(store, shape, _Ranges(*tp, done, done, -1)).answer(cause)
+        _PartitionArchive(store, shape, _ArchiveRange(*tp, done, done, -1)).answer(cause)
         for tp, (done, cause) in plan.refused.items()
     ]
 
@@ -496,7 +496,7 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
                 copied = _PartitionArchive(
                     store,
                     shape,
-                    _Ranges(*row),
+                    _ArchiveRange(*row),
                     finds_mirrors=bool(lane["finds_mirrors"]),
                     rate=rate,
                 )
@@ -528,7 +528,7 @@ class _PartitionArchive:
         self,
         store: ArchiveStore,
         shape: Shape,
-        ranges: _Ranges,
+        ranges: _ArchiveRange,
         *,
         finds_mirrors: bool = False,
         rate: ByteRate | None = None,

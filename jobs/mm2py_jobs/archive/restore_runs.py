@@ -112,7 +112,7 @@ async def _planned(
             session.flow.connector,
             "an archive has them as they are on the source, with what the transforms drop",
         )
-        names = _Names(session.name, session.flow.connector)
+        names = _CopyNames(session.name, session.flow.connector)
         root = archive_root(options.folder, session.name)
         logs = await asyncio.to_thread(
             read_archive,
@@ -159,7 +159,7 @@ def _joined(plans: Sequence[Plan]) -> Plan:
 
 
 @final
-class _Names:
+class _CopyNames:
     """Names of copies, and which names the flow uses by itself."""
 
     def __init__(self, flow: FlowName, connector: Mapping[str, str]) -> None:

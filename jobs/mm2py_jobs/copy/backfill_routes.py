@@ -43,7 +43,7 @@ def open_backfills(host: RouteHost) -> JobRoutes:
 
 def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter:
     """Return the routes."""
-    router, calls = JobRouter("backfills"), _Calls(flows, backfills)
+    router, calls = JobRouter("backfills"), _BackfillCalls(flows, backfills)
     router.add("GET", "/jobs", calls.jobs)
     router.add("GET", "/jobs/backfill", calls.overview)
     body = body_schema(BackfillRequest)
@@ -58,7 +58,7 @@ def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter
 
 
 @final
-class _Calls:
+class _BackfillCalls:
     def __init__(self, flows: FlowService, backfills: BackfillService) -> None:
         self._flows, self._backfills = flows, backfills
 

@@ -109,7 +109,7 @@ async def run_backfill(options: BackfillOptions, printer: Printer) -> int:
     """Run a backfill; return the exit code."""
     _begin(options)
     session = BackfillSession(flow_plan(options.file, options.flow))
-    return await _Run(options, session, printer).run()
+    return await _BackfillRun(options, session, printer).run()
 
 
 @asynccontextmanager
@@ -162,7 +162,7 @@ async def steer(what: str, wanted: Wanted, options: FlowOptions, printer: Printe
 
 
 @final
-class _Run:
+class _BackfillRun:
     """One ``mm2py backfill run``."""
 
     def __init__(

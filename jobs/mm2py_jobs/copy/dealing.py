@@ -8,7 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast, final
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.leaders import Leaders, Place
+from mm2py_jobs.copy.leaders import Leaders, LedPartition
 from mm2py_jobs.copy.rate_desk import opened_desk
 from mm2py_jobs.spark.gauges import Figures, gauges
 from mm2py_jobs.spark.lane_gate import LaneGate
@@ -108,18 +108,18 @@ def rate_of(lane: Mapping[str, object], clock: Clock) -> ByteRate | None:
     return ByteRate(share, clock) if share > 0 else None
 
 
-def _nowhere(_item: object) -> Sequence[Place]:
+def _nowhere(_item: object) -> Sequence[LedPartition]:
     return ()
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Work(Generic[T]):
+class DealtWork(Generic[T]):
     """What lanes are to read; ``weight`` of an item are its offsets, ``places`` the partitions that it reads, of ``clusters`` by side."""
 
     items: Sequence[T]
     weight: Callable[[T], int]
-    places: Callable[[T], Sequence[Place]] = _nowhere
+    places: Callable[[T], Sequence[LedPartition]] = _nowhere
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
@@ -147,7 +147,7 @@ class Work(Generic[T]):
 def answers_of(
     opened: OpenSession,
     function: LaneFunction,
-    work: Work[T],
+    work: DealtWork[T],
     lane_of: Callable[[Sequence[T]], Mapping[str, object]],
     *,
     name: str,

@@ -43,7 +43,7 @@ async def run_stream(options: StreamOptions, printer: Printer, mask: SecretMask)
         BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else copies it.
         Mm2pyError: Spark or a cluster cannot be used.
     """
-    return await _Stream(options, printer, mask, SYSTEM_CLOCK).run()
+    return await _StreamRun(options, printer, mask, SYSTEM_CLOCK).run()
 
 
 async def show_stream_plan(options: FlowOptions, printer: Printer) -> int:
@@ -123,7 +123,7 @@ async def cancel_stream(options: FlowOptions, printer: Printer) -> int:
 
 
 @final
-class _Stream:
+class _StreamRun:
     """One ``mm2py stream``."""
 
     def __init__(

@@ -74,7 +74,7 @@ def open_failovers(host: RouteHost) -> JobRoutes:
 def failover_router(flows: FlowService, failovers: "FailoverService") -> APIRouter:
     """Return the routes."""
     router = JobRouter("failover")
-    of_kinds = {kind: _Calls(flows, failovers, kind) for kind in FailoverKind}
+    of_kinds = {kind: _KindCalls(flows, failovers, kind) for kind in FailoverKind}
     for kind, calls in of_kinds.items():
         job = f"/jobs/{kind}/{{flow}}"
         router.add("GET", job, calls.show, older=False)
@@ -94,7 +94,7 @@ def failover_router(flows: FlowService, failovers: "FailoverService") -> APIRout
 
 
 @final
-class _Calls:
+class _KindCalls:
     """The verbs of one kind."""
 
     def __init__(
@@ -148,7 +148,7 @@ class _Calls:
 class _OlderCalls:
     """The same with the kind as a query parameter."""
 
-    def __init__(self, of_kinds: Mapping[FailoverKind, _Calls]) -> None:
+    def __init__(self, of_kinds: Mapping[FailoverKind, _KindCalls]) -> None:
         self._of_kinds = of_kinds
 
     async def show(

@@ -53,7 +53,7 @@ class Attempts(NamedTuple):
 
 
 @final
-class Refusals:
+class LoginRefusals:
     """Which causes are new, and whether every lane is refused, by one look after the other."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Logins:
 
     def __init__(self, context: "SparkContext", tag: str, description: str) -> None:
         self._context, self._tag, self._description = context, tag, description
-        self._jobs, self._refusals = set[int](), Refusals()
+        self._jobs, self._refusals = set[int](), LoginRefusals()
 
     def cause(self) -> str:
         """Return the newest refusal where no lane has another end."""

@@ -367,7 +367,7 @@ def tried(
     return _together([answer for answer, _ in each]), next((it for _, it in each if it), "")
 
 
-class _Outcome(NamedTuple):
+class _LaneOutcome(NamedTuple):
     """What a lane answered, or why it did not, and whether it may be tried again; ``died``: its process ended."""
 
     answer: Mapping[str, object]
@@ -376,15 +376,15 @@ class _Outcome(NamedTuple):
     died: bool = False
 
 
-def _outcome(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
+def _outcome(function: LaneFunction, lane: Mapping[str, object]) -> _LaneOutcome:
     try:
-        return _Outcome(function(lane), "")
+        return _LaneOutcome(function(lane), "")
     except Exception as error:  # noqa: BLE001 - whatever a lane raises is of this lane
         cause = f"{type(error).__name__}: {error}"
-        return _Outcome({}, cause, again=isinstance(error, RetriableError))
+        return _LaneOutcome({}, cause, again=isinstance(error, RetriableError))
 
 
-def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
+def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _LaneOutcome:
     """Call a lane's function in a child, which ends with this process; here where there is no fork."""
     if not hasattr(os, "fork"):
         return _outcome(function, lane)
@@ -394,7 +394,7 @@ def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
     child.start()
     sender.close()
     try:
-        found: _Outcome | None = receiver.recv()
+        found: _LaneOutcome | None = receiver.recv()
     except EOFError:
         found = None
     finally:
@@ -402,7 +402,7 @@ def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
         child.join()
     if found is not None:
         return found
-    return _Outcome({}, f"{LANE_LOST} (exit code {child.exitcode})", died=True)
+    return _LaneOutcome({}, f"{LANE_LOST} (exit code {child.exitcode})", died=True)
 
 
 def _answer_to(sender: "Connection", function: LaneFunction, lane: Mapping[str, object]) -> None:
@@ -500,22 +500,24 @@ def _connect_answers(
     return [rows[number] for number in range(first, end)]
 
 
-class _Names(NamedTuple):
+class _JobNames(NamedTuple):
     """What the jobs of a thread are known by, and cancelled: a notebook's names, for lanes that are jobs of their own in other threads."""
 
     group: str | None
     tags: frozenset[str]
 
 
-def _names(spark: "SparkSession") -> _Names:
+def _names(spark: "SparkSession") -> _JobNames:
     if is_connect(spark):
-        return _Names(None, frozenset(spark.getTags()))
+        return _JobNames(None, frozenset(spark.getTags()))
     context = spark.sparkContext
-    return _Names(context.getLocalProperty(_GROUP), frozenset(context.getJobTags()))
+    return _JobNames(context.getLocalProperty(_GROUP), frozenset(context.getJobTags()))
 
 
 @contextmanager
-def _named_job(spark: "SparkSession", tag: str, description: str, outer: _Names) -> Generator[None]:
+def _named_job(
+    spark: "SparkSession", tag: str, description: str, outer: _JobNames
+) -> Generator[None]:
     """Tag and describe the jobs of this thread, and name them as those of the one that began them."""
     mine = _names(spark)
     tags = {tag, *outer.tags} - mine.tags

@@ -21,8 +21,8 @@ from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import FlowName, TopicPartition
-from mm2py_jobs.copy.dealing import ProgressSink, Work, answers_of, offsets_of_part, rate_of
-from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
@@ -34,8 +34,8 @@ from mm2py_jobs.verify.differences import (
     CompareRules,
     Comparison,
     Difference,
+    DifferenceKind,
     Findings,
-    Kind,
     classify,
     join,
 )
@@ -119,10 +119,10 @@ def _compare_all(
     answers = answers_of(
         opened,
         run_lane,
-        Work(
+        DealtWork(
             [part for partition in partitions for part in partition.parts(size)],
             lambda it: it.offsets,
-            lambda it: (Place("source", it.source), Place("target", it.target)),
+            lambda it: (LedPartition("source", it.source), LedPartition("target", it.target)),
             {"source": flow.source, "target": flow.target},
         ),
         lambda lane: _lane(flow, tier, lane),
@@ -235,7 +235,7 @@ def by_the_map(plan: VerifyPartition) -> dict[str, object]:
             plan, Comparison(), "there is no exact offset map, which tier 0 compares with"
         )
     lost = [
-        Difference(Kind.MISSING, it, -1)
+        Difference(DifferenceKind.MISSING, it, -1)
         for first, end in (*plan.lost_before, plan.lost)
         for it in range(first, min(end, first + _FEW))
     ]

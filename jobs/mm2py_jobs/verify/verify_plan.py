@@ -378,7 +378,7 @@ def plan_partition(
     if known is None or not segments:
         ranges = _without_map(source_log, target_log)
     else:
-        ranges = _Ranges(source_log, target_log, segments, watermarks[1])
+        ranges = _MapRanges(source_log, target_log, segments, watermarks[1])
         ranges.build(exact=source.topic == target.topic)
     if source.topic == target.topic:
         renew_from, reason = -1, f"other programs write to {target} too: correct it there"
@@ -448,7 +448,7 @@ def _renewable(
 
 
 @final
-class _Ranges:
+class _MapRanges:
     """Ranges of both sides in the order of the target's log, as the map has them."""
 
     def __init__(
@@ -559,8 +559,8 @@ class _Ranges:
         return True
 
 
-def _without_map(source: LogEnds, target: LogEnds) -> _Ranges:
-    ranges = _Ranges(source, target, ())
+def _without_map(source: LogEnds, target: LogEnds) -> _MapRanges:
+    ranges = _MapRanges(source, target, ())
     first = max(source.start, target.start)
     ranges.source, ranges.target = [[first, source.end]], [[first, target.end]]
     ranges.notes.append(NO_MAP)
