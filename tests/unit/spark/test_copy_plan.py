@@ -265,7 +265,11 @@ async def test_archive_and_verify_wait_for_the_leaders_of_topics_that_were_just_
     ends = await source_ends(cast("Admin", source), partitions, read_committed=True)
     assert ends == dict.fromkeys(partitions, LogEnds(0, 100))
     source = Sides(("t",), elected=[0, 1, 2, 3])
-    monkeypatch.setattr("mm2py_jobs.log.log_ends.Admin", lambda _cluster: source)
+
+    def admin(_cluster: object) -> Sides:
+        return source
+
+    monkeypatch.setattr("mm2py_jobs.log.log_ends.Admin", admin)
     cluster = cast("Cluster", source.cluster)
     assert await log_ends(cluster, partitions, read_committed=True, waits=True) == ends
 
