@@ -13,10 +13,11 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from mm2py_cli.command_frame import framed
 from mm2py_cli.flow_changes import commands as flow_app
 from mm2py_cli.group_commands import group_app
 from mm2py_cli.lag_command import show_lag
-from mm2py_cli.output import DebugOption, FileArgument, Panel, end_with, examples
+from mm2py_cli.output import FileArgument, Panel, examples
 from mm2py_cli.topic_command import show_topics
 
 COMMANDS: Final = "mm2py.commands"
@@ -56,50 +57,39 @@ class Shell(StrEnum):
 
 
 @app.command(rich_help_panel=Panel.FILES)
-def lint(file: FileArgument, debug: DebugOption = False) -> None:  # noqa: FBT002 - typer's way to declare a flag
+@framed
+def lint(file: FileArgument) -> int:
     """Print what is wrong or surprising in a properties file, with line numbers."""
+    from mm2py_cli.config_commands import lint_file
 
-    def run() -> int:
-        from mm2py_cli.config_commands import lint_file
-
-        return lint_file(file)
-
-    end_with(run, debug=debug)
+    return lint_file(file)
 
 
 @config_app.command()
+@framed
 def explain(
     file: FileArgument,
     flow: Annotated[str | None, typer.Argument(metavar="[A/B]", help="one flow only")] = None,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+) -> int:
     """Print every effective property and where it came from."""
+    from mm2py_cli.config_commands import explain_file
 
-    def run() -> int:
-        from mm2py_cli.config_commands import explain_file
-
-        return explain_file(file, flow)
-
-    end_with(run, debug=debug)
+    return explain_file(file, flow)
 
 
 @app.command(rich_help_panel=Panel.LOOK)
+@framed
 def ledger(
     file: FileArgument,
     flow: Annotated[str | None, typer.Argument(metavar="[A/B]", help="one flow only")] = None,
     topic: Annotated[str | None, typer.Option(help="one source topic only")] = None,
     output: Annotated[LedgerOutput, typer.Option("-o", "--output")] = LedgerOutput.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+) -> int:
     """Print what was lost, refused or may be doubled, with exact source offsets."""
+    # The clients are loaded by the commands that need them.
+    from mm2py_cli.ledger_command import show_ledger
 
-    def show() -> int:
-        # The clients are loaded by the commands that need them.
-        from mm2py_cli.ledger_command import show_ledger
-
-        return show_ledger(file, flow, topic=topic, as_json=output is LedgerOutput.JSON)
-
-    end_with(show, debug=debug)
+    return show_ledger(file, flow, topic=topic, as_json=output is LedgerOutput.JSON)
 
 
 @app.command(rich_help_panel=Panel.OTHERS)

@@ -7,7 +7,7 @@ Flow: options -> one request -> what it changed -> with ``--wait`` the flow's st
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Never, final
 
@@ -21,8 +21,6 @@ from mm2py_cli.output import (
     OK,
     UNHEALTHY,
     Column,
-    Output,
-    OutputOption,
     Printer,
     examples,
     printable,
@@ -48,16 +46,115 @@ _CHANGES: Final = (
     Column.text("AFTER", "after"),
 )
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="only show what would change")]
-Wait = Annotated[
-    bool, typer.Option("--wait", help="until the whole flow is in its new state (--timeout)")
-]
-Topic = Annotated[str | None, typer.Option(help="one source topic only")]
-Partition = Annotated[int | None, typer.Option(min=0, help="one partition of --topic only")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]", help="properties")]
 Connector = Annotated[
     str, typer.Option(help="whose properties they are; without it those that read each of them")
 ]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPart:
+    """A topic or a partition of a flow, or the whole of it."""
+
+    topic: Annotated[str | None, typer.Option(help="one source topic only")] = None
+    partition: Annotated[int | None, typer.Option(min=0, help="one partition of --topic only")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentChange:
+    """One change of a flow."""
+
+    access: Access
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would change")] = False
+    printer: Printer
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int | bool | None] = NO_QUERY,
+        body: object = None,
+        awaited: str = "",
+    ) -> int:
+        """Send it, print what it changed, and wait until the flow is in the state ``awaited``; return the exit code."""
+        with self.access.client() as rest:
+            done = rest.change_flow(method, path, {**query, "dry_run": self.dry_run or None}, body)
+            self.printer.rows(done, done.changes, _CHANGES, "nothing is to be changed")
+            say(self._summary(done))
+            if done.topics is not None:
+                _say_moved(done.topics)
+            if done.still_paused:
+                say(
+                    f"{done.flow}: {some_of(done.still_paused, SHOWN)} stay paused, they were"
+                    " paused alone; --all-topics resumes them too"
+                )
+            return self._wait(rest, done.flow, awaited) if awaited and not self.dry_run else OK
+
+    def _summary(self, done: ChangeResult) -> str:
+        text = f"{done.flow} {done.action}"
+        if self.dry_run:
+            return f"{text}: dry run, nothing was changed"
+        return (
+            f"{text}: done" if done.revision is None else f"{text}: done, revision {done.revision}"
+        )
+
+    def _wait(self, rest: "RestClient", name: str, awaited: str) -> int:
+        """Ask until the flow is in its state; a worker that is busy just now is asked again."""
+        # It brings asyncio, which help does without.
+        from mm2py.clock import SYSTEM_CLOCK
+
+        deadline = SYSTEM_CLOCK.monotonic() + self.access.timeout_s
+        while True:
+            state = ""
+            try:
+                flow = rest.view(FlowView, flow_path(name))
+                state = flow.state
+                # The flow rests with its source connector, the others may be about to.
+                if state == awaited and all(it.state == state for it in flow.connectors):
+                    return health([flow])
+            except (FatalError, RetriableError) as error:
+                # A flow that was just created is unknown to a worker that has not heard of it yet.
+                state = f"not known: {error.message}"
+            if SYSTEM_CLOCK.monotonic() >= deadline:
+                say(f"{name} is not {awaited} after {self.access.timeout_s:g} s: {state}")
+                return UNHEALTHY
+            time.sleep(POLL_S)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitedChange(SentChange):
+    """One whose end can be waited for."""
+
+    wait: Annotated[
+        bool, typer.Option("--wait", help="until the whole flow is in its new state (--timeout)")
+    ] = False
+
+    def state(self, state: str = "RUNNING") -> str:
+        """Return the state to wait for: this one, or none."""
+        return state if self.wait else ""
+
+    def post(
+        self,
+        flow: str,
+        action: str,
+        part: FlowPart,
+        state: str = "RUNNING",
+        query: Mapping[str, int | bool | None] = NO_QUERY,
+    ) -> int:
+        """Do something with a flow or a part of it; return the exit code."""
+        if part.partition is not None and part.topic is None:
+            raise UsageError("--partition without --topic", remedy="name the partition's topic")
+        if part.topic is not None and self.wait:
+            raise UsageError(
+                "--wait is for whole flows", remedy="look with mm2py topics --partitions"
+            )
+        path = flow_path(flow_name(flow), action)
+        asked = {"topic": part.topic, "partition": part.partition, **query}
+        return self.send("POST", path, asked, awaited=self.state(state))
 
 
 @flow_app.command(
@@ -69,13 +166,10 @@ Connector = Annotated[
 )
 @asks_rest
 def create_flow(
-    access: Access,
     flow: FlowArgument,
     settings: Settings = None,
     *,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    change: WaitedChange,
 ) -> int:
     """Add a flow between two clusters that the file names."""
     name = flow_name(flow)
@@ -83,8 +177,7 @@ def create_flow(
     body: dict[str, object] = {"source": source, "target": target}
     if settings:
         body["config"] = _properties(settings, ())
-    change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.send("POST", "/flows", body=body)
+    return change.send("POST", "/flows", body=body, awaited=change.state())
 
 
 @flow_app.command(
@@ -97,7 +190,6 @@ def create_flow(
 )
 @asks_rest
 def set_properties(
-    access: Access,
     flow: FlowArgument,
     settings: Settings = None,
     *,
@@ -105,18 +197,15 @@ def set_properties(
         list[str] | None, typer.Option(metavar="KEY", help="return a property to the file's value")
     ] = None,
     connector: Connector = "",
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    change: WaitedChange,
 ) -> int:
     """Change properties of a flow; they win over the file and survive restarts."""
     name = flow_name(flow)
     properties = _properties(settings or (), unset or ())
     if not properties:
         raise UsageError("nothing is to be changed", remedy="give KEY=VALUE or --unset KEY")
-    change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
     body = {"connectors": {connector: properties}} if connector else {"config": properties}
-    return change.send("PATCH", flow_path(name), body=body)
+    return change.send("PATCH", flow_path(name), body=body, awaited=change.state())
 
 
 @flow_app.command(
@@ -127,18 +216,13 @@ def set_properties(
 )
 @asks_rest
 def pause_flow(
-    access: Access,
     flow: FlowArgument,
     *,
-    topic: Topic = None,
-    partition: Partition = None,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    part: FlowPart,
+    change: WaitedChange,
 ) -> int:
     """Pause a flow, one topic or one partition; positions stay."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="PAUSED" if wait else "")
-    return change.post("pause", topic, partition)
+    return change.post(flow, "pause", part, "PAUSED")
 
 
 @flow_app.command(
@@ -149,21 +233,16 @@ def pause_flow(
 )
 @asks_rest
 def resume_flow(
-    access: Access,
     flow: FlowArgument,
     *,
-    topic: Topic = None,
-    partition: Partition = None,
+    part: FlowPart,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="also what was paused by topic or partition")
     ] = False,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    change: WaitedChange,
 ) -> int:
     """Resume a flow, one topic or one partition."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.post("resume", topic, partition, {"all_topics": all_topics or None})
+    return change.post(flow, "resume", part, query={"all_topics": all_topics or None})
 
 
 @flow_app.command(
@@ -172,18 +251,13 @@ def resume_flow(
 )
 @asks_rest
 def stop_flow(
-    access: Access,
     flow: FlowArgument,
     *,
-    topic: Topic = None,
-    partition: Partition = None,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    part: FlowPart,
+    change: WaitedChange,
 ) -> int:
     """Stop a flow, one topic or one partition: tasks end, positions stay."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="STOPPED" if wait else "")
-    return change.post("stop", topic, partition)
+    return change.post(flow, "stop", part, "STOPPED")
 
 
 @flow_app.command(
@@ -194,19 +268,14 @@ def stop_flow(
 )
 @asks_rest
 def restart_flow(
-    access: Access,
     flow: FlowArgument,
     *,
-    topic: Topic = None,
-    partition: Partition = None,
+    part: FlowPart,
     only_failed: Annotated[bool, typer.Option("--only-failed", help="what has failed")] = False,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    change: WaitedChange,
 ) -> int:
     """Restart connectors and tasks of a flow, or the tasks of one topic or partition."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.post("restart", topic, partition, {"only_failed": only_failed or None})
+    return change.post(flow, "restart", part, query={"only_failed": only_failed or None})
 
 
 @flow_app.command(
@@ -217,18 +286,15 @@ def restart_flow(
 )
 @asks_rest
 def delete_flow(
-    access: Access,
     flow: FlowArgument,
     *,
     topic: Annotated[str | None, typer.Option(help="only take one topic out of it")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-    dry_run: DryRun = False,
-    output: OutputOption = Output.TABLE,
+    change: SentChange,
 ) -> int:
     """Delete a flow, or take one topic out of it; what was copied stays, positions too."""
     name = flow_name(flow)
-    change = _Change(access, name, output, dry_run=dry_run, wait_for="")
-    if not dry_run and not yes:
+    if not change.dry_run and not yes:
         _confirm(name if topic is None else topic)
     return change.send("DELETE", flow_path(name), {"topic": topic})
 
@@ -238,19 +304,15 @@ def delete_flow(
 )
 @asks_rest
 def roll_back(
-    access: Access,
     flow: FlowArgument,
     revision: Annotated[
         int, typer.Argument(min=0, help="number in the history; 0 is the file", show_default=False)
     ],
     *,
-    dry_run: DryRun = False,
-    wait: Wait = False,
-    output: OutputOption = Output.TABLE,
+    change: WaitedChange,
 ) -> int:
     """Make configs and pauses of a flow what they were after a revision of its history."""
-    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
-    return change.post("rollback", None, None, {"revision": revision})
+    return change.post(flow, "rollback", FlowPart(), query={"revision": revision})
 
 
 def _say_moved(topics: TopicsChange) -> None:
@@ -262,89 +324,6 @@ def _say_moved(topics: TopicsChange) -> None:
             shown = names[:SHOWN]
             more = f" and {number - len(shown)} more" if number > len(shown) else ""
             say(f"topics that {what}: {', '.join(shown)}{more}")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """One change of one flow; ``wait_for`` is the state to wait for, empty for none."""
-
-    access: Access
-    flow: str
-    output: Output
-    _: KW_ONLY
-    dry_run: bool
-    wait_for: str
-
-    def post(
-        self,
-        action: str,
-        topic: str | None,
-        partition: int | None,
-        query: Mapping[str, int | bool | None] = NO_QUERY,
-    ) -> int:
-        """Do something with a flow or a part of it."""
-        if partition is not None and topic is None:
-            raise UsageError("--partition without --topic", remedy="name the partition's topic")
-        if topic is not None and self.wait_for:
-            raise UsageError(
-                "--wait is for whole flows", remedy="look with mm2py topics --partitions"
-            )
-        path = flow_path(flow_name(self.flow), action)
-        return self.send("POST", path, {"topic": topic, "partition": partition, **query})
-
-    def send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int | bool | None] = NO_QUERY,
-        body: object = None,
-    ) -> int:
-        """Send it, print what it changed and wait; return the exit code."""
-        printer = Printer(self.output)
-        with self.access.client() as rest:
-            done = rest.change_flow(method, path, {**query, "dry_run": self.dry_run or None}, body)
-            printer.rows(done, done.changes, _CHANGES, "nothing is to be changed")
-            say(self._summary(done))
-            if done.topics is not None:
-                _say_moved(done.topics)
-            if done.still_paused:
-                say(
-                    f"{done.flow}: {some_of(done.still_paused, SHOWN)} stay paused, they were"
-                    " paused alone; --all-topics resumes them too"
-                )
-            return self._wait(rest) if self.wait_for and not self.dry_run else OK
-
-    def _summary(self, done: ChangeResult) -> str:
-        text = f"{done.flow} {done.action}"
-        if self.dry_run:
-            return f"{text}: dry run, nothing was changed"
-        return (
-            f"{text}: done" if done.revision is None else f"{text}: done, revision {done.revision}"
-        )
-
-    def _wait(self, rest: "RestClient") -> int:
-        """Ask until the flow is in its state; a worker that is busy just now is asked again."""
-        # It brings asyncio, which help does without.
-        from mm2py.clock import SYSTEM_CLOCK
-
-        deadline = SYSTEM_CLOCK.monotonic() + self.access.timeout_s
-        name = flow_name(self.flow)
-        while True:
-            state = ""
-            try:
-                flow = rest.view(FlowView, flow_path(name))
-                state = flow.state
-                # The flow rests with its source connector, the others may be about to.
-                if state == self.wait_for and all(it.state == state for it in flow.connectors):
-                    return health([flow])
-            except (FatalError, RetriableError) as error:
-                # A flow that was just created is unknown to a worker that has not heard of it yet.
-                state = f"not known: {error.message}"
-            if SYSTEM_CLOCK.monotonic() >= deadline:
-                say(f"{name} is not {self.wait_for} after {self.access.timeout_s:g} s: {state}")
-                return UNHEALTHY
-            time.sleep(POLL_S)
 
 
 def _properties(settings: Iterable[str], unset: Iterable[str]) -> dict[str, str | None]:

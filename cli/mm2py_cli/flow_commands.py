@@ -17,7 +17,6 @@ from mm2py_cli.output import (
     UNHEALTHY,
     Column,
     Output,
-    OutputOption,
     Printer,
     examples,
     say,
@@ -113,14 +112,14 @@ _CONFIG: Final = (
 
 @flow_app.command("list", epilog=examples("mm2py flow list", "mm2py flow list -o json"))
 @asks_rest
-def list_flows(access: Access, *, output: OutputOption = Output.TABLE) -> int:
+def list_flows(access: Access, *, printer: Printer) -> int:
     """List all flows: state, lag, rates.
 
     Ends with 3 if one of them is not well.
     """
     with access.client() as rest:
         flows = rest.views(FlowView, "/flows")
-    Printer(output).rows(flows, flows, _FLOWS, "no flows")
+    printer.rows(flows, flows, _FLOWS, "no flows")
     return health(flows)
 
 
@@ -129,16 +128,13 @@ def list_flows(access: Access, *, output: OutputOption = Output.TABLE) -> int:
     epilog=examples("mm2py flow describe A/B", "mm2py flow describe 'A->B' -o yaml"),
 )
 @asks_rest
-def describe_flow(
-    access: Access, flow: FlowArgument, *, output: OutputOption = Output.TABLE
-) -> int:
+def describe_flow(access: Access, flow: FlowArgument, *, printer: Printer) -> int:
     """Describe one flow: connectors, tasks, what is wrong; -o wide adds its partitions."""
     name = flow_name(flow)
-    wide = output is Output.WIDE
+    wide = printer.output is Output.WIDE
     with access.client() as rest:
         flow_view = rest.view(FlowView, flow_path(name))
         partitions = rest.views(PartitionView, flow_path(name, "partitions")) if wide else []
-    printer = Printer(output)
     if not printer.is_table:
         printer.document(flow_view)
         return health([flow_view])
@@ -160,11 +156,11 @@ def describe_flow(
     "history", epilog=examples("mm2py flow history A/B", "mm2py flow history A/B -o json")
 )
 @asks_rest
-def show_history(access: Access, flow: FlowArgument, *, output: OutputOption = Output.TABLE) -> int:
+def show_history(access: Access, flow: FlowArgument, *, printer: Printer) -> int:
     """List who changed what of a flow and when, newest first."""
     with access.client() as rest:
         lines = rest.views(HistoryView, flow_path(flow_name(flow), "history"))
-    Printer(output).rows(lines, lines, _HISTORY, "nothing was changed yet")
+    printer.rows(lines, lines, _HISTORY, "nothing was changed yet")
     return OK
 
 
@@ -179,7 +175,7 @@ def show_config(
     changed: Annotated[
         bool, typer.Option("--changed", help="only what differs from the file")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    printer: Printer,
 ) -> int:
     """List every property in force and who changed it; secrets are hidden."""
     with access.client() as rest:
@@ -190,7 +186,7 @@ def show_config(
         for prop in view.properties
         if not changed or prop.revision is not None
     ]
-    Printer(output).rows(rows if changed else connectors, rows, _CONFIG, "the file is in force")
+    printer.rows(rows if changed else connectors, rows, _CONFIG, "the file is in force")
     return OK
 
 

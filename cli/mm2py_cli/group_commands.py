@@ -18,8 +18,6 @@ from mm2py_cli.output import (
     OK,
     UNHEALTHY,
     Column,
-    Output,
-    OutputOption,
     Printer,
     examples,
     say,
@@ -78,7 +76,7 @@ def list_groups(
     flow: FlowArgument,
     *,
     top: Annotated[int, typer.Option(min=1, max=10_000, help="so many groups at most")] = 1_000,
-    output: OutputOption = Output.TABLE,
+    printer: Printer,
 ) -> int:
     """List the groups that a flow checkpoints: what each would read again or skip on the target.
 
@@ -86,7 +84,6 @@ def list_groups(
     """
     with access.client() as rest:
         groups = rest.views(GroupView, flow_path(flow_name(flow), "groups"), {"top": top})
-    printer = Printer(output)
     printer.rows(groups, groups, _GROUPS, "no group is checkpointed")
     if printer.is_table:
         why: dict[str, list[str]] = {}
@@ -108,7 +105,7 @@ def describe_group(
     flow: FlowArgument,
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
     *,
-    output: OutputOption = Output.TABLE,
+    printer: Printer,
 ) -> int:
     """Describe one group by partition: committed offset, its place on the target, and what is committed there.
 
@@ -118,7 +115,6 @@ def describe_group(
         raise UsageError("a group without a name cannot be described; mm2py group list shows it")
     with access.client() as rest:
         view = rest.view(GroupView, flow_path(flow_name(flow), "groups", _segment(group)))
-    printer = Printer(output)
     if printer.is_table:
         printer.fields(list(_fields(view)))
         printer.show(printer.table(view.partitions, _PARTITIONS))
@@ -148,7 +144,7 @@ def translate_offset(
     direction: Annotated[
         Direction, typer.Option(help="to-source: topic and offset are those of the copy")
     ] = Direction.TO_TARGET,
-    output: OutputOption = Output.TABLE,
+    printer: Printer,
 ) -> int:
     """Translate one offset exactly.
 
@@ -162,7 +158,6 @@ def translate_offset(
     }
     with access.client() as rest:
         view = rest.view(TranslationView, flow_path(flow_name(flow), "translate"), query)
-    printer = Printer(output)
     if printer.is_table:
         printer.fields(
             [

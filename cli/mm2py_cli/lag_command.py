@@ -14,7 +14,7 @@ import typer
 from mm2py.errors import RetriableError
 from mm2py.flows.view_models import FlowView, TopicView
 from mm2py_cli.flow_commands import NOTHING, health
-from mm2py_cli.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer, say
+from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, say
 from mm2py_cli.rest_access import Access, FlowOption, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
 
@@ -74,14 +74,14 @@ def show_lag(
     max_seconds: Annotated[
         float | None, typer.Option(min=0, help="end with 3 if a topic is further behind")
     ] = None,
-    output: OutputOption = Output.TABLE,
+    printer: Printer,
 ) -> int:
     """Show how far behind flows are, by topic, the oldest first.
 
     Ends with 3 if a limit is passed, a partition failed or a flow is not well.
     """
     name = None if flow is None else flow_name(flow)
-    view = _View(name, LagLimits(max_records, max_seconds), Printer(output), top=top)
+    view = _LagView(name, LagLimits(max_records, max_seconds), printer, top=top)
     with access.client() as rest:
         if watch:
             return view.watch(rest, lambda: time.sleep(every))
@@ -92,7 +92,7 @@ def show_lag(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _View:
+class _LagView:
     """What is asked for, and how it is shown."""
 
     flow: str | None

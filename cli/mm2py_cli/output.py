@@ -127,7 +127,7 @@ class Printer:
 
     @property
     def is_table(self) -> bool:
-        """Whether people read it."""
+        """Whether it prints tables, not a document."""
         return self.output in (Output.TABLE, Output.WIDE)
 
     def rows(
@@ -206,7 +206,7 @@ class Printer:
 
 
 def say(text: str) -> None:
-    """Tell people one line; programs read stdout only."""
+    """Print one line on standard error; programs read standard output only."""
     typer.echo(printable(text), err=True)
 
 
@@ -244,7 +244,7 @@ def printable(text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a name of a cluster as people can see it: a group may have the empty one."""
+    """Return a name of a cluster as it is shown: a group may have the empty one."""
     return name or '""'
 
 

@@ -22,7 +22,7 @@ Report = Callable[[str, int, int], None]
 
 
 def draws(printer: Printer, console: "Console") -> bool:
-    """Whether people look at a terminal that can draw over itself: not for JSON, nor with ``TERM=dumb`` or ``NO_COLOR``."""
+    """Whether standard error is a terminal that can draw over itself: not for JSON, nor with ``TERM=dumb`` or ``NO_COLOR``."""
     return printer.is_table and console.is_interactive and not os.environ.get("NO_COLOR")
 
 

@@ -4,19 +4,18 @@ Flow: command line -> ``Access`` -> ``rest_client``, loaded only when a command 
 from files, the environment or a prompt, never from the command line, which every user of a machine can read.
 """
 
-import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Concatenate, Final, NoReturn, ParamSpec, cast
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast
 from urllib.parse import urlsplit
 
 import typer
 
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.flows.view_models import FlowView
-from mm2py_cli.output import DebugOption, end_with
+from mm2py_cli.command_frame import framed, options_of
 from mm2py_workers.worker_place import find_worker
 
 if TYPE_CHECKING:
@@ -27,143 +26,98 @@ if TYPE_CHECKING:
 ANSWER_S: Final = 60.0
 """A change may wait for a rebalance; Connect's own requests may take 90 s."""
 COMPLETION_S: Final = 1.0
-"""A person waits at a prompt."""
+"""The shell waits for the answer before it shows completions."""
 
-_File = Path | None
-_Text = str | None
 _PANEL: Final = "Connection"
-
-_SHARED: Final[dict[str, tuple[object, object]]] = {
-    "url": (
-        Annotated[
-            _Text,
-            typer.Option(
-                envvar="MM2PY_URL",
-                help="REST address of any worker (default: that of --file, or of the only file that runs here)",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "file": (
-        Annotated[
-            _File,
-            typer.Option(
-                envvar="MM2PY_FILE",
-                metavar="FILE",
-                help="mirror maker file whose worker on this machine is asked",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "user": (
-        Annotated[
-            _Text,
-            typer.Option(
-                envvar="MM2PY_USER",
-                metavar="NAME",
-                help="user; the password comes from --password-file, MM2PY_PASSWORD or a prompt",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "password_file": (
-        Annotated[
-            _File,
-            typer.Option(
-                envvar="MM2PY_PASSWORD_FILE",
-                metavar="FILE",
-                help="file that holds the password",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "token_file": (
-        Annotated[
-            _File,
-            typer.Option(
-                envvar="MM2PY_TOKEN_FILE",
-                metavar="FILE",
-                help="file that holds a bearer token (or MM2PY_TOKEN holds it)",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "ca_file": (
-        Annotated[
-            _File,
-            typer.Option(
-                envvar="MM2PY_CA_FILE",
-                metavar="PEM",
-                help="who signed the worker's certificate (default: whom the system trusts)",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "cert_file": (
-        Annotated[
-            _File,
-            typer.Option(
-                "--cert",
-                envvar="MM2PY_CERT_FILE",
-                metavar="PEM",
-                help="own certificate, with its chain",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "key_file": (
-        Annotated[
-            _File,
-            typer.Option(
-                "--key",
-                envvar="MM2PY_KEY_FILE",
-                metavar="PEM",
-                help="its private key, if it is not in --cert (password: MM2PY_KEY_PASSWORD)",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        None,
-    ),
-    "timeout_s": (
-        Annotated[
-            float,
-            typer.Option(
-                "--timeout",
-                min=0.1,
-                metavar="SECONDS",
-                help="how long to wait for an answer, or with --wait for the state",
-                rich_help_panel=_PANEL,
-            ),
-        ],
-        ANSWER_S,
-    ),
-    "debug": (DebugOption, False),
-    "context": (typer.Context, inspect.Parameter.empty),
-}
-
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Where the API is and who asks; ``transport`` replaces the network in tests."""
 
-    url: str | None = None
-    file: Path | None = None
-    user: str | None = None
-    password_file: Path | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    timeout_s: float = ANSWER_S
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MM2PY_URL",
+            help="REST address of any worker (default: that of --file, or of the only file that runs here)",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MM2PY_FILE",
+            metavar="FILE",
+            help="mirror maker file whose worker on this machine is asked",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    user: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MM2PY_USER",
+            metavar="NAME",
+            help="user; the password comes from --password-file, MM2PY_PASSWORD or a prompt",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MM2PY_PASSWORD_FILE",
+            metavar="FILE",
+            help="file that holds the password",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MM2PY_TOKEN_FILE",
+            metavar="FILE",
+            help="file that holds a bearer token (or MM2PY_TOKEN holds it)",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MM2PY_CA_FILE",
+            metavar="PEM",
+            help="who signed the worker's certificate (default: whom the system trusts)",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    cert_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--cert",
+            envvar="MM2PY_CERT_FILE",
+            metavar="PEM",
+            help="own certificate, with its chain",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--key",
+            envvar="MM2PY_KEY_FILE",
+            metavar="PEM",
+            help="its private key, if it is not in --cert (password: MM2PY_KEY_PASSWORD)",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            metavar="SECONDS",
+            help="how long to wait for an answer, or with --wait for the state",
+            rich_help_panel=_PANEL,
+        ),
+    ] = ANSWER_S
     may_prompt: bool = True
     transport: "httpx.BaseTransport | None" = None
 
@@ -245,30 +199,22 @@ class Access:
         return self.user, password
 
 
-def asks_rest(command: Callable[Concatenate[Access, P], int]) -> Callable[..., NoReturn]:
-    """Return a command for typer: ``command`` with the options of ``Access``, ended by its exit code."""
-    own = list(inspect.signature(command).parameters.values())[1:]
+def asks_rest(command: Callable[..., int]) -> Callable[..., NoReturn]:
+    """Return a command for typer, which is ended by the exit code of ``command``; see ``framed``."""
+    return framed(command, as_typed)
 
-    def run(**values: object) -> NoReturn:
-        context, debug = cast("typer.Context", values.pop("context")), bool(values.pop("debug"))
-        members = {name: values.pop(name) for name in _SHARED if name in values}
-        for name, other in (("url", "file"), ("file", "url")):
-            if _is_typed(context, name) and not _is_typed(context, other):
-                members[other] = None  # of the environment
-        access = cast("Callable[..., Access]", Access)(**members, transport=context.obj)
-        call = cast("Callable[..., int]", command)
-        end_with(lambda: call(access, **values), debug=debug)
 
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _SHARED.items()
-    ]
-    parameters = [*(it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own), *shared]
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    # typer reads both.
-    vars(run)["__signature__"] = inspect.Signature(parameters)
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+def as_typed(context: typer.Context, given: object) -> object:
+    """Return an ``Access`` in which an address or a file that was typed wins over the other one of the environment; others as they are."""
+    if not isinstance(given, Access):
+        return given
+    url, file = (_is_typed(context, name) for name in ("url", "file"))
+    return replace(
+        given,
+        url=None if file and not url else given.url,
+        file=None if url and not file else given.file,
+        transport=context.obj,
+    )
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:
@@ -279,9 +225,9 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 def complete_flow(context: typer.Context, incomplete: str) -> list[str]:
     """Return the flows that a worker knows, in the form that needs no quotes; none if it is not there."""
     members: dict[str, object] = {
-        name: value
-        for name, value in context.params.items()
-        if name in _SHARED and name not in ("debug", "context") and value is not None
+        it.name: context.params[it.name]
+        for it in options_of(Access)
+        if context.params.get(it.name) is not None
     }
     members |= {"timeout_s": COMPLETION_S, "may_prompt": False}
     try:

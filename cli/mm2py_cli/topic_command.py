@@ -12,7 +12,7 @@ import typer
 
 from mm2py.flows.view_models import FlowView, PartitionView, TopicView
 from mm2py_cli.flow_commands import NOTHING, health, is_well
-from mm2py_cli.output import UNHEALTHY, Column, Output, OutputOption, Printer
+from mm2py_cli.output import UNHEALTHY, Column, Printer
 from mm2py_cli.rest_access import Access, FlowOption, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
 
@@ -53,7 +53,7 @@ def show_topics(
     partitions: Annotated[
         bool, typer.Option("--partitions", help="one line per partition")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    printer: Printer,
 ) -> int:
     """List the topics that are copied.
 
@@ -76,9 +76,7 @@ def show_topics(
             rows = rest.views(TopicView, path)
     rows = sorted((row for row in rows if fnmatchcase(row.topic, topic)), key=_place)
     columns = _PARTITIONS if partitions else _TOPICS
-    Printer(output).rows(
-        rows, rows, columns, NOTHING if topic == "*" else f"no topic {topic} is copied"
-    )
+    printer.rows(rows, rows, columns, NOTHING if topic == "*" else f"no topic {topic} is copied")
     copied = {row.flow for row in rows}
     code = health([it for it in flows if it.flow not in copied])
     # What a stream on Spark has is held, too.

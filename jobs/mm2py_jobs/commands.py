@@ -1,295 +1,218 @@
 """Commands of the jobs, added to ``mm2py`` by the entry point ``mm2py.commands``: ``mm2py job KIND VERB``.
 
-Flow: arguments -> a request -> the job, which is loaded when it runs: help is quick, and works without Spark. The older names are in
-``mm2py_jobs.aliases``.
+Flow: arguments -> options of the kind (``mm2py_jobs.job_options``) -> a verb, which loads the job: help is quick, and works without Spark. The older names
+are in ``mm2py_jobs.aliases``.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused by a check, 4 copies that are not equal. With ``-o json`` the report is all that goes to standard output.
 """
 
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated, Final
+from functools import wraps
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from mm2py.mirror.failovers import FailoverKind
-from mm2py_cli.output import (
-    DebugOption,
-    FileArgument,
-    Output,
-    OutputOption,
-    Panel,
-    Printer,
-    end_with,
-    examples,
-)
+from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py_cli.command_frame import framed
+from mm2py_cli.output import DebugOption, FileArgument, Panel, Printer, examples, say
+from mm2py_cli.rest_access import as_typed
 from mm2py_jobs.aliases import COMMANDS
-from mm2py_jobs.copy.backfill_commands import BACKFILL_VERBS, lane_verbs
-from mm2py_jobs.copy.bulk_options import (
-    RESTORE,
-    ExpiryOption,
-    LanesOption,
-    LanesPerBrokerOption,
-    MasterOption,
-    RateOption,
-    ReadRateOption,
-    WaitOption,
-    refusing,
+from mm2py_jobs.failover.commands import FAILOVER_COMMANDS, failover_verbs
+from mm2py_jobs.failover.plan import FailoverRefusedError
+from mm2py_jobs.job_options import (
+    REFUSED,
+    ArchiveOptions,
+    BackfillOptions,
+    FlowOptions,
+    RerunOptions,
+    RestoreOptions,
+    StreamOptions,
+    TopicsOptions,
+    VerifyOptions,
 )
-from mm2py_jobs.copy.stream_commands import STREAM_VERBS
-from mm2py_jobs.failover.commands import add_failover_commands, failover_verbs
-from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S
 
-TopicsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="REGEX",
-        help="topics in place of those of the file: names and Java patterns, comma-separated",
-    ),
-]
-FlowName = Annotated[str, typer.Option("--flow", metavar="A->B", help="which flow")]
-RepairOption = Annotated[
-    bool, typer.Option("--repair", help="copy again what is missing at the end of a copy")
-]
-DeleteCopiesOption = Annotated[
-    bool,
-    typer.Option(
-        "--delete-copies",
-        help="with --repair: delete the records of copies that cannot be repaired otherwise, and copy them again",
-    ),
-]
+Ending = Coroutine[object, object, int]
+Verb = Callable[..., int | Ending]
 
 
-def verify(  # noqa: PLR0913 - one argument per option
-    file: FileArgument,
-    flow: Annotated[str | None, typer.Option(metavar="A->B", help="which flow")] = None,
-    topics: TopicsOption = None,
-    tier: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=3,
-            help="0 ends only, 1 batches by their bytes, 2 every record and digests, 3 also all differences",
+def job_command(verb: Verb) -> Callable[..., NoReturn]:
+    """Return a verb as a command for typer; what a check refuses is one line on standard error, and ends with 3."""
+
+    @wraps(verb)
+    def run(**given: object) -> int:
+        from mm2py.storage.job_claim import BackfillRefusedError
+
+        try:
+            ended = verb(**given)
+            if isinstance(ended, int):
+                return ended
+            import asyncio  # help does without
+
+            return asyncio.run(ended)
+        except (BackfillRefusedError, FailoverRefusedError) as error:
+            say(f"mm2py: {error}")
+            return REFUSED
+
+    return framed(run, as_typed)
+
+
+# ---- backfills, and what asks and steers the newest job of a flow that has lanes
+
+
+def plan_backfill(options: BackfillOptions, printer: Printer) -> Ending:
+    """Show lanes, ranges, bytes, an estimate, and what the checks refuse; changes nothing."""
+    from mm2py_jobs.copy.backfill_runs import show_plan
+
+    return show_plan(options, printer)
+
+
+def run_backfill(options: BackfillOptions, printer: Printer) -> Ending:
+    """Copy, and hand each partition over to the running flow; continues an unfinished backfill of the flow."""
+    from mm2py_jobs.copy import backfill_runs
+
+    return backfill_runs.run_backfill(options, printer)
+
+
+def status(what: str) -> Verb:
+    """Return the verb that shows the newest "backfill", "restore" or "stream"."""
+
+    def verb(options: FlowOptions, printer: Printer) -> Ending:
+        from mm2py_jobs.copy.backfill_runs import show_status
+
+        return show_status(what, options, printer)
+
+    verb.__doc__ = f"Show the newest {what} of a flow, by partition."
+    return verb
+
+
+def _steered(what: str, wanted: str, text: str) -> Verb:
+    def verb(options: FlowOptions, printer: Printer) -> Ending:
+        from mm2py.mirror.backfills import Wanted
+        from mm2py_jobs.copy.backfill_runs import steer
+
+        return steer(what, Wanted(wanted), options, printer)
+
+    verb.__doc__ = text
+    return verb
+
+
+def lane_verbs(what: str) -> dict[str, Verb]:
+    """Return the verbs that ask and steer the newest "backfill" or "restore" of a flow."""
+    ends = f"End a {what}: what is copied stays, the running flow continues every partition where it is."
+    return {
+        "status": status(what),
+        "pause": _steered(
+            what, "PAUSE", f"Let the lanes of a running {what} read nothing until it is resumed."
         ),
-    ] = 1,
-    repair: RepairOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    delete_copies: DeleteCopiesOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    begins: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="map",
-            help="map: leave out what another program copied before the flow's offset map begins",
-        ),
-    ] = "",
-    rate_limit: ReadRateOption = 0,
-    master: MasterOption = "",
-    wait_executors: WaitOption = WAIT_EXECUTORS_S,
-    lanes: LanesOption = 0,
-    max_lanes_per_broker: LanesPerBrokerOption = 0,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+        "resume": _steered(what, "RUN", "Let paused lanes continue."),
+        "cancel": _steered(what, "CANCEL", ends),
+    }
+
+
+# ---- stream
+
+
+def plan_stream(options: FlowOptions, printer: Printer) -> Ending:
+    """Show what a stream would copy from now on, and what refuses it."""
+    from mm2py_jobs.copy.stream_runs import show_stream_plan
+
+    return show_stream_plan(options, printer)
+
+
+def run_stream(options: StreamOptions, printer: Printer, *, debug: DebugOption = False) -> Ending:
+    """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine = spark)."""
+    from mm2py.config.jaas import file_secrets
+    from mm2py_jobs.copy import stream_runs
+    from mm2py_jobs.spark.session import require_spark
+
+    mask = SecretMask(file_secrets(os.environ))
+    configure_logging(sys.stderr, mask, debug=debug)
+    if options.cancel:
+        return cancel_stream(options, printer)
+    require_spark()  # before the flow's clusters are asked for anything
+    return stream_runs.run_stream(options, printer, mask)
+
+
+def cancel_stream(options: FlowOptions, printer: Printer) -> Ending:
+    """End a stream whose driver is gone: the flow's workers continue its partitions."""
+    from mm2py_jobs.copy import stream_runs
+
+    return stream_runs.cancel_stream(options, printer)
+
+
+# ---- verify, archive, restore, rerun
+
+
+def plan_verify(options: TopicsOptions, printer: Printer) -> int:
+    """Show which partitions would be compared, and which cannot be."""
+    from mm2py_jobs.verify.verify_runs import show_verify_plan
+
+    return show_verify_plan(options, printer)
+
+
+def run_verify(options: VerifyOptions, printer: Printer) -> int:
     """Compare what a flow has copied with its source, record by record, on Spark.
 
     Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if something could not be compared or a repair is refused.
     """
+    from mm2py_jobs.verify import verify_runs
 
-    def run() -> int:
-        from mm2py_jobs.spark.session import SparkPlace
-        from mm2py_jobs.verify.verify_command import run_verify
-        from mm2py_jobs.verify.verify_order import VerifyOrder
-
-        order = VerifyOrder(
-            file=file,
-            flow=flow,
-            topics=topics,
-            tier=tier,
-            place=SparkPlace(master, wait_executors, lanes, max_lanes_per_broker),
-            repairs=repair,
-            deletes=delete_copies,
-            rate_limit=rate_limit,
-            begins=begins,
-        )
-        return refusing(lambda: run_verify(order, output))()
-
-    end_with(run, debug=debug)
+    return verify_runs.run_verify(options, printer)
 
 
-def plan_verify(
-    file: FileArgument,
-    flow: FlowName,
-    topics: TopicsOption = None,
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
-    """Show which partitions would be compared, and which cannot be."""
+def plan_archive(options: ArchiveOptions, printer: Printer) -> int:
+    """Show what would be archived, and what cannot be; writes nothing."""
+    from mm2py_jobs.archive.archive_runs import show_archive_plan
 
-    def run() -> int:
-        from mm2py_jobs.verify.verify_command import show_verify_plan
-
-        return show_verify_plan(file, flow, topics, Printer(output))
-
-    end_with(run, debug=debug)
+    return show_archive_plan(options, printer)
 
 
-class ShapeOption(StrEnum):
-    """What a row of an archive is."""
+def run_archive(options: ArchiveOptions, printer: Printer) -> int:
+    """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."""
+    from mm2py_jobs.archive import archive_runs
 
-    BATCHES = "batches"
-    RECORDS = "records"
-
-
-def archive(*, only_plans: bool) -> Callable[..., None]:
-    """Return ``mm2py job archive`` run, or plan."""
-
-    def command(  # noqa: PLR0913 - an argument per option
-        file: FileArgument,
-        flow: FlowName,
-        to: Annotated[
-            str, typer.Option(metavar="DIR", help="folder, or a path of pyarrow.fs or fsspec")
-        ],
-        topics: TopicsOption = None,
-        shape: Annotated[
-            ShapeOption, typer.Option(help="batches can be restored, records can be queried")
-        ] = ShapeOption.BATCHES,
-        rate_limit: ReadRateOption = 0,
-        master: MasterOption = "",
-        wait_executors: WaitOption = WAIT_EXECUTORS_S,
-        lanes: LanesOption = 0,
-        max_lanes_per_broker: LanesPerBrokerOption = 0,
-        output: OutputOption = Output.TABLE,
-        debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    ) -> None:
-        def run() -> int:
-            from mm2py_jobs.archive.archive_commands import run_archive
-            from mm2py_jobs.spark.session import SparkPlace
-
-            place = SparkPlace(master, wait_executors, lanes, max_lanes_per_broker)
-            return run_archive(
-                file,
-                flow,
-                topics=topics,
-                folder=to,
-                shape=shape.value,
-                place=place,
-                output=output,
-                only_plans=only_plans,
-                rate_limit=rate_limit,
-            )
-
-        end_with(run, debug=debug)
-
-    command.__doc__ = (
-        "Show what would be archived, and what cannot be; writes nothing."
-        if only_plans
-        else "Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."
-    )
-    return command
+    return archive_runs.run_archive(options, printer)
 
 
-def restore(*, only_plans: bool) -> Callable[..., None]:
-    """Return ``mm2py job restore`` run, or plan."""
+def plan_restore(options: RestoreOptions, printer: Printer) -> Ending:
+    """Show what would be restored, and what the checks refuse; changes nothing."""
+    from mm2py_jobs.spark.session import require_spark
 
-    def command(  # noqa: PLR0913 - an argument per option
-        file: FileArgument,
-        flow: FlowName,
-        source: Annotated[
-            str, typer.Option("--from", metavar="DIR", help="as --to of mm2py archive")
-        ],
-        topics: Annotated[
-            str | None, typer.Option(metavar="REGEX", help="archived topics; default: all")
-        ] = None,
-        rename: Annotated[
-            str | None,
-            typer.Option(
-                metavar="REGEX=REPLACEMENT", help="other names than the flow's copies have"
-            ),
-        ] = None,
-        master: MasterOption = "",
-        wait_executors: WaitOption = WAIT_EXECUTORS_S,
-        lanes: LanesOption = 0,
-        max_lanes_per_broker: LanesPerBrokerOption = 0,
-        rate_limit: RateOption = 0,
-        accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
-        output: OutputOption = Output.TABLE,
-        debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    ) -> None:
-        def run() -> int:
-            from mm2py_jobs.spark.session import SparkPlace, require_spark
+    require_spark()  # before pyarrow is loaded
+    from mm2py_jobs.archive.restore_runs import show_restore_plan
 
-            require_spark()  # before pyarrow is loaded
-            from mm2py_jobs.archive.restore_runs import RestoreOrder, run_restore
-
-            order = RestoreOrder(
-                file=file,
-                flow=flow,
-                topics=topics or "",
-                folder=source,
-                rename=rename or "",
-                place=SparkPlace(master, wait_executors, lanes, max_lanes_per_broker),
-                rate_limit=rate_limit,
-                accepts_expiry=accept_expiry,
-                only_plans=only_plans,
-            )
-            return refusing(lambda: run_restore(order, Printer(output)))()
-
-        end_with(run, debug=debug)
-
-    command.__doc__ = (
-        "Show what would be restored, and what the checks refuse; changes nothing."
-        if only_plans
-        else "Restore an archive into the flow's target, on Spark; run again it continues where the log ends."
-    )
-    return command
+    return show_restore_plan(options, printer)
 
 
-def rerun(*, only_plans: bool) -> Callable[..., None]:
-    """Return ``mm2py job rerun`` run, or plan."""
+def run_restore(options: RestoreOptions, printer: Printer) -> Ending:
+    """Restore an archive into the flow's target, on Spark; run again it continues where the log ends."""
+    from mm2py_jobs.spark.session import require_spark
 
-    def command(  # noqa: PLR0913 - an argument per option
-        file: FileArgument,
-        flow: FlowName,
-        topic: Annotated[str, typer.Option(help="topic of the source")],
-        into: Annotated[
-            str, typer.Option(metavar="TOPIC", help="new or empty topic of the target")
-        ],
-        start: Annotated[
-            str, typer.Option("--from", help="earliest, a timestamp, 24 hours ago, or offset:N")
-        ] = "earliest",
-        end: Annotated[
-            str, typer.Option("--to", help="now, a timestamp, 1 hour ago, or offset:N (exclusive)")
-        ] = "now",
-        partition: Annotated[
-            list[int] | None, typer.Option(min=0, help="this one only; may be repeated")
-        ] = None,
-        output: OutputOption = Output.TABLE,
-        debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    ) -> None:
-        def run() -> int:
-            from mm2py_jobs.copy.rerun import RerunOrder, run_rerun
+    require_spark()  # before pyarrow is loaded
+    from mm2py_jobs.archive import restore_runs
 
-            return run_rerun(
-                RerunOrder(
-                    file=file,
-                    flow=flow,
-                    topic=topic,
-                    into=into,
-                    start=start,
-                    end=end,
-                    partitions=partition or (),
-                    only_plans=only_plans,
-                ),
-                output,
-            )
+    return restore_runs.run_restore(options, printer)
 
-        end_with(run, debug=debug)
 
-    command.__doc__ = (
-        "Show the range, and whether it can be copied; changes nothing."
-        if only_plans
-        else "Copy a range again into another topic."
-    )
-    return command
+def plan_rerun(options: RerunOptions, printer: Printer) -> int:
+    """Show the range, and whether it can be copied; changes nothing."""
+    from mm2py_jobs.copy.rerun import show_rerun_plan
+
+    return show_rerun_plan(options, printer)
+
+
+def run_rerun(options: RerunOptions, printer: Printer) -> int:
+    """Copy a range again into another topic."""
+    from mm2py_jobs.copy import rerun
+
+    return rerun.run_rerun(options, printer)
+
+
+# ---- all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +225,14 @@ class KindCommands:
 
     name: str
     help: str
-    verbs: Mapping[str, Callable[..., None]]
+    verbs: Mapping[str, Verb]
     examples: tuple[str, ...]
 
     def group(self) -> typer.Typer:
         """Return the group of its verbs."""
         group = typer.Typer(help=self.help, no_args_is_help=True, epilog=examples(*self.examples))
-        for verb, command in self.verbs.items():
-            group.command(verb)(command)
+        for name, verb in self.verbs.items():
+            group.command(name)(job_command(verb))
         return group
 
 
@@ -317,7 +240,7 @@ KINDS: Final = (
     KindCommands(
         "backfill",
         "Copy history with Spark, then hand each partition over to the running flow.",
-        BACKFILL_VERBS,
+        {"plan": plan_backfill, "run": run_backfill, **lane_verbs("backfill")},
         (
             "mm2py job backfill plan mm2.properties --flow 'A->B' --topics 'orders.*'",
             "mm2py job backfill run mm2.properties --flow 'A->B' --topics 'orders.*'",
@@ -327,7 +250,12 @@ KINDS: Final = (
     KindCommands(
         "stream",
         "Copy a flow with Spark in place of the tasks of its workers (flow.engine = spark).",
-        STREAM_VERBS,
+        {
+            "plan": plan_stream,
+            "run": run_stream,
+            "status": status("stream"),
+            "cancel": cancel_stream,
+        },
         (
             "mm2py job stream run mm2.properties --flow 'A->B'",
             "mm2py job stream run mm2.properties --flow 'A->B' --master spark://host:7077",
@@ -336,7 +264,7 @@ KINDS: Final = (
     KindCommands(
         "verify",
         "Compare what a flow has copied with its source, and repair it.",
-        {"plan": plan_verify, "run": verify},
+        {"plan": plan_verify, "run": run_verify},
         (
             "mm2py job verify run mm2.properties --flow 'A->B'",
             "mm2py job verify run mm2.properties --flow 'A->B' --topics orders --tier 3 -o json > report.json",
@@ -346,7 +274,7 @@ KINDS: Final = (
     KindCommands(
         "archive",
         "Archive a flow's source topics as Parquet files.",
-        {"plan": archive(only_plans=True), "run": archive(only_plans=False)},
+        {"plan": plan_archive, "run": run_archive},
         (
             "mm2py job archive run mm2.properties --flow 'A->B' --topics 'orders.*' --to /backup",
             "mm2py job archive run mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
@@ -355,11 +283,7 @@ KINDS: Final = (
     KindCommands(
         "restore",
         "Restore an archive into the flow's target.",
-        {
-            "plan": restore(only_plans=True),
-            "run": restore(only_plans=False),
-            **lane_verbs(RESTORE),
-        },
+        {"plan": plan_restore, "run": run_restore, **lane_verbs("restore")},
         (
             "mm2py job restore run mm2.properties --flow 'A->B' --from /backup",
             "mm2py job restore run mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
@@ -368,7 +292,7 @@ KINDS: Final = (
     KindCommands(
         "rerun",
         "Copy a range again into another topic.",
-        {"plan": rerun(only_plans=True), "run": rerun(only_plans=False)},
+        {"plan": plan_rerun, "run": run_rerun},
         (
             "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-again --from '24 hours ago'",
             "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-3 --partition 3 --from offset:1500 --to offset:9000",
@@ -396,23 +320,17 @@ KINDS: Final = (
 def doctor(
     file: FileArgument,
     flow: Annotated[str | None, typer.Argument(metavar="[A/B]", help="one flow only")] = None,
-    whole: Annotated[bool, typer.Option("--all", help="also what is well")] = False,  # noqa: FBT002 - typer's way to declare a flag
-    output: OutputOption = Output.TABLE,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+    *,
+    whole: Annotated[bool, typer.Option("--all", help="also what is well")] = False,
+    printer: Printer,
+) -> int:
     """Ask both clusters what would keep the flows of a file from working, and name the command that mends it; changes nothing.
 
     Ends with 0 where there is no error, 3 where there is one.
     """
+    from mm2py_jobs.doctor.doctor_command import print_examination
 
-    def run() -> int:
-        from mm2py_jobs.doctor.doctor_command import print_examination
-
-        return print_examination(
-            file, flow, Printer(output), is_whole=whole or output in (Output.JSON, Output.YAML)
-        )
-
-    end_with(run, debug=debug)
+    return print_examination(file, flow, printer, is_whole=whole or not printer.is_table)
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -430,7 +348,7 @@ def add_commands(app: typer.Typer) -> None:
         epilog=examples(
             "mm2py doctor mm2.properties", "mm2py doctor mm2.properties A/B --all -o json"
         ),
-    )(doctor)
+    )(job_command(doctor))
     _add_older_names(app)
 
 
@@ -439,12 +357,15 @@ def _add_older_names(app: typer.Typer) -> None:
     for old, new in COMMANDS.items():
         _, name, *verb = new.split()
         if " " in old or verb[1:]:
-            continue  # an option of a command that ``add_failover_commands`` or another line adds
+            continue  # an option of a command that is added below, or by another line
         kind = kinds[name]
         panel = Panel.CHECK if name == "verify" else Panel.COPY
         if not verb:
             app.add_typer(kind.group(), name=old, rich_help_panel=panel)
             continue
         shown = (example.replace(f"mm2py {new}", f"mm2py {old}") for example in kind.examples)
-        app.command(old, rich_help_panel=panel, epilog=examples(*shown))(kind.verbs[verb[0]])
-    add_failover_commands(app, Panel.MOVE)
+        app.command(old, rich_help_panel=panel, epilog=examples(*shown))(
+            job_command(kind.verbs[verb[0]])
+        )
+    for name, (command, lines) in FAILOVER_COMMANDS.items():
+        app.command(name, rich_help_panel=Panel.MOVE, epilog=examples(*lines))(job_command(command))

@@ -8,7 +8,7 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
-from mm2py.mirror.backfills import JobKind, Lease, Progress
+from mm2py.mirror.backfills import Job, Lease, Progress
 
 STREAM: Final = "stream"
 
@@ -47,9 +47,11 @@ class JobView(TypedDict):
     cause: str
 
 
-def kind_of(kind: JobKind, archive: str) -> str:
-    """Return what a job that copies is called."""
-    return "restore" if archive else kind.value.lower()
+def kind_of(job: Job | None) -> str:
+    """Return what a job that copies is called; None is a backfill that was planned and not begun."""
+    if job is None:
+        return "backfill"
+    return "restore" if job.archive else job.kind.value.lower()
 
 
 def copied_so_far(leases: Collection[Lease], kind: str) -> tuple[int, int | None, int | None]:
@@ -63,7 +65,7 @@ def copied_so_far(leases: Collection[Lease], kind: str) -> tuple[int, int | None
 
 
 def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> JobView:
-    """Return a job without a claim; ``mask`` hides secrets in what people wrote and brokers answered."""
+    """Return a job without a claim; ``mask`` hides secrets in what users wrote and brokers answered."""
     ended = progress.equal is not None
     return {
         "flow": flow,

@@ -154,7 +154,7 @@ def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str)
 async def store_positions(
     tables: FlowTables, plan: FlowPlan, positions: Mapping[TopicPartition, int]
 ) -> None:
-    """Store where the copies of source partitions begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere.
+    """Store where the copies of source partitions begin, as ``PATCH /connectors/<name>/offsets`` (KIP-875) does; -1 for nowhere.
 
     Nothing of the flow may copy them meanwhile.
     """

@@ -1,8 +1,8 @@
-"""How far a job without a claim is, told to the workers of its flow while it runs: verify, archive, rerun.
+"""How far a job without a claim is, published to the workers of its flow while it runs: verify, archive, rerun.
 
-Flow: a command -> ``told`` -> a thread with a connection of its own -> ``Progress`` in the job topic every ``PROGRESS_S`` -> ``GET /jobs`` of any
+Flow: a command -> ``reporting`` -> a thread with a connection of its own -> ``Progress`` in the job topic every ``PROGRESS_S`` -> ``GET /jobs`` of any
 worker. The job does not depend on it: where the target does not answer, or has no job topic since no worker of the flow ever ran, it goes
-on untold.
+on without.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from mm2py_workers.flow_target import FlowTarget
 
 log = logging.getLogger(__name__)
 
-_UNTOLD: Final = "workers are not told how far the job is cause=%s"
+_UNKNOWN: Final = "workers are not told how far the job is cause=%s"
 
 LOOK_S: Final = 1.0
 END_S: Final = 5.0
@@ -44,11 +44,11 @@ END_S: Final = 5.0
 
 
 @final
-class Telling:
-    """What one job tells; its methods may be called in any thread.
+class ReportedProgress:
+    """What one job publishes; its methods may be called in any thread.
 
     Args:
-        mask: hides secrets of the flow; credentials in URLs (of a folder) are never told.
+        mask: hides secrets of the flow; credentials in URLs (of a folder) are never published.
     """
 
     def __init__(self, progress: Progress, clock: Clock, mask: SecretMask | None = None) -> None:
@@ -64,7 +64,7 @@ class Telling:
         self._progress = replace(self._progress, total=total)
 
     def follow(self, done: Callable[[], int]) -> None:
-        """Ask ``done`` for the offsets that are read, each time that it is told."""
+        """Ask ``done`` for the offsets that are read, at each record."""
         self._done = done
 
     def end(self, **members: object) -> None:
@@ -85,10 +85,10 @@ class Telling:
         return self._done(), max(0, self._progress.total)
 
     def now(self) -> Progress:
-        """Return what is told next."""
+        """Return the next record."""
         self._beat += 1
         known = self._progress
-        told = replace(
+        shown = replace(
             known,
             beat=self._beat,
             at_ms=self._clock.now_ms(),
@@ -96,21 +96,21 @@ class Telling:
             result=self._hidden(known.result),
             cause=self._hidden(known.cause),
         )
-        return replace(told, done=self._done()) if told.state is JobState.RUNNING else told
+        return replace(shown, done=self._done()) if shown.state is JobState.RUNNING else shown
 
     def _hidden(self, text: str) -> str:
         return self._mask.apply(hide_userinfo(text))
 
 
 @contextmanager
-def told(
+def reporting(
     flow: FlowSides,
     kind: ProgressKind,
     topics: str | None,
     printer: Printer,
     clock: Clock = SYSTEM_CLOCK,
-) -> Generator[Telling]:
-    """Tell of a job while it runs, also whoever looks at the command; its caller says how it ended, one that raises has failed."""
+) -> Generator[ReportedProgress]:
+    """Publish a job's progress while it runs, and show it beside the command; the caller says how it ended, one that raises has failed."""
     now_ms = clock.now_ms()
     begun = Progress(
         id=new_id(now_ms),
@@ -119,20 +119,20 @@ def told(
         started_ms=now_ms,
         driver=f"{platform.node()}/{os.getpid()}",
     )
-    telling = Telling(begun, clock, SecretMask(secrets_in(flow.source, flow.target)))
+    reported = ReportedProgress(begun, clock, SecretMask(secrets_in(flow.source, flow.target)))
     with progress(f"{kind} {flow.flow}", printer) as report:
-        teller = _begun("progress", lambda: asyncio.run(_tell(flow, telling, clock)))
-        shower = _begun("progress shown", lambda: _show(telling, report))
+        publisher = _begun("progress", lambda: asyncio.run(_publish(flow, reported, clock)))
+        shower = _begun("progress shown", lambda: _show(reported, report))
         try:
-            yield telling
+            yield reported
         except BaseException as error:
-            telling.fail(error)
+            reported.fail(error)
             raise
         finally:
-            telling.over.set()
+            reported.over.set()
             shower.join(END_S)  # else it may print after the answer
-            if telling.reached.is_set():
-                teller.join(END_S)
+            if reported.reached.is_set():
+                publisher.join(END_S)
 
 
 def _begun(name: str, run: Callable[[], None]) -> threading.Thread:
@@ -141,39 +141,39 @@ def _begun(name: str, run: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _show(telling: Telling, report: Report) -> None:
-    while not telling.over.wait(LOOK_S):
-        done, total = telling.far
+def _show(reported: ReportedProgress, report: Report) -> None:
+    while not reported.over.wait(LOOK_S):
+        done, total = reported.far
         report("offsets" if total else "being planned, or waiting for Spark", done, total)
 
 
-async def _tell(flow: FlowSides, telling: Telling, clock: Clock) -> None:
+async def _publish(flow: FlowSides, reported: ReportedProgress, clock: Clock) -> None:
     topic = backfill_topic(flow.flow.source)
     try:
         target = FlowTarget(flow.flow, flow.target, clock)
         try:
             await target.cluster.connect()
-            telling.reached.set()
+            reported.reached.set()
             if topic in await Admin(target.cluster).describe_topics([topic]):
                 await target.jobs.start()
-                await tell(target.jobs, telling)
+                await publish(target.jobs, reported)
         finally:
             await target.close()
     except Mm2pyError as error:
-        log.warning(_UNTOLD, error)
+        log.warning(_UNKNOWN, error)
 
 
-async def tell(store: BackfillStore, telling: Telling) -> None:
-    """Write what a job tells to an open job topic until it is over, and its end; what cannot be written is left out."""
-    await _told(store.forget_progress(telling.now().kind))
-    while not telling.over.is_set():
-        await _told(store.post([telling.now()]))
-        await asyncio.to_thread(telling.over.wait, PROGRESS_S)
-    await _told(store.post([telling.now()]))
+async def publish(store: BackfillStore, reported: ReportedProgress) -> None:
+    """Write a job's progress to an open job topic until it is over, and its end; what cannot be written is left out."""
+    await _written(store.forget_progress(reported.now().kind))
+    while not reported.over.is_set():
+        await _written(store.post([reported.now()]))
+        await asyncio.to_thread(reported.over.wait, PROGRESS_S)
+    await _written(store.post([reported.now()]))
 
 
-async def _told(written: Awaitable[object]) -> None:
+async def _written(posted: Awaitable[object]) -> None:
     try:
-        await written
+        await posted
     except Mm2pyError as error:
-        log.warning(_UNTOLD, error)
+        log.warning(_UNKNOWN, error)

@@ -127,7 +127,7 @@ def _spec(resource: object) -> "Node":
 
 
 @dataclass(frozen=True, slots=True)
-class _Mirror:
+class _MirrorSpec:
     source: str
     target: str
     spec: Node
@@ -176,7 +176,7 @@ class _Import:
         group_id, topic = (str(next(filter(None, it))) for it in named)
         return group_id, topic
 
-    def _all_mirrors(self) -> "list[_Mirror]":
+    def _all_mirrors(self) -> "list[_MirrorSpec]":
         mirrors = list(self._mirrors())
         if not mirrors:
             raise ConfigError("spec.mirrors is empty", remedy="name a mirror")
@@ -184,7 +184,7 @@ class _Import:
 
     # ---- clusters and mirrors, in both shapes
 
-    def _mirrors(self) -> Iterator[_Mirror]:
+    def _mirrors(self) -> Iterator[_MirrorSpec]:
         target = self._spec.get("target")
         listed = _nodes(self._spec.get("clusters"), "spec.clusters")
         self._clusters |= {_text(it, "alias", "spec.clusters"): it for it in listed}
@@ -195,12 +195,12 @@ class _Import:
                     self._no_counterpart(f"{place}.{name}")
             if target is None:
                 source, to = (_text(spec, f"{side}Cluster", place) for side in ("source", "target"))
-                yield _Mirror(self._known(source), self._known(to), spec)
+                yield _MirrorSpec(self._known(source), self._known(to), spec)
                 continue
             ends = [_node(spec.get("source"), f"{place}.source"), _node(target, "spec.target")]
             source, to = (_text(end, "alias", place) for end in ends)
             self._clusters |= {source: ends[0], to: ends[1]}
-            yield _Mirror(source, to, spec)
+            yield _MirrorSpec(source, to, spec)
 
     def _known(self, alias: str) -> str:
         if alias not in self._clusters:
@@ -307,7 +307,7 @@ class _Import:
 
     # ---- flows
 
-    def _flow(self, mirror: _Mirror) -> dict[str, str]:
+    def _flow(self, mirror: _MirrorSpec) -> dict[str, str]:
         flow = f"{mirror.source}->{mirror.target}"
         lines: dict[str, str] = {}
         for name in _CONNECTORS:
@@ -401,7 +401,7 @@ class _Import:
                 file.put(name, value)
 
 
-def _own_topic(mirror: _Mirror) -> str:
+def _own_topic(mirror: _MirrorSpec) -> str:
     place = f"{mirror.source}->{mirror.target} sourceConnector"
     connector = _node(mirror.spec["sourceConnector"], place)
     config = _node(connector.get("config") or {}, f"{place}.config")

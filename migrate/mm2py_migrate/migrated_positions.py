@@ -65,7 +65,7 @@ def plan_of(text: str, flow: FlowName) -> FlowPlan:
 
 
 async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
-    """Store where the flow has to continue; return a line for each thing that people should know.
+    """Store where the flow has to continue; return a line for each remark.
 
     Raises:
         ConfigError: the group has members or no offsets, the flow runs, or it has other positions already.
@@ -97,7 +97,7 @@ def _target_of(plan: FlowPlan) -> Cluster:
 
 
 async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[str]:
-    """Store where the flow has to continue; return a line for each thing that people should know.
+    """Store where the flow has to continue; return a line for each remark.
 
     Raises:
         ConfigError: the operator's Connect cluster runs or has no positions of this mirror, the flow runs, or it has other positions

@@ -9,7 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from mm2py_cli.output import OK, DebugOption, Panel, end_with, examples, say
+from mm2py_cli.command_frame import framed
+from mm2py_cli.output import OK, Panel, examples, say
 from mm2py_migrate.written_file import TranslatedFile
 
 migrate_app: Final = typer.Typer(help="From older mirrors.", no_args_is_help=True)
@@ -28,6 +29,7 @@ OutputFileOption = Annotated[
         "mm2py migrate mm1 --consumer.config C --producer.config P --whitelist 'orders.*' --carry-positions --to mm2.properties",
     ),
 )
+@framed
 def migrate_mm1(
     context: typer.Context,
     source: Annotated[str, typer.Option("--source", help="name of the source")] = "source",
@@ -39,17 +41,12 @@ def migrate_mm1(
         ),
     ] = False,
     to: OutputFileOption = None,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+) -> int:
     """Print the MirrorMaker 2 file of a MirrorMaker 1 command line, whose options follow as they are."""
+    from mm2py_migrate.mirror_maker_1.migration import migrated
 
-    def run() -> int:
-        from mm2py_migrate.mirror_maker_1.migration import migrated
-
-        _print(migrated(context.args, source, target, carries=carry_positions), to)
-        return OK
-
-    end_with(run, debug=debug)
+    _print(migrated(context.args, source, target, carries=carry_positions), to)
+    return OK
 
 
 @import_app.command(
@@ -59,6 +56,7 @@ def migrate_mm1(
         "kubectl get kafkamirrormaker2 mirror -o yaml | mm2py import strimzi - --secrets /etc/secrets",
     )
 )
+@framed
 def strimzi(
     file: Annotated[
         str,
@@ -76,17 +74,12 @@ def strimzi(
         ),
     ] = False,
     to: OutputFileOption = None,
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+) -> int:
     """Print the MirrorMaker 2 file of a KafkaMirrorMaker2 resource of the Strimzi operator."""
+    from mm2py_migrate.strimzi_import import imported
 
-    def run() -> int:
-        from mm2py_migrate.strimzi_import import imported
-
-        _print(imported(file, secrets, carries=carry_positions), to)
-        return OK
-
-    end_with(run, debug=debug)
+    _print(imported(file, secrets, carries=carry_positions), to)
+    return OK
 
 
 def _print(translation: TranslatedFile, to: Path | None) -> None:
@@ -98,6 +91,7 @@ def _print(translation: TranslatedFile, to: Path | None) -> None:
         to.write_text(translation.text, encoding="latin-1")
 
 
+@framed
 def consumer_offset_checker(
     group: Annotated[str, typer.Option("--group", help="the consumer group")],
     servers: Annotated[
@@ -114,24 +108,19 @@ def consumer_offset_checker(
         Path | None, typer.Option(metavar="FILE", help="client properties, such as a login")
     ] = None,
     zkconnect: Annotated[str, typer.Option(hidden=True)] = "",
-    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
-) -> None:
+) -> int:
     """Print how far a consumer group has read, as MirrorMaker 1's guides show it."""
+    from mm2py_migrate.offset_checker import OffsetsQuestion, check_offsets
 
-    def show() -> int:
-        from mm2py_migrate.offset_checker import OffsetsQuestion, check_offsets
-
-        question = OffsetsQuestion(
-            servers=servers,
-            group=group,
-            topics=[it.strip() for it in topic.split(",") if it.strip()],
-            config=command_config,
-            shows_brokers=broker_info,
-            zookeeper=zkconnect,
-        )
-        return check_offsets(question)
-
-    end_with(show, debug=debug)
+    question = OffsetsQuestion(
+        servers=servers,
+        group=group,
+        topics=[it.strip() for it in topic.split(",") if it.strip()],
+        config=command_config,
+        shows_brokers=broker_info,
+        zookeeper=zkconnect,
+    )
+    return check_offsets(question)
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -1,7 +1,7 @@
 """A properties file in the making: what ``mm2py migrate`` and ``mm2py import`` print.
 
 Flow: ``comment`` and ``put`` in the order of the file -> ``text``, which ``java.util.Properties`` and ``mm2py.config.properties``
-read back as it was put; ``remark`` for what people have to know beside it. Secrets stay where they are: ``${file:...}``.
+read back as it was put; ``remark`` for what has to be known beside it. Secrets stay where they are: ``${file:...}``.
 """
 
 import re

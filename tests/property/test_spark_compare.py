@@ -22,13 +22,13 @@ from mm2py_jobs.verify.differences import (
     CompareRules,
     Comparison,
     Difference,
+    DifferenceKind,
     Findings,
-    Kind,
     classify,
     join,
 )
 from mm2py_jobs.verify.digests import SequenceDigest, part_hash, record_hash
-from mm2py_jobs.verify.log_entries import Entry, LogSide, OffsetRange
+from mm2py_jobs.verify.log_entries import LogEntry, LogSide, OffsetRange
 from tests.kit.fakes.batches import sealed
 from tests.property.effort import examples
 
@@ -139,16 +139,16 @@ async def test_2_each_kind_of_change_is_named_by_its_offsets(at: int) -> None:
     }
     for field, changed in changes.items():
         found = await differences(log, changed)
-        assert found.differences == [Difference(Kind.ALTERED, at, at, (field,))]
+        assert found.differences == [Difference(DifferenceKind.ALTERED, at, at, (field,))]
         assert found.matched == 999
     dropped = await differences(log, renumbered(log[:at] + log[at + 1 :]))
-    assert dropped.differences == [Difference(Kind.MISSING, at, -1)]
+    assert dropped.differences == [Difference(DifferenceKind.MISSING, at, -1)]
     extra = Rec(0, b"x", b"foreign", 77)
     added = await differences(log, renumbered([*log[:at], extra, *log[at:]]))
-    assert added.differences == [Difference(Kind.EXTRA, -1, at)]
+    assert added.differences == [Difference(DifferenceKind.EXTRA, -1, at)]
     swapped = renumbered([*log[:at], log[at + 1], log[at], *log[at + 2 :]])
     found = await differences(log, swapped)
-    assert {it.kind for it in found.differences} == {Kind.REORDERED}
+    assert {it.kind for it in found.differences} == {DifferenceKind.REORDERED}
     assert [(it.source_offset, it.target_offset) for it in found.differences] == [
         (at, at + 1),
         (at + 1, at),
@@ -167,10 +167,10 @@ async def test_2_changes_far_apart_are_all_named_and_the_extra_record_at_the_end
     moved = changed[:12_000] + changed[12_001:17_000] + [changed[12_000]] + changed[17_000:]
     found = await differences(log, renumbered(moved), rules=CompareRules(covered=20_000))
     assert found.differences == [
-        Difference(Kind.MISSING, 5_000, -1),
-        Difference(Kind.ALTERED, 9_000, 8_999, ("value",)),
-        Difference(Kind.REORDERED, 12_001, 16_999),
-        Difference(Kind.EXTRA, -1, 19_999),
+        Difference(DifferenceKind.MISSING, 5_000, -1),
+        Difference(DifferenceKind.ALTERED, 9_000, 8_999, ("value",)),
+        Difference(DifferenceKind.REORDERED, 12_001, 16_999),
+        Difference(DifferenceKind.EXTRA, -1, 19_999),
     ]
 
 
@@ -230,14 +230,14 @@ async def test_1_behind_a_difference_bytes_are_compared(monkeypatch: pytest.Monk
     decoded: list[int] = []
     real = log_entries.entries_of
 
-    def entries_of(batch: LogBatch) -> list[Entry]:
+    def entries_of(batch: LogBatch) -> list[LogEntry]:
         decoded.append(batch.count)
         return real(batch)
 
     monkeypatch.setattr(log_entries, "entries_of", entries_of)
     ours, theirs = side(batches(log, [70])), side(batches(copy, [990, 20]))
     found = await compare(ours, theirs, CompareRules(covered=30_000))
-    assert found.differences == [Difference(Kind.ALTERED, 100, 100, ("value",))]
+    assert found.differences == [Difference(DifferenceKind.ALTERED, 100, 100, ("value",))]
     assert found.matched == 29_999
     assert sum(decoded) < 15_000  # of 60,000
 
@@ -286,9 +286,9 @@ def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject
             one = data.draw(st.sampled_from(lost))
             less = [it for it in kept if it is not one]
             found = asyncio.run(differences(log, less, rules=rules))
-            assert Difference(Kind.MISSING, one.offset, -1) in found.differences
+            assert Difference(DifferenceKind.MISSING, one.offset, -1) in found.differences
             found = asyncio.run(differences(less, log, rules=back))
-            assert Difference(Kind.EXTRA, -1, one.offset) in found.differences
+            assert Difference(DifferenceKind.EXTRA, -1, one.offset) in found.differences
 
 
 def in_place(offset: int) -> int:
@@ -327,10 +327,10 @@ async def test_3_a_lost_tombstone_is_named_a_compacted_one_is_not(count: int, ma
         expected=in_place if mapped else nowhere,
     )
     found = await differences(log, without_tombstone, rules=rules)
-    assert found.differences == [Difference(Kind.MISSING, 1, -1)]
+    assert found.differences == [Difference(DifferenceKind.MISSING, 1, -1)]
     assert not (await differences(log, compacted, rules=rules)).differences
     back = await differences(without_tombstone, log, rules=rules)
-    assert back.differences == [Difference(Kind.EXTRA, -1, 1)]
+    assert back.differences == [Difference(DifferenceKind.EXTRA, -1, 1)]
     assert not (await differences(compacted, log, rules=rules)).differences
 
 
@@ -365,7 +365,7 @@ async def test_3_an_altered_record_of_a_compacted_topic_is_named() -> None:
     rules = CompareRules(covered=100, target_compacts=True, expected=lambda offset: offset)
     found = await differences(log, kept, rules=rules)
     at = kept[10].offset
-    assert found.differences == [Difference(Kind.ALTERED, at, at, ("value",))]
+    assert found.differences == [Difference(DifferenceKind.ALTERED, at, at, ("value",))]
 
 
 @pytest.mark.parametrize("covered", [700, None])
@@ -376,7 +376,7 @@ async def test_4_records_that_are_not_copied_yet_are_no_difference(covered: int 
     assert (found.matched, found.behind) == (700, 700)
     extra = renumbered([*log[:700], Rec(0, None, b"extra", 3)])
     found = await differences(log, extra, rules=CompareRules(covered=covered))
-    assert found.differences == [Difference(Kind.EXTRA, -1, 700)]
+    assert found.differences == [Difference(DifferenceKind.EXTRA, -1, 700)]
     assert found.behind == 700
 
 
@@ -444,7 +444,9 @@ def test_differences_1_parts_have_the_differences_of_the_whole(data: st.DataObje
     assert found.matched + len({it.source_offset for it in found.differences} - {-1}) == len(log)
     assert whole.tail == found.tail
     # Of a swapped pair one record or both can be said to have moved.
-    if not any(it.kind is Kind.REORDERED for it in (*whole.differences, *found.differences)):
+    if not any(
+        it.kind is DifferenceKind.REORDERED for it in (*whole.differences, *found.differences)
+    ):
         assert whole.differences == found.differences
 
 
@@ -454,12 +456,14 @@ def test_differences_2_a_pair_that_is_swapped_over_a_cut_is_named_once() -> None
     copy = [*log[:49], other._replace(offset=49), one._replace(offset=50), *log[51:]]
     found = parts_of(log, copy, [(50, 50)])
     assert found.differences == [
-        Difference(Kind.REORDERED, 49, 50),
-        Difference(Kind.REORDERED, 50, 49),
+        Difference(DifferenceKind.REORDERED, 49, 50),
+        Difference(DifferenceKind.REORDERED, 50, 49),
     ]
     # The target has one record more before the cut: what is behind it is the same all the same.
     shifted = [*log[:40], Rec(40, None, b"extra"), *renumbered(log[40:], 41)]
-    assert parts_of(log, shifted, [(50, 50)]).differences == [Difference(Kind.EXTRA, -1, 40)]
+    assert parts_of(log, shifted, [(50, 50)]).differences == [
+        Difference(DifferenceKind.EXTRA, -1, 40)
+    ]
     assert parts_of(log, log, [(10, 10), (10, 10), (100, 100)]) == Comparison(100)
 
 

@@ -63,9 +63,13 @@ def refused(lane: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def kill_executor(_lane: Mapping[str, object]) -> Mapping[str, object]:
-    """Kill the JVM of the own executor: it started the daemon that started this process."""
-    daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
-    os.kill(int(daemon.split()[1]), signal.SIGKILL)
+    """Kill the JVM of the own executor: it started the daemon that started the worker, which forks for a last attempt."""
+    number, name = os.getpid(), ""
+    while name != "java":
+        _, _, rest = Path(f"/proc/{number}/stat").read_text().rpartition(")")
+        number = int(rest.split()[1])
+        name = Path(f"/proc/{number}/comm").read_text().strip()
+    os.kill(number, signal.SIGKILL)
     time.sleep(120)
     return {}
 

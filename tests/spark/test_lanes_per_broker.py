@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from mm2py.types import TopicPartition
 from mm2py_cli.app import app
-from mm2py_jobs.copy.dealing import Work, answers_of
-from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.copy.dealing import DealtWork, answers_of
+from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.session import OpenSession, run_lanes
 from tests.integration.cluster_changes import create_led_by, delete_topic
@@ -42,10 +42,10 @@ def test_lanes_of_one_broker_follow_each_other_beside_those_of_another(
     answers = answers_of(
         limited(lanes_session, 6),
         lane_functions.beside_another,
-        Work(
+        DealtWork(
             parts,
             lambda it: 100 - it.partition,  # those of one broker come first
-            lambda it: (Place("source", it),),
+            lambda it: (LedPartition("source", it),),
             {"source": {"bootstrap.servers": region_three.bootstrap_servers}},
         ),
         lambda lane: {"names": [str(it.partition) for it in lane], "folder": str(tmp_path)},

@@ -8,7 +8,7 @@ import pytest
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.testing.waiting import eventually
-from mm2py_jobs.copy.dealing import Work, answers_of
+from mm2py_jobs.copy.dealing import DealtWork, answers_of
 from mm2py_jobs.copy.rate_desk import opened_desk, part_of_rate
 from mm2py_jobs.spark.session import OpenSession
 from tests.integration.mirror_process import until
@@ -51,7 +51,7 @@ def test_a_lane_that_waits_for_a_slot_has_no_part_and_the_last_one_has_all(
     answers = answers_of(
         OpenSession(lanes_session.spark, owned=False, lanes=3),
         until_alone,
-        Work(["a", "b", "c"], lambda name: 9 if name == "a" else 1),
+        DealtWork(["a", "b", "c"], lambda name: 9 if name == "a" else 1),
         lambda names: {"names": names, "folder": str(tmp_path), "limit": 8_000},
         name="rates",
         rate_limit=8_000,

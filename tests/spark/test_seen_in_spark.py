@@ -11,8 +11,8 @@ import pytest
 
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.dealing import Work, answers_of
-from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.copy.dealing import DealtWork, answers_of
+from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.session import OpenSession, run_lanes
 from tests.integration.setups import Setup
@@ -53,7 +53,9 @@ async def test_a_job_names_its_topics_and_its_gauges_rise_while_lanes_run(
         return answers_of(
             OpenSession(lanes_session.spark, owned=False, lanes=3),
             lane_functions.until_marked,
-            Work(PARTITIONS, lambda it: 100 + it.partition, lambda it: (Place("source", it),)),
+            DealtWork(
+                PARTITIONS, lambda it: 100 + it.partition, lambda it: (LedPartition("source", it),)
+            ),
             lambda lane: {"mark": str(mark) if lane == PARTITIONS[:1] else ""},
             name="archive A->B",
         )

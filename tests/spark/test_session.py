@@ -216,7 +216,8 @@ async def test_a_master_that_does_not_run_is_named(scheme: str) -> None:
 
 DRIVER = """
 import sys
-from mm2py_jobs.spark.session import SparkPlace, run_lanes
+from mm2py_jobs.spark.place import SparkPlace
+from mm2py_jobs.spark.session import run_lanes
 from tests.spark import lane_functions
 with SparkPlace(sys.argv[1], wait_executors_s=6).open() as opened:
     numbers = [{"number": number} for number in range(3)]

@@ -24,7 +24,7 @@ from mm2py_jobs.spark.data_source import Mm2pyReader, ask_cluster
 from mm2py_jobs.spark.read_options import ReadOptions
 from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py_jobs.verify.verify import verify_flow
-from mm2py_jobs.verify.verify_command import exit_code
+from mm2py_jobs.verify.verify_runs import exit_code
 from tests.integration.mirror_process import MM2PY, Flow, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import (

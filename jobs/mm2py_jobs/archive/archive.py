@@ -55,14 +55,15 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
-from mm2py_jobs.copy.dealing import Told, Work, answers_of, offsets_of_part, rate_of
-from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
+from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
 from mm2py_jobs.log.open_transactions import hanging
-from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
+from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 
@@ -78,7 +79,7 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 _ALL: Final = 2**63 - 1
 
 
-class _Ranges(NamedTuple):
+class _ArchiveRange(NamedTuple):
     """What is to be archived: partition, first, end, and what was lost before it (-1: nothing).
 
     ``is_part``: the partition has others, or was left with some; ``staged``: it is ahead of its turn.
@@ -139,11 +140,11 @@ def archive_flow(
     open_spark: Callable[[], OpenSession],
     *,
     rate_limit: int = 0,
-    told: Told | None = None,
+    progress: ProgressSink | None = None,
 ) -> dict[str, object]:
     """Archive what there is of the flow's topics and is not archived yet; return the report.
 
-    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can; ``told``: who is told how far they are.
+    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can; ``progress`` gets how far they are.
 
     Raises:
         ConfigError: the folder has another archive.
@@ -170,16 +171,16 @@ def archive_flow(
             answers = answers_of(
                 opened,
                 run_lane,
-                Work(
+                DealtWork(
                     parts,
                     lambda it: it.size,
-                    lambda it: (Place("source", it.source),),
+                    lambda it: (LedPartition("source", it.source),),
                     {"source": flow.source},
                 ),
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
                 rate_limit=rate_limit,
-                told=told,
+                progress=progress,
             )
         answers = _joined(store, parts, answers)
     _note_ranges(plan, store, {it.source for it in waiting})
@@ -203,7 +204,7 @@ def archive_flow(
 class _ArchivePlan:
     """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where they are archived; the ranges of all chains; behind which transactions that hang nothing is archived (``held``)."""
 
-    ranges: list[_Ranges] = field(default_factory=list[_Ranges])
+    ranges: list[_ArchiveRange] = field(default_factory=list[_ArchiveRange])
     refused: dict[TopicPartition, tuple[int, str]] = field(
         default_factory=dict[TopicPartition, tuple[int, str]]
     )
@@ -232,7 +233,7 @@ async def _plan(
             for name, topic in described.items()
             for partition in sorted(topic.partitions)
         ]
-        ends = await _log_ends(admin, partitions, read_committed=flow.read_committed)
+        ends = await source_ends(admin, partitions, read_committed=flow.read_committed)
         if flow.read_committed:
             plan.held = await hanging(source, ends)
     plan.refused |= {TopicPartition(topic, -1): (0, str(it)) for topic, it in hidden.items()}
@@ -263,13 +264,14 @@ async def _plan(
     return plan
 
 
-async def _log_ends(
+async def source_ends(
     admin: Admin, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> dict[TopicPartition, LogEnds | ServerError]:
-    """Return where logs begin and end, or why that is not known now."""
-    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(
-        dict.fromkeys(partitions, LATEST), read_committed=read_committed
+    """Return where logs begin and end, or why that is not known when no more leaders are elected."""
+    clock = admin.cluster.clock
+    starts = await listed_offsets(admin, clock, dict.fromkeys(partitions, EARLIEST))
+    ends = await listed_offsets(
+        admin, clock, dict.fromkeys(partitions, LATEST), read_committed=read_committed
     )
     return {
         tp: starts[tp].error or ends[tp].error or LogEnds(starts[tp].offset, ends[tp].offset)
@@ -312,7 +314,7 @@ class _Looked(NamedTuple):
 
     done: int
     chain: tuple[int, int] | None = None
-    missing: Sequence[_Ranges] = ()
+    missing: Sequence[_ArchiveRange] = ()
     cause: str = ""
 
 
@@ -350,27 +352,27 @@ def _plan_partition(plan: _ArchivePlan, tp: TopicPartition, looked: _Looked) -> 
 
 def missing_of(
     tp: TopicPartition, done: int, there: LogEnds, ahead: Sequence[tuple[int, int]]
-) -> list[_Ranges]:
+) -> list[_ArchiveRange]:
     """Return what an archive up to ``done``, with ranges ahead of it that a former run has left, lacks of a log."""
-    found: list[_Ranges] = []
+    found: list[_ArchiveRange] = []
     at = done
     for begins, end in (*ahead, (there.end, there.end)):
         if at <= begins:
             first = min(max(at, there.start), begins)
             lost_from = at if at < first else -1
-            found.append(_Ranges(*tp, first, begins, lost_from, bool(ahead), at != done))
+            found.append(_ArchiveRange(*tp, first, begins, lost_from, bool(ahead), at != done))
         at = max(at, end)
     return found
 
 
-async def _cut(flow: FlowSides, ranges: Sequence[_Ranges], size: int) -> list[_Ranges]:
+async def _cut(flow: FlowSides, ranges: Sequence[_ArchiveRange], size: int) -> list[_ArchiveRange]:
     """Cut what is larger than ``size`` into parts, each from the beginning of a batch on."""
     async with Cluster.of(flow.source, alias=flow.flow.source) as source:
         reader = RangeReader(source, read_committed=False)
         return [part for it in ranges for part in await _parts_of(reader, it, size)]
 
 
-async def _parts_of(reader: RangeReader, whole: _Ranges, size: int) -> list[_Ranges]:
+async def _parts_of(reader: RangeReader, whole: _ArchiveRange, size: int) -> list[_ArchiveRange]:
     count, firsts = max(1, whole.size // size), [whole.first]
     for number in range(1, count):
         near = whole.first + whole.size * number // count
@@ -411,7 +413,7 @@ async def _batch_at(reader: RangeReader, tp: TopicPartition, offset: int, end: i
 
 
 def _joined(
-    store: ArchiveStore, parts: Sequence[_Ranges], answers: Sequence[dict[str, object]]
+    store: ArchiveStore, parts: Sequence[_ArchiveRange], answers: Sequence[dict[str, object]]
 ) -> list[dict[str, object]]:
     """Publish what was archived ahead of its turn; return one answer about each partition."""
     ends = {it.source: it.end for it in sorted(parts) if it.is_part}
@@ -466,7 +468,7 @@ def _note_ranges(
 def _refusals(plan: _ArchivePlan, store: ArchiveStore, shape: Shape) -> list[dict[str, object]]:
     """Return the answers about what is not archived; partition -1 is the whole topic."""
     return [
-        _PartitionArchive(store, shape, _Ranges(*tp, done, done, -1)).answer(cause)
+        _PartitionArchive(store, shape, _ArchiveRange(*tp, done, done, -1)).answer(cause)
         for tp, (done, cause) in plan.refused.items()
     ]
 
@@ -494,7 +496,7 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
                 copied = _PartitionArchive(
                     store,
                     shape,
-                    _Ranges(*row),
+                    _ArchiveRange(*row),
                     finds_mirrors=bool(lane["finds_mirrors"]),
                     rate=rate,
                 )
@@ -526,7 +528,7 @@ class _PartitionArchive:
         self,
         store: ArchiveStore,
         shape: Shape,
-        ranges: _Ranges,
+        ranges: _ArchiveRange,
         *,
         finds_mirrors: bool = False,
         rate: ByteRate | None = None,

@@ -157,6 +157,7 @@ class ArchiveStore:
 
     def _write(self, name: str, data: bytes) -> None:
         if not self._is_local:
+            # An object store completes the upload when the stream is closed, and has no file before.
             with self._system.open_output_stream(self._at(name)) as stream:
                 stream.write(data)
             return
@@ -194,6 +195,7 @@ class ArchiveStore:
         temporary = f"{name}.{secrets.token_hex(4)}.tmp"
         self._write(temporary, data)
         try:
+            # POSIX: of two links to one name one fails. A rename would replace what is there.
             os.link(self._at(temporary), self._at(name))
         except FileExistsError:
             # Also where the answer to a first request was lost: a client of NFS asks again.

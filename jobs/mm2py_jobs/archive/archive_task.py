@@ -84,7 +84,7 @@ class ArchiveTask(BatchSourceTask):
         self._archive, self._alias, self._context = archive, alias, context
         self._rate = rate
         self._store = ArchiveStore(archive.path)
-        self._logs: dict[TopicPartition, _ArchivedLog] = {}
+        self._logs: dict[TopicPartition, _LaneLog] = {}
         self._held: set[TopicPartition] = set()
         self._loads: dict[TopicPartition, asyncio.Task[None]] = {}
 
@@ -106,7 +106,7 @@ class ArchiveTask(BatchSourceTask):
                 self._context.partition_state(partition, PartitionState.FAILED, error)
                 continue
             target = TopicPartition(topic.target, partition.partition)
-            self._logs[partition] = _ArchivedLog(
+            self._logs[partition] = _LaneLog(
                 partition, target, chain, position, archive.ends[partition]
             )
 
@@ -131,7 +131,7 @@ class ArchiveTask(BatchSourceTask):
             self._rate.spend(sum(len(batch.data) for batch in batches))
         return [Outgoing(log.source, log.target, batches)] if batches else ()
 
-    async def _load(self, log: "_ArchivedLog") -> None:
+    async def _load(self, log: "_LaneLog") -> None:
         """Read the next file in a thread: a lease is renewed meanwhile, however slow the store is."""
         loading = self._loads.get(log.source)
         if loading is None:
@@ -166,7 +166,7 @@ class ArchiveTask(BatchSourceTask):
             log.target_next = run.target_offset + run.records
             log.under_way -= run.records
 
-    def _fail(self, log: "_ArchivedLog", error: Mm2pyError) -> None:
+    def _fail(self, log: "_LaneLog", error: Mm2pyError) -> None:
         self._logs.pop(log.source, None)
         self._context.partition_state(log.source, PartitionState.FAILED, error)
 
@@ -214,7 +214,7 @@ def _check_whole(tp: TopicPartition, chain: Sequence[FileManifest], first: int, 
 
 
 @final
-class _ArchivedLog:
+class _LaneLog:
     """One partition's files from a position on, one in memory at a time."""
 
     def __init__(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
-from mm2py.client.connect.admin import Admin, TopicDescription
+from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.mirror.backfills import SettingChange
@@ -38,8 +38,9 @@ from mm2py_jobs.archive.archive_store import ArchiveStore, each
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import Known, is_held, listed_offsets, paused_alone
+from mm2py_jobs.copy.survey import Known, is_held, paused_alone
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings
+from mm2py_jobs.log.log_ends import listed_offsets
 
 
 @final
@@ -244,6 +245,8 @@ class Restore:
         self.logs = {self._key(log): log for log in logs}
         self._target, self._store, self._clock = target, store, clock
         self._suppression, self._held = suppression, held
+        self._made: Mapping[TopicPartition, ListedOffset] = {}
+        """Where the logs end that were made here."""
         self.emptied: set[TopicPartition] = set()
         """Of which the last plan found the target empty behind a position."""
         self.cut_off: set[TopicPartition] = set()
@@ -265,9 +268,9 @@ class Restore:
         there = {
             it.target: LATEST
             for key, it in logs.items()
-            if it.target_topic in copies and key not in refused
+            if it.target_topic in copies and key not in refused and it.target not in self._made
         }
-        ends = await listed_offsets(self._target, self._clock, there)
+        ends = {**self._made, **await listed_offsets(self._target, self._clock, there)}
         planned: list[PartitionPlan] = []
         for key, log in logs.items():
             if key in refused:
@@ -441,7 +444,7 @@ class Restore:
                 raise ConfigError(f"topic {name} cannot be created: {error}")
         # Until brokers have made thousands of logs, they show no topic that is created after them.
         made = (TopicPartition(it, number) for it in missing for number in range(partitions[it]))
-        await listed_offsets(self._target, self._clock, dict.fromkeys(made, LATEST))
+        self._made = await listed_offsets(self._target, self._clock, dict.fromkeys(made, LATEST))
 
 
 def _configs(archived: Mapping[str, str]) -> dict[str, str]:

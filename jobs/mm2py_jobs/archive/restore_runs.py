@@ -5,9 +5,9 @@ Flow: archive -> ``Restore.plan`` for copies of the flow, and for topics under o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
@@ -26,12 +26,12 @@ from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archiv
 from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedCopy, TaskArchive
 from mm2py_jobs.copy.backfill import STOPPED, new_job
 from mm2py_jobs.copy.backfill_flow import BackfillSession
-from mm2py_jobs.copy.backfill_runs import refuse, show_document, slots_of
+from mm2py_jobs.copy.backfill_runs import refuse, show_limited
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.plan import Plan, Refusal
 from mm2py_jobs.copy.restored_flows import renamed_plan
+from mm2py_jobs.job_options import RestoreOptions
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms
-from mm2py_jobs.spark.session import SparkPlace
 from mm2py_workers.answers import count_of
 
 _COLUMNS: Final = (
@@ -45,71 +45,33 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreOrder:
-    """The arguments."""
-
-    file: Path
-    flow: str
-    folder: str
-    topics: str = ""
-    rename: str = ""
-    place: SparkPlace
-    rate_limit: int = 0
-    accepts_expiry: bool = False
-    only_plans: bool = False
-
-    def job(self, root: str) -> Job:
-        """Return a job as its record keeps it: another run continues it only with the same arguments."""
-        archive = f"{root} as {self.rename}" if self.rename else root
-        if self.topics:
-            archive += f", topics {self.topics}"
-        return new_job("", topics=self.topics, archive=archive)
+def job_of(options: RestoreOptions, root: str) -> Job:
+    """Return a job as its record keeps it: another run continues it only with the same arguments."""
+    archive = f"{root} as {options.rename}" if options.rename else root
+    if options.topics:
+        archive += f", topics {options.topics}"
+    return new_job("", topics=options.topics or "", archive=archive)
 
 
-def run_restore(order: RestoreOrder, printer: Printer) -> int:
-    """Restore, or only plan it, print the report, and return the exit code.
+async def show_restore_plan(options: RestoreOptions, printer: Printer) -> int:
+    """Print what would be restored, and what the checks refuse; return the exit code; raises as ``run_restore``."""
+    async with _planned(options, printer) as (session, _, runs):
+        empty = Plan(flow=options.flow, partitions=())
+        plan = _joined([run.checked for run in runs]) if runs else empty
+        target = {"target": session.clusters["target"]}
+        return await show_limited(plan, target, options, printer)
+
+
+async def run_restore(options: RestoreOptions, printer: Printer) -> int:
+    """Restore, print the report, and return the exit code.
 
     Raises:
         Mm2pyError: the archive cannot be restored, or a cluster does not answer.
     """
-    return asyncio.run(_run(order, printer))
-
-
-async def _run(order: RestoreOrder, printer: Printer) -> int:
-    rename = Rename(order.rename or None)
-    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
-        refuse_transforms(
-            session.name,
-            session.flow.connector,
-            "an archive has them as they are on the source, with what the transforms drop",
-        )
-        names = _Names(session.name, session.flow.connector)
-        root = archive_root(order.folder, session.name)
-        logs = await asyncio.to_thread(
-            read_archive,
-            ArchiveStore(root),
-            PatternList.of(order.topics or ".*").matches,
-            lambda topic: names.checked(topic, rename.name(topic, names.copy_of(topic))),
-        )
-        copies = [log for log in logs if log.target_topic == names.copy_of(log.topic.topic)]
-        others = [log for log in logs if log.target_topic != names.copy_of(log.topic.topic)]
-        target = await session.flow.admin("target")
-        runs: list[_RestoreRun] = []
-        if copies:
-            runs.append(_RestoreRun(order, root, session, target, copies, printer))
-        async with BackfillSession(
-            renamed_plan(session.flow.plan, session.flow.connector)
-        ) as renamed:
-            if others:
-                runs.append(_RestoreRun(order, root, renamed, target, others, printer))
-            for run in runs:
-                await run.plan()
-            if order.only_plans:
-                return await _show_plan(runs, order, session.clusters["target"], printer)
-            if any(run.checked.refused for run in runs):
-                return refuse(_joined([run.checked for run in runs]), printer)
-            ended = await run_each([run.run for run in runs])
+    async with _planned(options, printer) as (session, root, runs):
+        if any(run.checked.refused for run in runs):
+            return refuse(_joined([run.checked for run in runs]), printer)
+        ended = await run_each([run.run for run in runs])
     rows = [row for run in runs for row in run.rows()]
     report = {
         "flow": str(session.name),
@@ -138,28 +100,50 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
     return OK if report["state"] == JobState.DONE.value else FAILED
 
 
+@asynccontextmanager
+async def _planned(
+    options: RestoreOptions, printer: Printer
+) -> AsyncGenerator[tuple[BackfillSession, str, list["_RestoreRun"]]]:
+    """Open the flow, and plan: copies of it, and topics under other names, whose positions another flow keeps; changes nothing."""
+    rename = Rename(options.rename or None)
+    async with BackfillSession(flow_plan(options.file, options.flow)) as session:
+        refuse_transforms(
+            session.name,
+            session.flow.connector,
+            "an archive has them as they are on the source, with what the transforms drop",
+        )
+        names = _CopyNames(session.name, session.flow.connector)
+        root = archive_root(options.folder, session.name)
+        logs = await asyncio.to_thread(
+            read_archive,
+            ArchiveStore(root),
+            PatternList.of(options.topics or ".*").matches,
+            lambda topic: names.checked(topic, rename.name(topic, names.copy_of(topic))),
+        )
+        copies = [log for log in logs if log.target_topic == names.copy_of(log.topic.topic)]
+        others = [log for log in logs if log.target_topic != names.copy_of(log.topic.topic)]
+        target = await session.flow.admin("target")
+        runs: list[_RestoreRun] = []
+        if copies:
+            runs.append(_RestoreRun(options, root, session, target, copies, printer))
+        async with BackfillSession(
+            renamed_plan(session.flow.plan, session.flow.connector)
+        ) as renamed:
+            if others:
+                runs.append(_RestoreRun(options, root, renamed, target, others, printer))
+            for run in runs:
+                await run.plan()
+            yield session, root, runs
+
+
 async def run_each(runs: Sequence[Callable[[], Awaitable[Job]]]) -> list[Job]:
-    """Run one after the other; whoever stops or cancels one means all."""
+    """Run one after the other; a stop or cancel of one ends all."""
     ended: list[Job] = []
     for run in runs:
         ended.append(await run())
         if ended[-1].state is JobState.CANCELLED or ended[-1].cause == STOPPED:
             break
     return ended
-
-
-async def _show_plan(
-    runs: Sequence["_RestoreRun"],
-    order: RestoreOrder,
-    target: Mapping[str, str],
-    printer: Printer,
-) -> int:
-    plan = _joined([run.checked for run in runs]) if runs else Plan(flow=order.flow, partitions=())
-    place = order.place
-    if most := place.lanes_per_broker:
-        plan, _ = await asyncio.to_thread(plan.limited, most, {"target": target})
-    document = plan.document(slots_of(place.master), order.rate_limit, place.lanes)
-    return show_document(plan, document, printer)
 
 
 def _state(jobs: Sequence[Job]) -> str:
@@ -175,7 +159,7 @@ def _joined(plans: Sequence[Plan]) -> Plan:
 
 
 @final
-class _Names:
+class _CopyNames:
     """Names of copies, and which names the flow uses by itself."""
 
     def __init__(self, flow: FlowName, connector: Mapping[str, str]) -> None:
@@ -201,14 +185,14 @@ class _RestoreRun:
 
     def __init__(
         self,
-        order: RestoreOrder,
+        options: RestoreOptions,
         root: str,
         session: BackfillSession,
         target: Admin,
         logs: Sequence[ArchivedLog],
         printer: Printer,
     ) -> None:
-        self._order, self._session, self._printer = order, session, printer
+        self._options, self._session, self._printer = options, session, printer
         self._restore = Restore(
             session.name,
             logs,
@@ -218,7 +202,7 @@ class _RestoreRun:
             suppression_of(session.flow.connector),
             session.flow.held,
         )
-        self._root, self._new = root, order.job(root)
+        self._root, self._new = root, job_of(options, root)
         self._begun: Mapping[TopicPartition, int] = {}
         self.checked = Plan(flow=str(session.name), partitions=())
         self._leases: Mapping[TopicPartition, Lease] = {}
@@ -226,7 +210,7 @@ class _RestoreRun:
     async def plan(self) -> None:
         """Check everything; changes nothing."""
         known = await self._session.known(self._restore.logs)
-        plan = await self._restore.plan(known, accepts_expiry=self._order.accepts_expiry)
+        plan = await self._restore.plan(known, accepts_expiry=self._options.accepts_expiry)
         if plan.refused and await self._is_unfinished():
             # What a restore has written that was killed before it stored a position: its lanes find it in the log.
             plan = replace(plan, refused=tuple(filter(self._is_lost, plan.refused)))
@@ -270,8 +254,8 @@ class _RestoreRun:
             plan,
             self._task(),
             self._new,
-            place=self._order.place,
-            rate_limit=self._order.rate_limit,
+            place=self._options.place,
+            rate_limit=self._options.rate_limit,
         )
         self._leases = dict(session.store.leases)
         return ended

@@ -50,13 +50,13 @@ from mm2py.storage.job_claim import (
 )
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.copy_again import begun, go_back, is_begun
-from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go, refuse_beside_failover
+from mm2py_jobs.copy.live_flow import BackfillFlow, refuse_beside_failover, wait_until_released
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, deal_lanes
 
 log = logging.getLogger(__name__)
 
 FOLLOW_S: Final = 90.0
-"""How long a driver that lives may take to do what people want: its lanes deliver what they have read."""
+"""How long a driver that lives may take to apply a requested state: its lanes deliver what they have read."""
 
 STOPPED: Final = "stopped; run the same command again to continue"
 _FOLLOWED: Final = {Wanted.PAUSE: JobState.PAUSED, Wanted.RUN: JobState.RUNNING}
@@ -71,7 +71,7 @@ def new_job(
     lanes: int = 1,
     archive: str = "",
 ) -> Job:
-    """Return a job as people asked for it, with a new id where ``key`` is empty; ``archive`` is that of a restore."""
+    """Return a job as it was requested, with a new id where ``key`` is empty; ``archive`` is that of a restore."""
     return Job(
         id=key or new_id(SYSTEM_CLOCK.now_ms()),
         state=JobState.RUNNING,
@@ -187,7 +187,7 @@ class BackfillDriver:
     async def _reserve(self, leases: Sequence[Lease]) -> None:
         """Keep the live flow out; returns when none of its workers copies these any more."""
         await self._claim.write(leases)
-        await live_flow_lets_go(self._name, self._flow, self._store, leases, self._clock)
+        await wait_until_released(self._name, self._flow, self._store, leases, self._clock)
 
     async def _refuse_second_restore(self, plan: Plan) -> None:
         """Refuse topics that another restore writes; checked after the reservation: of two that begin at once each sees the other (6)."""
@@ -244,14 +244,14 @@ class BackfillDriver:
         if claim.job is not None:
             await claim.write([replace(claim.job, state=JobState.FAILED, cause=STOPPED)])
 
-    async def wish(self, wanted: Wanted) -> Job:
-        """Write what people want of the newest job, wait until its driver has done it, and return the job as it is then.
+    async def request(self, wanted: Wanted) -> Job:
+        """Record a requested state of the newest job, wait until its driver has applied it, and return the job as it is then.
 
         A job without a driver can be cancelled only, which is done here.
 
         Raises:
             BackfillRefusedError: no job is unfinished, or none has a driver that could be paused or resumed.
-            FatalError: the driver lives and has not done it within ``FOLLOW_S``.
+            FatalError: the driver lives and has not applied it within ``FOLLOW_S``.
         """
         await self._store.refresh()
         job = self._store.job
@@ -268,7 +268,7 @@ class BackfillDriver:
         return await self.cancel() if left is not None else self._store.job or job
 
     async def _followed(self, asked: Job, wanted: Wanted) -> Job | None:
-        """Return the job once its driver has done what is wanted, None where it ended before."""
+        """Return the job once its driver has applied the request, None where it ended before."""
         deadline, beaten_s = self._clock.monotonic() + FOLLOW_S, self._clock.monotonic()
         before = asked
         while True:
@@ -287,7 +287,7 @@ class BackfillDriver:
             if now_s > deadline:
                 raise FatalError(
                     f"the driver of backfill {job.id} has not done it within {FOLLOW_S:.0f} s",
-                    remedy="look at its log; what is wanted is stored, it follows later, or its next run does",
+                    remedy="look at its log; the request is stored: the driver or its next run applies it",
                 )
             await self._clock.sleep(LOOK_S)
 

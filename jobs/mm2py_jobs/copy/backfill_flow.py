@@ -187,7 +187,7 @@ class BackfillSession:
         return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
+        """Store where copies begin, as ``PATCH /connectors/<name>/offsets`` (KIP-875) does; -1 for nowhere."""
         await store_positions(self._tables, self._plan, positions)
 
     async def unfinished_failover(self) -> Failover | None:

@@ -137,7 +137,7 @@ class BackfillCommands(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ShownJob:
     """What is known of one backfill: what was planned over REST, its job, or both."""
 
     flow: FlowName
@@ -156,7 +156,7 @@ class _Entry:
     @property
     def kind(self) -> str:
         """What it is called."""
-        return "backfill" if self.job is None else kind_of(self.job.kind, self.job.archive)
+        return kind_of(self.job)
 
 
 @final
@@ -270,7 +270,7 @@ class BackfillService:
             )
         return self.show(nodes, flow, identifier)
 
-    async def wish(
+    async def request(
         self, nodes: Nodes, flow: FlowName, identifier: str, wanted: Wanted
     ) -> BackfillView:
         """Pause, resume or cancel a backfill; its state follows within seconds.
@@ -339,7 +339,7 @@ class BackfillService:
                 f"backfill {job.id} is unfinished: start it again, or cancel it, before another one is planned"
             )
 
-    def _refuse_start(self, store: BackfillStore, entry: _Entry) -> None:
+    def _refuse_start(self, store: BackfillStore, entry: _ShownJob) -> None:
         job = entry.job
         if job is not None and job.state.is_over:
             raise ConflictError(f"backfill {job.id} is {job.state.value}: plan another one")
@@ -369,7 +369,7 @@ class BackfillService:
             return ConflictError(text)
         return BadRequestError(text) if ended.code == USAGE else HerderError(text, status=503)
 
-    def _summary(self, nodes: Nodes, entry: _Entry) -> BackfillSummary:
+    def _summary(self, nodes: Nodes, entry: _ShownJob) -> BackfillSummary:
         order, job = entry.order, entry.job
         state, cause = self._state(nodes, entry)
         counts: dict[str, int] = {}
@@ -398,7 +398,7 @@ class BackfillService:
             "cause": cause,
         }
 
-    def _job(self, nodes: Nodes, entry: _Entry) -> JobView:
+    def _job(self, nodes: Nodes, entry: _ShownJob) -> JobView:
         shown = self._summary(nodes, entry)
         done, total, lag = copied_so_far(entry.leases, entry.kind)
         archive = "" if entry.job is None else entry.job.archive
@@ -435,7 +435,7 @@ class BackfillService:
         # Which credentials a command's folder holds this process does not know; records of older versions have them.
         return self._mask.apply(hide_userinfo(text))
 
-    def _state(self, nodes: Nodes, entry: _Entry) -> tuple[str, str]:
+    def _state(self, nodes: Nodes, entry: _ShownJob) -> tuple[str, str]:
         """Return the state and its cause."""
         order, job = entry.order, entry.job
         of_process = "" if order is None else order.cause
@@ -461,21 +461,21 @@ class BackfillService:
         return not any(worker in url for url in members)
 
 
-def _entries(nodes: Nodes, flow: FlowName) -> Sequence[_Entry]:
+def _entries(nodes: Nodes, flow: FlowName) -> Sequence[_ShownJob]:
     store = nodes[flow].herder.backfills
     if store is None or not store.live:
         return ()
     job, order = store.shown_job, store.order
-    entries: list[_Entry] = []
+    entries: list[_ShownJob] = []
     if order is not None and (job is None or job.id != order.id):
-        entries.append(_Entry(flow, order, None))
+        entries.append(_ShownJob(flow, order, None))
     if job is not None:
         same = order if order is not None and order.id == job.id else None
-        entries.append(_Entry(flow, same, job, list(store.leases.values()), store.wanted))
+        entries.append(_ShownJob(flow, same, job, list(store.leases.values()), store.wanted))
     return entries
 
 
-def _entry(nodes: Nodes, flow: FlowName, identifier: str) -> _Entry:
+def _entry(nodes: Nodes, flow: FlowName, identifier: str) -> _ShownJob:
     for entry in _entries(nodes, flow):
         if entry.id == identifier:
             return entry

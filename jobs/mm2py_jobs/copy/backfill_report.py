@@ -1,4 +1,4 @@
-"""A backfill as people see it: the report of ``mm2py backfill`` and of ``GET /backfills``.
+"""A backfill as it is shown: the report of ``mm2py backfill`` and of ``GET /backfills``.
 
 Flow: ``Job`` and its leases -> ``report`` -> JSON members. ``to`` and ``target_to`` are exclusive.
 """

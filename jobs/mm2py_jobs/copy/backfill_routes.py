@@ -43,7 +43,7 @@ def open_backfills(host: RouteHost) -> JobRoutes:
 
 def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter:
     """Return the routes."""
-    router, calls = JobRouter("backfills"), _Calls(flows, backfills)
+    router, calls = JobRouter("backfills"), _BackfillCalls(flows, backfills)
     router.add("GET", "/jobs", calls.jobs)
     router.add("GET", "/jobs/backfill", calls.overview)
     body = body_schema(BackfillRequest)
@@ -58,7 +58,7 @@ def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter
 
 
 @final
-class _Calls:
+class _BackfillCalls:
     def __init__(self, flows: FlowService, backfills: BackfillService) -> None:
         self._flows, self._backfills = flows, backfills
 
@@ -98,20 +98,20 @@ class _Calls:
 
     async def pause(self, request: Request, backfill: Id) -> BackfillView:
         """Let the lanes read nothing until the backfill is resumed."""
-        return await self._wish(request, backfill, Wanted.PAUSE)
+        return await self._request(request, backfill, Wanted.PAUSE)
 
     async def resume(self, request: Request, backfill: Id) -> BackfillView:
         """Let paused lanes continue at the next record."""
-        return await self._wish(request, backfill, Wanted.RUN)
+        return await self._request(request, backfill, Wanted.RUN)
 
     async def cancel(self, request: Request, backfill: Id) -> BackfillView:
         """End a backfill: what is copied stays, the running flow continues every partition where it is."""
-        return await self._wish(request, backfill, Wanted.CANCEL)
+        return await self._request(request, backfill, Wanted.CANCEL)
 
-    async def _wish(self, request: Request, backfill: str, wanted: Wanted) -> BackfillView:
+    async def _request(self, request: Request, backfill: str, wanted: Wanted) -> BackfillView:
         identifier = plain_segment(backfill)
         flow = self._flow(request, identifier)
-        return await self._backfills.wish(self._flows.flows(), flow, identifier, wanted)
+        return await self._backfills.request(self._flows.flows(), flow, identifier, wanted)
 
     def _flow(self, request: Request, identifier: str) -> FlowName:
         """Return the flow of a backfill, and let the application forward for it."""

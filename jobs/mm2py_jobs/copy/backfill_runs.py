@@ -1,6 +1,6 @@
 """What the commands of ``mm2py backfill`` do: survey, Spark session, driver, progress, report.
 
-Flow: ``BackfillOrder`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or ``SparkRun`` with a ``BackfillDriver`` -> report.
+Flow: ``BackfillOptions`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or ``SparkRun`` with a ``BackfillDriver`` -> report.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Final, final
 
 from mm2py.config.java_regex import PatternList
@@ -32,74 +31,63 @@ from mm2py_jobs.copy.backfill_views import (
     print_status,
     say_refused,
 )
-from mm2py_jobs.copy.bulk_options import REFUSED, RESTORE
 from mm2py_jobs.copy.live_flow import workers_of
 from mm2py_jobs.copy.plan import Plan, Refusal
 from mm2py_jobs.copy.restored_flows import renamed_plan
 from mm2py_jobs.copy.survey import Survey
+from mm2py_jobs.job_options import REFUSED, BackfillOptions, FlowOptions, RestoreOptions
 from mm2py_jobs.open_flow import flow_plan
-from mm2py_jobs.spark.session import SparkPlace
 
 _CORES: Final = re.compile(r"local\[(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillOrder:
-    """The arguments of plan and run."""
+def check_continues(options: BackfillOptions, job: Job) -> None:
+    """Refuse to continue an unfinished job for other partitions: it would end as done without them.
 
-    file: Path
-    flow: str
-    topics: str
-    start: str
-    end: str
-    place: SparkPlace
-    rate_limit: int
-    id: str = ""
-    """Of the job, where a worker has planned it; this process then ends with that worker."""
-    accepts_expiry: bool = False
-    skips_refused: bool = False
-
-    def check_continues(self, job: Job) -> None:
-        """Refuse to continue an unfinished job for other partitions: it would end as done without them.
-
-        Raises:
-            BackfillRefusedError: it was begun with other arguments, and not all of them are left out.
-        """
-        begun, wanted = (job.topics, job.start, job.end), (self.topics, self.start, self.end)
-        if wanted not in (begun, ("", "earliest", "now")):
-            raise BackfillRefusedError(
-                f"backfill {job.id} of {self.flow} is unfinished and was begun with --topics '{job.topics}' --from '{job.start}' --to '{job.end}'",
-                remedy="run it with these to its end first, or end it with mm2py backfill cancel",
-            )
-
-    async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
-        """Return the plan, of an unfinished job by what it was begun with."""
-        topics, start, end = (
-            (self.topics, self.start, self.end) if job is None else (job.topics, job.start, job.end)
-        )
-        return await survey.plan(
-            topics,
-            parse_boundary(start, "--from", "earliest"),
-            parse_boundary(end, "--to", "now"),
-            accepts_expiry=self.accepts_expiry or job is not None,
+    Raises:
+        BackfillRefusedError: it was begun with other arguments, and not all of them are left out.
+    """
+    begun = job.topics, job.start, job.end
+    given = options.topics, options.start, options.end
+    if given not in (begun, ("", "earliest", "now")):
+        raise BackfillRefusedError(
+            f"backfill {job.id} of {options.flow} is unfinished and was begun with --topics '{job.topics}' --from '{job.start}' --to '{job.end}'",
+            remedy="run it with these to its end first, or end it with mm2py backfill cancel",
         )
 
 
-def show_plan(order: BackfillOrder, printer: Printer) -> int:
+async def _planned(options: BackfillOptions, survey: Survey, job: Job | None = None) -> Plan:
+    """Return the plan, of an unfinished job by what it was begun with."""
+    given: BackfillOptions | Job = options if job is None else job
+    return await survey.plan(
+        given.topics,
+        parse_boundary(given.start, "--from", "earliest"),
+        parse_boundary(given.end, "--to", "now"),
+        accepts_expiry=options.accepts_expiry or job is not None,
+    )
+
+
+async def show_plan(options: BackfillOptions, printer: Printer) -> int:
     """Print the plan; return the exit code."""
-    _begin(order)
-    return asyncio.run(_show_plan(order, printer))
+    _begin(options)
+    async with BackfillSession(flow_plan(options.file, options.flow)) as session:
+        plan = await _planned(options, await session.survey())
+        code = await show_limited(plan, session.clusters, options, printer)
+    return OK if options.skips_refused and plan.partitions else code
 
 
-async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
-    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
-        plan = await order.plan(await session.survey())
-        if most := order.place.lanes_per_broker:
-            plan, _ = await asyncio.to_thread(plan.limited, most, session.clusters)
-    slots = slots_of(order.place.master)
-    document = plan.document(slots, order.rate_limit, order.place.lanes)
-    code = show_document(plan, document, printer)
-    return OK if order.skips_refused and plan.partitions else code
+async def show_limited(
+    plan: Plan,
+    clusters: Mapping[str, Mapping[str, str]],
+    options: BackfillOptions | RestoreOptions,
+    printer: Printer,
+) -> int:
+    """Print a plan whose lanes are dealt by the leaders of the ``clusters``, where so few may be at one broker; return the exit code."""
+    place = options.place
+    if most := place.lanes_per_broker:
+        plan, _ = await asyncio.to_thread(plan.limited, most, clusters)
+    document = plan.document(slots_of(place.master), options.rate_limit, place.lanes)
+    return show_document(plan, document, printer)
 
 
 def slots_of(master: str) -> int:
@@ -117,21 +105,20 @@ def show_document(plan: Plan, document: Mapping[str, object], printer: Printer) 
     return REFUSED if plan.refused else OK
 
 
-def run_backfill(order: BackfillOrder, printer: Printer) -> int:
+async def run_backfill(options: BackfillOptions, printer: Printer) -> int:
     """Run a backfill; return the exit code."""
-    _begin(order)
-    flow = flow_plan(order.file, order.flow)
-    # Before the loop: Spark starts a process of its own, and connections would be inherited.
-    return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
+    _begin(options)
+    session = BackfillSession(flow_plan(options.file, options.flow))
+    return await _BackfillRun(options, session, printer).run()
 
 
 @asynccontextmanager
-async def _newest(what: str, file: Path, flow: str) -> AsyncGenerator[BackfillSession]:
+async def _newest(what: str, options: FlowOptions) -> AsyncGenerator[BackfillSession]:
     """Open the flow of the newest job; that of a restore may be the one that restores under other names."""
-    async with BackfillSession(flow_plan(file, flow)) as session:
+    async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         await session.open_if_there()
         job = session.store.job
-        if what != RESTORE or (job is not None and job.archive and not job.state.is_over):
+        if what != "restore" or (job is not None and job.archive and not job.state.is_over):
             yield session
             return
         async with BackfillSession(
@@ -141,13 +128,9 @@ async def _newest(what: str, file: Path, flow: str) -> AsyncGenerator[BackfillSe
             yield renamed if renamed.store.job is not None else session
 
 
-def show_status(what: str, file: Path, flow: str, printer: Printer) -> int:
+async def show_status(what: str, options: FlowOptions, printer: Printer) -> int:
     """Print the newest job; return the exit code."""
-    return asyncio.run(_show_status(what, file, flow, printer))
-
-
-async def _show_status(what: str, file: Path, flow: str, printer: Printer) -> int:
-    async with _newest(what, file, flow) as session:
+    async with _newest(what, options) as session:
         store = session.store
         job = store.job
         if job is not None and job.state.is_copied:
@@ -166,16 +149,12 @@ async def _show_status(what: str, file: Path, flow: str, printer: Printer) -> in
         return OK
 
 
-def make_wish(what: str, wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
+async def steer(what: str, wanted: Wanted, options: FlowOptions, printer: Printer) -> int:
     """Pause, resume or cancel the newest job; return the exit code."""
-    return asyncio.run(_make_wish(what, wanted, file, flow, printer))
-
-
-async def _make_wish(what: str, wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
-    async with _newest(what, file, flow) as session:
+    async with _newest(what, options) as session:
         if not session.store.live:
             raise BackfillRefusedError(f"there was no {what} of {session.name}")
-        job = await session.driver.wish(wanted)
+        job = await session.driver.request(wanted)
         store = session.store
         await store.refresh()
         print_report(printer, job, list(store.leases.values()))
@@ -183,17 +162,19 @@ async def _make_wish(what: str, wanted: Wanted, file: Path, flow: str, printer: 
 
 
 @final
-class _Run:
+class _BackfillRun:
     """One ``mm2py backfill run``."""
 
-    def __init__(self, order: BackfillOrder, session: BackfillSession, printer: Printer) -> None:
-        self._order, self._session, self._printer = order, session, printer
+    def __init__(
+        self, options: BackfillOptions, session: BackfillSession, printer: Printer
+    ) -> None:
+        self._options, self._session, self._printer = options, session, printer
 
     async def run(self) -> int:
         """Run to the end or to a stop signal; return the exit code."""
         async with self._session as session:
             survey = await session.survey()
-            plan = await self._order.plan(survey)
+            plan = await _planned(self._options, survey)
             await session.open_topic()
             driver = session.driver
             job = await driver.claim(archive="")
@@ -203,10 +184,10 @@ class _Run:
                 job = None
             begins = job is None or not driver.has_reserved
             if job is not None:
-                self._order.check_continues(job)
+                check_continues(self._options, job)
                 of = f" of {job.topics}" if job.topics else ""
                 say(f"backfill {job.id}{of} is unfinished, it is continued")
-                plan = await self._order.plan(survey, job)
+                plan = await _planned(self._options, survey, job)
             if not begins:
                 plan = self._left_out(plan)
             elif self._refuses(plan):
@@ -214,7 +195,7 @@ class _Run:
             task = await session.prepare_topics()
             if begins:
                 # Topics that were just created have configs to look at.
-                plan = _without_copies(await self._order.plan(survey, job), task)
+                plan = _without_copies(await _planned(self._options, survey, job), task)
                 if self._refuses(plan):
                     return refuse(plan, self._printer)
                 for note in plan.notes:
@@ -225,19 +206,19 @@ class _Run:
         """Return the plan of a run that continues another one: of the job's own partitions the checks were passed."""
         leases = self._session.store.leases
         left = (it for it in plan.refused if (it.topic, it.partition) not in leases)
-        return replace(plan, refused=tuple(left) if self._order.skips_refused else ())
+        return replace(plan, refused=tuple(left) if self._options.skips_refused else ())
 
     def _refuses(self, plan: Plan) -> bool:
-        return bool(plan.refused) and not (self._order.skips_refused and plan.partitions)
+        return bool(plan.refused) and not (self._options.skips_refused and plan.partitions)
 
     async def _copy(self, plan: Plan, task: Mapping[str, str]) -> int:
-        session, order = self._session, self._order
+        session, options = self._session, self._options
         job = await SparkRun(session, self._printer).run(
             plan,
             task,
-            new_job(order.id, topics=order.topics, start=order.start, end=order.end),
-            place=order.place,
-            rate_limit=order.rate_limit,
+            new_job(options.id, topics=options.topics, start=options.start, end=options.end),
+            place=options.place,
+            rate_limit=options.rate_limit,
         )
         print_report(self._printer, job, list(session.store.leases.values()), refused=plan.refused)
         if job.state is not JobState.DONE:
@@ -258,12 +239,12 @@ def _without_copies(plan: Plan, task: Mapping[str, str]) -> Plan:
     return replace(plan, partitions=there, refused=(*plan.refused, *refused))
 
 
-def _begin(order: BackfillOrder) -> None:
+def _begin(options: BackfillOptions) -> None:
     """Refuse wrong arguments before anything is opened; end with the worker that started this process."""
-    parse_boundary(order.start, "--from", "earliest")
-    parse_boundary(order.end, "--to", "now")
-    check_pattern(order.topics)
-    if order.id:
+    parse_boundary(options.start, "--from", "earliest")
+    parse_boundary(options.end, "--to", "now")
+    check_pattern(options.topics)
+    if options.id:
         threading.Thread(target=_end_with_input, daemon=True).start()
 
 

@@ -22,7 +22,8 @@ from mm2py_jobs.copy.leaders import Leaders
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.spark.gauges import gauges
 from mm2py_jobs.spark.lane_gate import LaneGate
-from mm2py_jobs.spark.session import OpenSession, SparkPlace, cancel_lanes, run_lanes
+from mm2py_jobs.spark.place import SparkPlace
+from mm2py_jobs.spark.session import OpenSession, cancel_lanes, run_lanes
 from mm2py_workers.signals import StopSignal
 
 STOP_WITHIN_S: Final = 40.0
@@ -35,7 +36,7 @@ class SparkRun:
 
     Args:
         session: of the flow, its backfill topic open and the flow claimed.
-        printer: whether progress is for people.
+        printer: whether progress is drawn.
     """
 
     def __init__(self, session: BackfillSession, printer: Printer) -> None:

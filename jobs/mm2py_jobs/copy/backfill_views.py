@@ -19,6 +19,7 @@ from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_cli.progress import LINES_S, draws
 from mm2py_jobs.copy.backfill_report import OrderReport, held_text, report
 from mm2py_jobs.copy.plan import Plan, Refusal
+from mm2py_jobs.job_views import kind_of
 from mm2py_jobs.spark.gauges import Figures
 from mm2py_workers.answers import count_of, rows_of
 
@@ -46,7 +47,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
             await clock.sleep(LINES_S)
             leases = list(store.leases.values())
             done, total = _sums(leases)
-            kind = "backfill" if store.job is None else kind_text(store.job)
+            kind = kind_of(store.job)
             held = held_text(leases)
             say(f"{kind} {_doing(store)}: {done:,} of {total:,} offsets{held and '; '}{held}")
     columns = (
@@ -176,7 +177,7 @@ def print_report(
     say_refused(refused)
     printer.fields(
         [
-            (kind_text(job), job.id),
+            (kind_of(job), job.id),
             ("state", job.state.value),
             ("records", f"{document['records']:,}"),
             ("cause", job.cause),
@@ -199,11 +200,6 @@ def print_report(
             ],
         )
     )
-
-
-def kind_text(job: Job) -> str:
-    """Return what a job is called: backfill, restore or stream."""
-    return "restore" if job.archive else job.kind.value.lower()
 
 
 def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> None:

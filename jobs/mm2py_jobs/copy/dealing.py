@@ -8,7 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast, final
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.leaders import Leaders, Place
+from mm2py_jobs.copy.leaders import Leaders, LedPartition
 from mm2py_jobs.copy.rate_desk import opened_desk
 from mm2py_jobs.spark.gauges import Figures, gauges
 from mm2py_jobs.spark.lane_gate import LaneGate
@@ -26,8 +26,8 @@ MOST_LANES: Final = 1_000
 T = TypeVar("T")
 
 
-class Told(Protocol):
-    """Who is told how far lanes are (``mm2py_jobs.progress.Telling``)."""
+class ProgressSink(Protocol):
+    """Takes how far lanes are (``mm2py_jobs.progress.ReportedProgress``)."""
 
     def plan(self, total: int) -> None:
         """Say how many offsets are to be read."""
@@ -108,18 +108,18 @@ def rate_of(lane: Mapping[str, object], clock: Clock) -> ByteRate | None:
     return ByteRate(share, clock) if share > 0 else None
 
 
-def _nowhere(_item: object) -> Sequence[Place]:
+def _nowhere(_item: object) -> Sequence[LedPartition]:
     return ()
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Work(Generic[T]):
+class DealtWork(Generic[T]):
     """What lanes are to read; ``weight`` of an item are its offsets, ``places`` the partitions that it reads, of ``clusters`` by side."""
 
     items: Sequence[T]
     weight: Callable[[T], int]
-    places: Callable[[T], Sequence[Place]] = _nowhere
+    places: Callable[[T], Sequence[LedPartition]] = _nowhere
     clusters: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
@@ -147,17 +147,17 @@ class Work(Generic[T]):
 def answers_of(
     opened: OpenSession,
     function: LaneFunction,
-    work: Work[T],
+    work: DealtWork[T],
     lane_of: Callable[[Sequence[T]], Mapping[str, object]],
     *,
     name: str,
     rate_limit: int = 0,
-    told: Told | None = None,
+    progress: ProgressSink | None = None,
 ) -> list[dict[str, object]]:
     """Run ``function`` over ``work`` dealt to lanes; return all of ``partitions`` of its answers.
 
     ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may read of a cluster, 0 for any: each begins
-    with a share of it as ``rate`` (``rate_of``), and follows ``desk`` (``part_of_rate``). ``told`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
+    with a share of it as ``rate`` (``rate_of``), and follows ``desk`` (``part_of_rate``). ``progress`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
     """
     dealt, gate = work.dealt(opened)
     weights, total = [sum(map(work.weight, lane)) for lane in dealt], work.total
@@ -170,9 +170,9 @@ def answers_of(
         nonlocal ended
         ended = asked
 
-    if told is not None:
-        told.plan(total)
-        told.follow(done)
+    if progress is not None:
+        progress.plan(total)
+        progress.follow(done)
     share = rate_limit / max(1, min(opened.slots, len(dealt)))
     with opened_desk(opened, rate_limit) as desk, gauges(opened, lambda: Figures(total, done())):
         answers = run_lanes(

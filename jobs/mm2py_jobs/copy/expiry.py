@@ -37,6 +37,7 @@ async def expiring(
     if name == "retention.bytes":
         counts: Mapping[TopicPartition, int] = {it.source: _beyond(it, int(kept)) for it in ranges}
     elif value_of(entries, "message.timestamp.type") == "LogAppendTime":
+        # Retention goes by the largest time of a segment, which is that of the copy.
         return {}
     else:
         counts = await older(ranges, int(kept))

@@ -103,7 +103,7 @@ class LaneCopy(Protocol):
         ...
 
 
-class ShowsWishes(Protocol):
+class ShowsRequests(Protocol):
     """What a lane needs of ``mm2py.storage.backfill_store.BackfillStore``."""
 
     @property
@@ -118,7 +118,7 @@ class ShowsWishes(Protocol):
 
     @property
     def wanted(self) -> Wanted:
-        """What people want of it."""
+        """Its requested state."""
         ...
 
     def silent_s(self, lease: Lease) -> float:
@@ -201,7 +201,7 @@ class LaneRun:
         partitions: of the lane, done or not.
         lease: of this attempt.
         copy: copies; stopped in any case.
-        topic: what people want.
+        topic: which state is requested.
         given_up: state of a partition of a backfill that cannot be copied further.
         term: of a stream; None for a backfill.
     """
@@ -211,7 +211,7 @@ class LaneRun:
         partitions: Collection[TopicPartition],
         lease: RenewsLeases,
         copy: LaneCopy,
-        topic: ShowsWishes,
+        topic: ShowsRequests,
         *,
         run: int,
         clock: Clock,
@@ -256,7 +256,7 @@ class LaneRun:
                 await self._start()
             while not self._is_over():
                 await self._clock.sleep(self._until_look_s())
-                await self._follow_wish()
+                await self._follow_request()
                 self._share()
                 await self._look()
         except LaneSupersededError as error:
@@ -383,7 +383,7 @@ class LaneRun:
         if self._paused:
             await self._copy.pause(paused=True)
 
-    async def _follow_wish(self) -> None:
+    async def _follow_request(self) -> None:
         paused = self._topic.wanted is Wanted.PAUSE
         if paused is not self._paused:
             self._paused = paused

@@ -23,7 +23,7 @@ OLD_S: Final = 20.0
 """Leaders are asked for again when they have been known for so long, and a lane is to begin."""
 
 
-class Place(NamedTuple):
+class LedPartition(NamedTuple):
     """A partition that a lane reads or writes; ``side`` is one of the clusters that ``Leaders`` knows."""
 
     side: str
@@ -39,20 +39,22 @@ class Leaders:
         places: all that may be asked for.
     """
 
-    def __init__(self, clusters: Mapping[str, Mapping[str, str]], places: Iterable[Place]) -> None:
+    def __init__(
+        self, clusters: Mapping[str, Mapping[str, str]], places: Iterable[LedPartition]
+    ) -> None:
         self.clusters: Final = clusters
         self._places = list(places)
-        self._known: dict[Place, str] = {}
+        self._known: dict[LedPartition, str] = {}
         self._asked_s = -inf
 
-    def brokers(self, places: Collection[Place]) -> frozenset[str]:
+    def brokers(self, places: Collection[LedPartition]) -> frozenset[str]:
         """Return the brokers that lead any of these; two sides of one cluster have the same."""
         if time.monotonic() - self._asked_s >= OLD_S:
             asyncio.run(self._ask())
             self._asked_s = time.monotonic()
         return frozenset(self._known[it] for it in places if it in self._known)
 
-    def gate(self, most: int, lanes: Sequence[Collection[Place]]) -> LaneGate:
+    def gate(self, most: int, lanes: Sequence[Collection[LedPartition]]) -> LaneGate:
         """Return what begins so many of these lanes at one broker."""
         return LaneGate(most, lambda numbers: [self.brokers(lanes[it]) for it in numbers])
 
@@ -65,7 +67,7 @@ class Leaders:
                 async with Cluster.of(properties, alias=side) as cluster:
                     found = await cluster.leaders(wanted)
                     self._known |= {
-                        Place(side, tp): f"{cluster.cluster_id or side}/{leader.node_id}"
+                        LedPartition(side, tp): f"{cluster.cluster_id or side}/{leader.node_id}"
                         for tp, leader in found.items()
                         if not isinstance(leader, Mm2pyError)
                     }

@@ -79,7 +79,7 @@ async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:
         )
 
 
-async def live_flow_lets_go(
+async def wait_until_released(
     name: str, flow: BackfillFlow, store: BackfillStore, leases: Sequence[Lease], clock: Clock
 ) -> None:
     """Wait until every worker of the live flow has confirmed that it copies none of the partitions.

@@ -12,7 +12,7 @@ from typing import Final
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.dealing import deal, lanes_for
-from mm2py_jobs.copy.leaders import Leaders, Place
+from mm2py_jobs.copy.leaders import Leaders, LedPartition
 
 BYTES_PER_S: Final = 60 << 20
 """What a lane copies on a machine that it shares with nothing, where no rate is asked for."""
@@ -47,10 +47,10 @@ class PartitionPlan:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
-    def places(self, sides: Collection[str]) -> list[Place]:
+    def places(self, sides: Collection[str]) -> list[LedPartition]:
         """Return where it is read and written, of these clusters."""
         copy = TopicPartition(self.target_topic, self.partition)
-        both = Place("source", self.source), Place("target", copy)
+        both = LedPartition("source", self.source), LedPartition("target", copy)
         return [it for it in both if it.side in sides]
 
 

@@ -40,7 +40,7 @@ def opened_desk(opened: OpenSession, bytes_per_s: int) -> Generator[Desk | None]
         return
     bound, announced = address
     try:
-        server = _Server((bound, 0), _Conversation)
+        server = _DeskServer((bound, 0), _Conversation)
     except OSError as error:
         log.warning("lanes get equal parts of the rate, the driver cannot listen on %s cause=%s", bound, error)  # fmt: skip
         yield None
@@ -55,7 +55,7 @@ def opened_desk(opened: OpenSession, bytes_per_s: int) -> Generator[Desk | None]
 
 
 @final
-class _Server(socketserver.ThreadingTCPServer):
+class _DeskServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     bytes_per_s = 0
@@ -88,7 +88,7 @@ class _Conversation(socketserver.StreamRequestHandler):
     timeout = SILENT_S
 
     def handle(self) -> None:
-        server = cast("_Server", self.server)
+        server = cast("_DeskServer", self.server)
         with suppress(OSError):
             token = self.rfile.readline(100).strip()
             if not hmac.compare_digest(token, server.token.encode()):

@@ -6,9 +6,7 @@ copies of the flow and its groups are not touched. A run that was cut short is b
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
@@ -25,20 +23,22 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 from mm2py.runtime.tasks.record_task import new_batch
-from mm2py.types import TopicPartition
-from mm2py_cli.output import OK, Column, Output, Printer, say
+from mm2py.types import LATEST, TopicPartition
+from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.job_options import RerunOptions
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, listed_offsets, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import flow_sides
-from mm2py_jobs.progress import Telling, told
+from mm2py_jobs.progress import ReportedProgress, reporting
 from mm2py_workers.answers import Row
 
 _UNDER_WAY_BYTES: Final = 16 << 20
 """Read and not acknowledged yet, of all partitions; one batch of each may be above."""
 _AT_ONCE: Final = 8
-_READY_S: Final = 30.0
-_REST_S: Final = 0.1
+
+_NOTHING: Final = "the range has no partitions"
 
 _COLUMNS: Final = (
     Column.text("TOPIC", "topic"),
@@ -50,69 +50,63 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerunOrder:
-    """The arguments of ``mm2py rerun``; no partitions are all of them."""
-
-    file: Path
-    flow: str
-    topic: str
-    into: str
-    start: str
-    end: str
-    partitions: Collection[int] = ()
-    only_plans: bool = False
+def show_rerun_plan(options: RerunOptions, printer: Printer) -> int:
+    """Print the range; return the exit code; raises as ``run_rerun``."""
+    rows = _copied(options, None)
+    printer.rows(rows, rows, _COLUMNS[:-1], _NOTHING)
+    return OK
 
 
-def run_rerun(order: RerunOrder, output: Output) -> int:
-    """Copy the range, or only plan it, print the report, and return the exit code.
+def run_rerun(options: RerunOptions, printer: Printer) -> int:
+    """Copy the range, print the report, and return the exit code.
 
     Raises:
         UsageError: an argument is not understood.
         ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy of a topic; or the flow has transforms.
         Mm2pyError: a cluster refuses, or does not answer.
     """
-    start = parse_boundary(order.start, "--from", "earliest")
-    end = parse_boundary(order.end, "--to", "now")
-    reason = "they would be copied as they are on the source, with what the transforms drop"
-    sides = flow_sides(order.file, order.flow, None, as_they_are=reason)
-    if order.only_plans:
-        rows = asyncio.run(_run(order, sides, start, end, None))
-    else:
-        with told(sides, ProgressKind.RERUN, order.topic, Printer(output)) as telling:
-            rows = asyncio.run(_run(order, sides, start, end, telling))
-            copied = sum(int(str(row["records"])) for row in rows)
-            telling.end(records=copied, result=f"to {order.into}")
-    columns = _COLUMNS[:-1] if order.only_plans else _COLUMNS
-    Printer(output).rows(rows, rows, columns, "the range has no partitions")
-    if order.only_plans:
-        return OK
-    say(
-        f"copied {sum(int(str(row['records'])) for row in rows):,} records of {order.topic} to {order.into}"
-    )
+    rows = _copied(options, printer)
+    printer.rows(rows, rows, _COLUMNS, _NOTHING)
+    copied = sum(int(str(row["records"])) for row in rows)
+    say(f"copied {copied:,} records of {options.topic} to {options.into}")
     return OK
 
 
+def _copied(options: RerunOptions, printer: Printer | None) -> list[Row]:
+    """Copy the range, or only plan it where no ``printer`` shows how far it is; return its partitions."""
+    start = parse_boundary(options.start, "--from", "earliest")
+    end = parse_boundary(options.end, "--to", "now")
+    reason = "they would be copied as they are on the source, with what the transforms drop"
+    sides = flow_sides(options.file, options.flow, None, as_they_are=reason)
+    if printer is None:
+        return asyncio.run(_run(options, sides, start, end, None))
+    with reporting(sides, ProgressKind.RERUN, options.topic, printer) as reported:
+        rows = asyncio.run(_run(options, sides, start, end, reported))
+        copied = sum(int(str(row["records"])) for row in rows)
+        reported.end(records=copied, result=f"to {options.into}")
+    return rows
+
+
 async def _run(
-    order: RerunOrder,
+    options: RerunOptions,
     sides: FlowSides,
     start: Boundary,
     end: Boundary,
-    telling: Telling | None,
+    reported: ReportedProgress | None,
 ) -> list[Row]:
-    """Copy, or only plan it where nobody is told."""
+    """Copy, or only plan it where nothing is reported."""
     async with (
         Cluster.of(sides.source, alias=sides.flow.source) as source,
         Cluster.of(sides.target, alias=sides.flow.target) as target,
     ):
-        rerun = _Rerun(order, sides, source, target)
+        rerun = _Rerun(options, sides, source, target, only_plans=reported is None)
         partitions = await rerun.partitions()
         ranges = await rerun.ranges(partitions, start, end)
         await rerun.make_topic(max(partition.partition for partition in partitions) + 1)
-        if telling is None:
+        if reported is None:
             return rerun.rows(ranges)
-        telling.plan(sum(log.end - log.start for log in ranges.values()))
-        telling.follow(rerun.copied)
+        reported.plan(sum(log.end - log.start for log in ranges.values()))
+        reported.follow(rerun.copied)
         return await rerun.copy(ranges)
 
 
@@ -121,9 +115,15 @@ class _Rerun:
     """One run; ``source`` and ``target`` are connected, and closed by the caller."""
 
     def __init__(
-        self, order: RerunOrder, sides: FlowSides, source: Cluster, target: Cluster
+        self,
+        options: RerunOptions,
+        sides: FlowSides,
+        source: Cluster,
+        target: Cluster,
+        *,
+        only_plans: bool,
     ) -> None:
-        self._order, self._sides = order, sides
+        self._options, self._sides, self._only_plans = options, sides, only_plans
         self._source, self._target = source, target
         self._reader = RangeReader(source, read_committed=sides.read_committed)
         self._sender = Sender(
@@ -147,14 +147,14 @@ class _Rerun:
         Raises:
             ConfigError: the source has no such topic or partition.
         """
-        topic = self._order.topic
+        topic = self._options.topic
         description = (await Admin(self._source).describe_topics([topic])).get(topic)
         if description is None:
             raise ConfigError(f"{self._source} has no topic {topic}", remedy="correct --topic")
         if description.error is not None:
             raise description.error
         self._topic_id = description.topic_id
-        numbers = sorted(set(self._order.partitions) or set(description.partitions))
+        numbers = sorted(set(self._options.partitions or ()) or set(description.partitions))
         absent = set(numbers).difference(description.partitions)
         if absent:
             raise ConfigError(
@@ -181,14 +181,16 @@ class _Rerun:
             found[tp] = LogEnds(first, max(first, last))
         if all(it.start == it.end for it in found.values()):
             tp, log = min(ends.items())
-            number = next((it for it in (self._order.start, self._order.end) if it.isdigit()), "")
+            number = next(
+                (it for it in (self._options.start, self._options.end) if it.isdigit()), ""
+            )
             hint = (
                 f"; {number} is a time in ms since 1970, offset:{number} is an offset"
                 if number
                 else ""
             )
             raise ConfigError(
-                f"the range from {self._order.start or 'earliest'} to {self._order.end or 'now'} of {tp.topic} has no offsets",
+                f"the range from {self._options.start or 'earliest'} to {self._options.end or 'now'} of {tp.topic} has no offsets",
                 remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive{hint}",
             )
         return found
@@ -208,15 +210,15 @@ class _Rerun:
         Raises:
             ConfigError: it is a copy of the flow, is not empty, or has too few partitions.
         """
-        into, admin = self._order.into, Admin(self._target)
+        into, admin = self._options.into, Admin(self._target)
         listed = await Admin(self._source).list_topics()
-        if original := original_of(into, self._order.topic, self._sides, listed):
+        if original := original_of(into, self._options.topic, self._sides, listed):
             raise ConfigError(
                 f"--into {into} is the flow's own copy of {original}",
                 remedy="name another topic",
             )
         there = (await admin.describe_topics([into])).get(into)
-        if there is None and self._order.only_plans:
+        if there is None and self._only_plans:
             return
         if there is None:
             # What is old is meant to be read, however long brokers keep records by default.
@@ -224,7 +226,10 @@ class _Rerun:
             refusal = (await admin.create_topics([new]))[into]
             if refusal is not None:
                 raise refusal
-            await self._until_led(into, count)
+            made = dict.fromkeys((TopicPartition(into, number) for number in range(count)), LATEST)
+            for it in (await listed_offsets(admin, SYSTEM_CLOCK, made)).values():
+                if it.error is not None:
+                    raise it.error
             return
         if there.error is not None:
             raise there.error
@@ -242,15 +247,6 @@ class _Rerun:
             )
         self._landed = LandedRecords({tp: log.end for tp, log in ends.items()})
 
-    async def _until_led(self, topic: str, count: int) -> None:
-        every = [TopicPartition(topic, number) for number in range(count)]
-        async with asyncio.timeout(_READY_S):
-            while True:
-                listed = await Admin(self._target).list_offsets(dict.fromkeys(every, 0))
-                if not any(it.error for it in listed.values()):
-                    return
-                await SYSTEM_CLOCK.sleep(_REST_S)
-
     def copied(self) -> int:
         """Return how many records are acknowledged."""
         return sum(tuple(self._records.values()))
@@ -266,8 +262,8 @@ class _Rerun:
             raise _first(errors) from None
         finally:
             await self._sender.close()
-        order = self._order
-        await check_topic(Admin(self._source), order.topic, self._topic_id, order.into)
+        topic, into = self._options.topic, self._options.into
+        await check_topic(Admin(self._source), topic, self._topic_id, into)
         return self.rows(ranges)
 
     def rows(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
@@ -276,7 +272,7 @@ class _Rerun:
             {
                 "topic": tp.topic,
                 "partition": tp.partition,
-                "into": self._order.into,
+                "into": self._options.into,
                 "from": log.start,
                 "to": log.end,
                 "records": self._records.get(tp, 0),
@@ -285,7 +281,7 @@ class _Rerun:
         ]
 
     async def _copy(self, tp: TopicPartition, log: LogEnds) -> None:
-        target = TopicPartition(self._order.into, tp.partition)
+        target = TopicPartition(self._options.into, tp.partition)
         async with self._slots:
             async for batches in self._reader.read(tp, log.start, log.end):
                 for batch in batches:

@@ -45,7 +45,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.dealing import deal
-from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go, refuse_beside_failover
+from mm2py_jobs.copy.live_flow import BackfillFlow, refuse_beside_failover, wait_until_released
 from mm2py_jobs.copy.plan import LEAST_BYTES
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ class StreamDriver:
         await self._claim.write([*new, *gone])
         new += [it for tp, it in kept.items() if it.run == _UNCONFIRMED and tp in partitions.chosen]
         try:
-            await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)
+            await wait_until_released(self._name, self._flow, self._store, new, self._clock)
         except BackfillRefusedError as error:
             await self._close(str(error))
             raise

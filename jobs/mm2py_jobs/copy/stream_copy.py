@@ -7,10 +7,8 @@ reserved -> terms, until a stop signal, a recall by the flow's workers, a failov
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from mm2py.client.backoff import Backoff
@@ -25,6 +23,7 @@ from mm2py_jobs.copy.backfill_lane import run_backfill_lane
 from mm2py_jobs.copy.stream import StreamDriver, standing_still, standing_text
 from mm2py_jobs.copy.stream_terms import StreamSpec, plan_term
 from mm2py_jobs.copy.stream_topics import StreamTopics
+from mm2py_jobs.job_options import StreamOptions
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.signals import StopSignal
 
@@ -43,18 +42,6 @@ MOST_FAILURES: Final = 6
 LOOK_S: Final = 0.5
 FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOrder:
-    """The arguments of ``mm2py stream``."""
-
-    file: Path
-    flow: str
-    master: str
-    checkpoint: str
-    term_s: float
-    most_bytes: int
 
 
 class CopyEnd(Enum):
@@ -135,7 +122,7 @@ class StreamCopy:
 
     def __init__(
         self,
-        order: StreamOrder,
+        options: StreamOptions,
         session: BackfillSession,
         topics: StreamTopics,
         opened: OpenSession,
@@ -143,7 +130,7 @@ class StreamCopy:
         stop: StopSignal,
         clock: Clock,
     ) -> None:
-        self._order, self._session, self._topics, self._opened = order, session, topics, opened
+        self._options, self._session, self._topics, self._opened = options, session, topics, opened
         self._totals, self._stop, self._clock = totals, stop, clock
         self._driver = StreamDriver(
             session.claim, session.store, session, name=str(session.name), clock=clock
@@ -240,15 +227,15 @@ class StreamCopy:
         session = self._session
         await self._driver.follow_slots(self._opened.slots)
         spec = StreamSpec(
-            lane=session.lane(self._driver.job, self._topics.task), seconds=self._order.term_s
+            lane=session.lane(self._driver.job, self._topics.task), seconds=self._options.term_s
         )
-        query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
+        query = StreamQuery(self._opened, f"mm2py {session.name}", self._options.checkpoint)
         try:
             await asyncio.to_thread(
                 query.start,
                 partial(plan_term, spec),
                 run_backfill_lane,
-                most_bytes=self._order.most_bytes,
+                most_bytes=self._options.most_bytes,
             )
             ended = False
             while not ended and self._driver.dealing:

@@ -1,12 +1,11 @@
 """What ``mm2py stream`` does: the flow as its workers run it, a Spark session, one copy after the other where its config changes.
 
-Flow: ``StreamOrder`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_session`` -> ``StreamCopy`` -> the summary.
+Flow: ``StreamOptions`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_session`` -> ``StreamCopy`` -> the summary.
 """
 
 import asyncio
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
@@ -26,10 +25,10 @@ from mm2py_jobs.copy.stream_copy import (
     CopyEnd,
     CopyTotals,
     StreamCopy,
-    StreamOrder,
     config_changes,
 )
 from mm2py_jobs.copy.stream_topics import StreamTopics
+from mm2py_jobs.job_options import FlowOptions, StreamOptions
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms
 from mm2py_jobs.spark.session import OpenSession, open_session
 from mm2py_workers.signals import StopSignal
@@ -37,23 +36,19 @@ from mm2py_workers.signals import StopSignal
 log = logging.getLogger(__name__)
 
 
-def run_stream(order: StreamOrder, printer: Printer, mask: SecretMask) -> int:
+async def run_stream(options: StreamOptions, printer: Printer, mask: SecretMask) -> int:
     """Copy until a stop signal; return the exit code; ``mask`` gets the secrets of the flow.
 
     Raises:
         BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else copies it.
         Mm2pyError: Spark or a cluster cannot be used.
     """
-    return asyncio.run(_Stream(order, printer, mask, SYSTEM_CLOCK).run())
+    return await _StreamRun(options, printer, mask, SYSTEM_CLOCK).run()
 
 
-def show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
+async def show_stream_plan(options: FlowOptions, printer: Printer) -> int:
     """Print what a stream would copy from now on, and what refuses it; return the exit code."""
-    return asyncio.run(_show_stream_plan(file, flow, printer))
-
-
-async def _show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
-    async with BackfillSession(flow_plan(file, flow)) as session:
+    async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         check_engine(session)
         survey = await session.survey()
         plan = await survey.plan("", Boundary(), Boundary(), accepts_expiry=True, has_end=False)
@@ -91,18 +86,14 @@ def check_engine(session: BackfillSession) -> None:
     )
 
 
-def cancel_stream(file: Path, flow: str, printer: Printer) -> int:
+async def cancel_stream(options: FlowOptions, printer: Printer) -> int:
     """End a stream whose driver is gone: the flow's workers continue its partitions; return the exit code.
 
     Raises:
         BackfillRefusedError: no stream is unfinished, or its driver lives.
         Mm2pyError: the target does not answer.
     """
-    return asyncio.run(_cancel_stream(file, flow, printer))
-
-
-async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
-    async with BackfillSession(flow_plan(file, flow)) as session:
+    async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         await session.open_if_there()
         store = session.store
         job = store.job
@@ -132,13 +123,13 @@ async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
 
 
 @final
-class _Stream:
+class _StreamRun:
     """One ``mm2py stream``."""
 
     def __init__(
-        self, order: StreamOrder, printer: Printer, mask: SecretMask, clock: Clock
+        self, options: StreamOptions, printer: Printer, mask: SecretMask, clock: Clock
     ) -> None:
-        self._order, self._printer, self._clock = order, printer, clock
+        self._options, self._printer, self._clock = options, printer, clock
         self._mask = mask
         self._totals = CopyTotals()
         self._opened: OpenSession | None = None
@@ -196,7 +187,7 @@ class _Stream:
         return CopyEnd.STOPPED if stop.asked else CopyEnd.CHANGED
 
     async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
-        async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:
+        async with BackfillSession(flow_plan(self._options.file, self._options.flow)) as session:
             self._name = str(session.name)
             self._mask.add(secrets_in(session.flow.connector) | secrets_in(session.flow.plan.props))
             check_engine(session)
@@ -208,11 +199,11 @@ class _Stream:
                 if self._opened is None:
                     name = f"mm2py stream {session.name}"
                     self._opened = await asyncio.to_thread(
-                        open_session, self._order.master, name=name
+                        open_session, self._options.master, name=name
                     )
                 self._has_begun = True
                 return await StreamCopy(
-                    self._order, session, topics, self._opened, self._totals, stop, self._clock
+                    self._options, session, topics, self._opened, self._totals, stop, self._clock
                 ).run()
             finally:
                 await topics.close()

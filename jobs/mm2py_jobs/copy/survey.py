@@ -16,7 +16,7 @@ from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.config.java_regex import PatternList
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, UnsupportedVersionError
+from mm2py.errors import Mm2pyError, ProtocolError, UnsupportedVersionError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror.offset_lookup import Beginning, beginning_of
@@ -44,14 +44,11 @@ from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.target_settings import REASONS, changed_settings, smaller_batches
-from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.log.log_ends import LogEnds, listed_offsets
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-LEADERS_S: Final = 20.0
-LOOK_S: Final = 0.3
 
 _RECREATED: Final = (
     "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
@@ -151,9 +148,13 @@ class Known:
         """
         position = self.resume_in(partition, topic_id)
         if ended is not None and ended.end_offset >= 0:
+            # KIP-320: the leader answers for the newest epoch that it has up to the one that was asked.
+            # An earlier one means that the record before the position was cut, at the least.
             is_later = self.epoch(partition, position) > ended.leader_epoch
             position = min(ended.end_offset, position - 1 if is_later else position)
         elif position > log.end:
+            # A log that ends before: cut where the topic is the same one (KIP-516), else a new one, of
+            # which nothing is copied. Brokers before 2.8 have no ids.
             is_same = topic_id != NO_TOPIC_ID and self.incarnation(partition) == topic_id
             position = log.end if is_same else log.start
         return max(log.start, position)
@@ -651,26 +652,3 @@ def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
         return 0
     end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
     return max(0, end - part.start)
-
-
-async def listed_offsets(
-    admin: Admin,
-    clock: Clock,
-    asked: Mapping[TopicPartition, int],
-    *,
-    read_committed: bool = False,
-) -> Mapping[TopicPartition, ListedOffset]:
-    """Return offsets; topics that were just created have no leaders for a moment, thousands of them for as long as more and more have."""
-    listed: dict[TopicPartition, ListedOffset] = {}
-    waiting, deadline = asked, clock.monotonic() + LEADERS_S
-    while True:
-        listed |= await admin.list_offsets(waiting, read_committed=read_committed)
-        again = {
-            tp: at for tp, at in waiting.items() if isinstance(listed[tp].error, RetriableError)
-        }
-        if len(again) < len(waiting):
-            deadline = clock.monotonic() + LEADERS_S
-        if not again or clock.monotonic() > deadline:
-            return listed
-        waiting = again
-        await clock.sleep(LOOK_S)

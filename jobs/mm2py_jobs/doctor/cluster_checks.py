@@ -29,7 +29,7 @@ from mm2py.protocol.error_codes import (
 from mm2py.protocol.groups import DescribedMember
 from mm2py.protocol.topics import BrokerNode, NewTopic
 from mm2py_connectors.internal_topics import OTHER_TOPIC, collides
-from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
+from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is a warning."""
@@ -60,12 +60,12 @@ async def brokers(flow: Examined) -> AsyncIterator[Row]:
             yield Row(Level.OK, f"{flow.sides[side].alias}: {len(rows)} brokers reached")
 
 
-async def _reach_all(opened: Opened) -> list[Row | None]:
+async def _reach_all(opened: OpenedSide) -> list[Row | None]:
     found = (await opened.admin.cluster.metadata([])).brokers
     return await asyncio.gather(*(_reach(opened, it) for it in found))
 
 
-async def _reach(opened: Opened, broker: BrokerNode) -> Row | None:
+async def _reach(opened: OpenedSide, broker: BrokerNode) -> Row | None:
     try:
         async with asyncio.timeout(REACH_S):
             await opened.admin.cluster.connection(broker.node_id, _PURPOSE)
@@ -225,7 +225,7 @@ def _of_copy(flow: Examined) -> dict[AclOperation, str]:
     return needs
 
 
-def _missing(opened: Opened, operation: AclOperation, purpose: str, topics: list[str]) -> Row:
+def _missing(opened: OpenedSide, operation: AclOperation, purpose: str, topics: list[str]) -> Row:
     """One row for all topics that lack an operation; a mirror may work without a few of them."""
     word = _word(operation)
     is_needed = operation in (AclOperation.READ, AclOperation.WRITE)
@@ -296,7 +296,7 @@ def _place(entity: Mapping[str, str | None], kind: str) -> int:
     return 2 if kind not in entity else int(entity[kind] is None)
 
 
-def _user(opened: Opened) -> str | None:
+def _user(opened: OpenedSide) -> str | None:
     """Return the user that brokers know us as, None where a certificate, a ticket or a token says it."""
     settings = opened.admin.cluster.settings
     if settings.sasl is not None:
@@ -304,7 +304,7 @@ def _user(opened: Opened) -> str | None:
     return None if settings.tls is not None else "ANONYMOUS"
 
 
-def _concerns(entity: Mapping[str, str | None], opened: Opened, flow: Examined) -> bool:
+def _concerns(entity: Mapping[str, str | None], opened: OpenedSide, flow: Examined) -> bool:
     user = _user(opened)
     for kind, name in entity.items():
         if kind == "user" and name is not None and name != user:
@@ -354,10 +354,12 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
             yield Row(Level.OK, f"{opened.alias}: no clock is apart, nothing is of the future")
 
 
-async def _controller_apart_s(opened: Opened, clock: Clock) -> float:
+async def _controller_apart_s(opened: OpenedSide, clock: Clock) -> float:
     """Return how far the controller's clock is ahead of ours, negative: behind; 0 where it is not known. What the answer took is no difference."""
     asked_ms, at_ms = clock.now_ms(), -1
-    with suppress(Mm2pyError, TimeoutError):  # not told, or not to us: the other questions count
+    with suppress(
+        Mm2pyError, TimeoutError
+    ):  # unknown to the broker, or forbidden: the other checks count
         async with asyncio.timeout(ASKED_S):
             at_ms = await opened.admin.controller_time_ms()
     return 0.0 if at_ms < 0 else (at_ms - min(max(at_ms, asked_ms), clock.now_ms())) / 1000
@@ -447,7 +449,7 @@ _KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 """Of the ledger, whose events have no key."""
 
 
-async def creatable(opened: Opened, topics: dict[str, NewTopic]) -> AsyncIterator[Row]:
+async def creatable(opened: OpenedSide, topics: dict[str, NewTopic]) -> AsyncIterator[Row]:
     """Ask the controller whether topics could be created, without creating them; one row for each cause."""
     causes: dict[tuple[int, str, str], list[str]] = {}
     answers = await opened.admin.create_topics([*topics.values()], validate_only=True)
@@ -465,7 +467,7 @@ async def creatable(opened: Opened, topics: dict[str, NewTopic]) -> AsyncIterato
         yield Row(Level.OK, f"{opened.alias}: {len(topics)} topics can be created")
 
 
-def _missing_create(opened: Opened, names: list[str]) -> Row:
+def _missing_create(opened: OpenedSide, names: list[str]) -> Row:
     return Row(
         Level.ERROR,
         f"{opened.alias}: no right to create {some(names)}",
@@ -519,7 +521,7 @@ async def _knock(host: str, port: int | None) -> Row | None:
     return None
 
 
-def away(sides: dict[Side, Opened]) -> Iterator[Row]:
+def away(sides: dict[Side, OpenedSide]) -> Iterator[Row]:
     """Name the clusters that do not answer."""
     for side, opened in sides.items():
         if opened.away:

@@ -26,7 +26,7 @@ from mm2py.mirror.two_clusters import IDS_OF_IMAGES
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor import cluster_checks, flow_checks
-from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
+from mm2py_jobs.doctor.examined import SIDES, Examined, Level, OpenedSide, Row, Side
 from mm2py_jobs.doctor.load import load
 from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, flow_of_file, plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
@@ -116,7 +116,7 @@ class Shared:
         self.pace = pace or RequestPace(PER_S, clock)
         self._clock, self._stack = clock, stack
         self._ends_at = clock.monotonic() + ALL_S
-        self._opened: list[tuple[ConnectionSettings, Opened, asyncio.Lock]] = []
+        self._opened: list[tuple[ConnectionSettings, OpenedSide, asyncio.Lock]] = []
 
     def left_s(self) -> float:
         """Return how long a flow may take: where a cluster does not answer, all flows together end in time."""
@@ -124,7 +124,7 @@ class Shared:
             return ALL_S
         return max(0.0, self._ends_at - self._clock.monotonic())
 
-    async def side(self, name: FlowName, connector: Mapping[str, str], side: Side) -> Opened:
+    async def side(self, name: FlowName, connector: Mapping[str, str], side: Side) -> OpenedSide:
         """Return one side of a flow; the first flow that has this cluster connects to it, within ``OPEN_S``.
 
         Raises:
@@ -138,7 +138,7 @@ class Shared:
                 async with connecting:
                     return opened
         self._stack.push_async_callback(cluster.close)
-        opened, connecting = Opened(str(alias), Admin(cluster)), asyncio.Lock()
+        opened, connecting = OpenedSide(str(alias), Admin(cluster)), asyncio.Lock()
         self._opened.append((settings, opened, connecting))
         cluster.pace(self.pace)
         async with connecting:
@@ -158,7 +158,7 @@ class Shared:
                 found[opened.alias] = other, cluster_id
         return found
 
-    async def silent(self, opened: Opened) -> bool:
+    async def silent(self, opened: OpenedSide) -> bool:
         """Whether a cluster that answered before no longer does; all flows then leave it alone."""
         if not opened.away:
             opened.away = await _within(PROBE_S, partial(opened.admin.cluster.metadata, []))
@@ -184,7 +184,7 @@ async def examine_file(
     clock: Clock = SYSTEM_CLOCK,
     pace: RequestPace | None = None,
 ) -> list[Result]:
-    """Examine flows of a file; ``pace`` is that of whoever asks several times."""
+    """Examine flows of a file; ``pace`` is shared by several calls."""
     known: list[list[Result]] = []
     plans: list[FlowPlan] = []
     for flow in flows:
@@ -298,7 +298,7 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
 
 
 async def _in_force(
-    plan: FlowPlan, opened: Opened, clock: Clock, shared: Shared
+    plan: FlowPlan, opened: OpenedSide, clock: Clock, shared: Shared
 ) -> tuple[str, FlowNow | None]:
     """Return the flow with the changes made over REST, None where there are none, or why they are not known."""
     if opened.away:

@@ -68,7 +68,7 @@ class Once(Generic[T]):
 
 
 @final
-class Opened:
+class OpenedSide:
     """One cluster as one or more flows see it; ``away`` is why it does not answer, empty where it does.
 
     What is not of one flow alone is asked once for all.
@@ -109,7 +109,7 @@ class Examined:
         plan: FlowPlan,
         connector: Mapping[str, str],
         checkpoints: Mapping[str, str] | None,
-        sides: Mapping[Side, Opened],
+        sides: Mapping[Side, OpenedSide],
         clock: Clock,
         pace: RequestPace,
     ) -> None:

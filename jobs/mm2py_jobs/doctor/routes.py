@@ -19,7 +19,7 @@ from mm2py.types import FlowName
 from mm2py_jobs.routes import JobRouter
 
 KEPT_S: Final = 30.0
-"""From its beginning on: whoever asks again within gets the same answer."""
+"""From its beginning on: a repeated request gets the same answer."""
 
 
 class DoctorView(View):

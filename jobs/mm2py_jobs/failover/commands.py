@@ -9,7 +9,7 @@ source is gone and its tail is still to be listed. With ``-o json`` standard out
 import json
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -22,19 +22,15 @@ from mm2py_cli.output import (
     OK,
     UNHEALTHY,
     Column,
-    Output,
-    OutputOption,
     Printer,
-    examples,
     say,
 )
-from mm2py_cli.rest_access import Access, asks_rest
+from mm2py_cli.rest_access import Access
 from mm2py_jobs.failover.plan import (
     DRAIN_S,
     SETTLE_S,
     FailoverCommands,
     FailoverPlan,
-    FailoverRefusedError,
     FailoverRequest,
     Masked,
     TimedPlan,
@@ -48,179 +44,148 @@ if TYPE_CHECKING:
 LEFT_BEHIND: Final = 4
 """Switched, but the source is gone: a later run lists its tail."""
 
-PropertiesArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="mm2.properties of the workers", show_default=False)
-]
-FlowOption = Annotated[
-    str, typer.Option("--flow", metavar="A->B", help="the flow whose target takes over")
-]
-PlanOption = Annotated[
-    bool, typer.Option("--plan", help="show what would be done; changes nothing")
-]
-TimedOption = Annotated[
-    bool,
-    typer.Option("--timed", help="with --plan: also ask the questions of each step, and time them"),
-]
-ExecuteOption = Annotated[
-    bool, typer.Option("--execute", help="run it, or continue an interrupted one")
-]
-StatusOption = Annotated[bool, typer.Option("--status", help="show the newest one")]
-CancelOption = Annotated[
-    bool, typer.Option("--cancel", help="cancel an unfinished one, until clients have switched")
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="with --execute or --cancel: only show what would be done")
-]
-AcceptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--accept-loss",
-        metavar="N",
-        help="continue although up to N offsets are not copied: the number that --plan shows",
-    ),
-]
-UnplannedOption = Annotated[
-    bool, typer.Option("--unplanned", help="the source is gone: switch without it")
-]
-SettleOption = Annotated[
-    float,
-    typer.Option("--settle", min=0.2, help="seconds for which the source's log ends must not move"),
-]
-DrainOption = Annotated[
-    float,
-    typer.Option("--drain-timeout", min=1, help="longest drain without progress, in seconds"),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverOptions:
+    """What all verbs have: the file of the workers, the flow, and a worker that is asked for it."""
+
+    access: Access
+    properties: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="mm2.properties of the workers", show_default=False),
+    ]
+    flow: Annotated[str, typer.Option(metavar="A->B", help="the flow whose target takes over")]
 
 
-def _command(kind: FailoverKind) -> Callable[..., None]:
-    def command(  # noqa: PLR0913 - one argument per option
-        access: Access,
-        properties: PropertiesArgument,
-        flow: FlowOption,
-        *,
-        plan: PlanOption = False,
-        timed: TimedOption = False,
-        execute: ExecuteOption = False,
-        status: StatusOption = False,
-        cancel: CancelOption = False,
-        dry_run: DryRunOption = False,
-        accept_loss: AcceptOption = None,
-        unplanned: UnplannedOption = False,
-        settle: SettleOption = SETTLE_S,
-        drain_timeout: DrainOption = DRAIN_S,
-        output: OutputOption = Output.TABLE,
-    ) -> int:
-        if plan + execute + status + cancel != 1:
-            raise UsageError("choose one of --plan, --execute, --status and --cancel")
-        if timed and not plan:
-            raise UsageError("--timed goes with --plan")
-        request = _request(
-            kind, accept_loss, unplanned=unplanned, settle_s=settle, drain_s=drain_timeout
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions(FailoverOptions):
+    """What is asked for."""
+
+    accept_loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="continue although up to N offsets are not copied: the number that --plan shows",
+        ),
+    ] = None
+    unplanned: Annotated[
+        bool, typer.Option("--unplanned", help="the source is gone: switch without it")
+    ] = False
+    settle: Annotated[
+        float, typer.Option(min=0.2, help="seconds for which the source's log ends must not move")
+    ] = SETTLE_S
+
+    def request(self, kind: FailoverKind) -> FailoverRequest:
+        """Return it."""
+        return FailoverRequest(
+            kind=kind,
+            accept_loss=-1 if self.accept_loss is None else _offsets(self.accept_loss),
+            unplanned=self.unplanned,
+            settle_s=self.settle,
         )
-        printer = Printer(output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(PlanOptions):
+    """What is asked for, where it is done."""
+
+    drain_timeout: Annotated[
+        float, typer.Option(min=1, help="longest drain without progress, in seconds")
+    ] = DRAIN_S
+
+    def request(self, kind: FailoverKind) -> FailoverRequest:
+        """Return it."""
+        return replace(PlanOptions.request(self, kind), drain_s=self.drain_timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderOptions(RunOptions):
+    """The verbs as options, of ``mm2py failover`` and ``mm2py failback``."""
+
+    plan: Annotated[
+        bool, typer.Option("--plan", help="show what would be done; changes nothing")
+    ] = False
+    timed: Annotated[
+        bool,
+        typer.Option(
+            "--timed", help="with --plan: also ask the questions of each step, and time them"
+        ),
+    ] = False
+    execute: Annotated[
+        bool, typer.Option("--execute", help="run it, or continue an interrupted one")
+    ] = False
+    status: Annotated[bool, typer.Option("--status", help="show the newest one")] = False
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="cancel an unfinished one, until clients have switched")
+    ] = False
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="with --execute or --cancel: only show what would be done"),
+    ] = False
+
+
+def _older(kind: FailoverKind) -> Callable[..., int]:
+    def command(options: OlderOptions, printer: Printer) -> int:
+        chosen = options.plan + options.execute + options.status + options.cancel
+        if chosen != 1:
+            raise UsageError("choose one of --plan, --execute, --status and --cancel")
+        if options.timed and not options.plan:
+            raise UsageError("--timed goes with --plan")
+        request = options.request(kind)
 
         async def run(job: FailoverCommands) -> int:
-            if status:
-                return await _status(job, f"{kind} of {flow}", printer)
-            if cancel:
-                return await _cancel(job, printer, dry_run=dry_run)
-            if plan or dry_run:
-                return await _plan(job, request, printer, timed=timed)
+            if options.status:
+                return await _status(job, f"{kind} of {options.flow}", printer)
+            if options.cancel:
+                return await _cancel(job, printer, dry_run=options.dry_run)
+            if options.plan or options.dry_run:
+                return await _plan(job, request, printer, timed=options.timed)
             return await _execute(job, request, printer)
 
-        return _run(run, access, properties, flow, kind)
+        return _run(run, options, kind)
 
-    command.__name__ = str(kind)
     command.__doc__ = _TEXTS[kind]
-    return asks_rest(command)
+    return command
 
 
-def failover_verbs(kind: FailoverKind) -> dict[str, Callable[..., None]]:
+def failover_verbs(kind: FailoverKind) -> dict[str, Callable[..., int]]:
     """Return the verbs of ``mm2py job failover`` and ``mm2py job failback``."""
 
-    @asks_rest
     def plan(
-        access: Access,
-        properties: PropertiesArgument,
-        flow: FlowOption,
+        options: PlanOptions,
         *,
-        timed: TimedOption = False,
-        accept_loss: AcceptOption = None,
-        unplanned: UnplannedOption = False,
-        settle: SettleOption = SETTLE_S,
-        output: OutputOption = Output.TABLE,
+        timed: Annotated[
+            bool,
+            typer.Option("--timed", help="also ask the questions of each step, and time them"),
+        ] = False,
+        printer: Printer,
     ) -> int:
         """Show what would be done and what refuses it; changes nothing."""
-        request = _request(kind, accept_loss, unplanned=unplanned, settle_s=settle)
-        printer = Printer(output)
-        return _run(
-            lambda job: _plan(job, request, printer, timed=timed), access, properties, flow, kind
-        )
+        request = options.request(kind)
+        return _run(lambda job: _plan(job, request, printer, timed=timed), options, kind)
 
-    @asks_rest
-    def run(
-        access: Access,
-        properties: PropertiesArgument,
-        flow: FlowOption,
-        *,
-        accept_loss: AcceptOption = None,
-        unplanned: UnplannedOption = False,
-        settle: SettleOption = SETTLE_S,
-        drain_timeout: DrainOption = DRAIN_S,
-        output: OutputOption = Output.TABLE,
-    ) -> int:
+    def run(options: RunOptions, printer: Printer) -> int:
         """Move clients, or continue an interrupted run; refuses what would lose records."""
-        request = _request(
-            kind, accept_loss, unplanned=unplanned, settle_s=settle, drain_s=drain_timeout
-        )
-        printer = Printer(output)
-        return _run(lambda job: _execute(job, request, printer), access, properties, flow, kind)
+        request = options.request(kind)
+        return _run(lambda job: _execute(job, request, printer), options, kind)
 
-    @asks_rest
-    def status(
-        access: Access,
-        properties: PropertiesArgument,
-        flow: FlowOption,
-        *,
-        output: OutputOption = Output.TABLE,
-    ) -> int:
+    def status(options: FailoverOptions, printer: Printer) -> int:
         """Show the newest one: its step, what is not copied, and why its last driver ended."""
-        name, printer = f"{kind} of {flow}", Printer(output)
-        return _run(lambda job: _status(job, name, printer), access, properties, flow, kind)
+        name = f"{kind} of {options.flow}"
+        return _run(lambda job: _status(job, name, printer), options, kind)
 
-    @asks_rest
     def cancel(
-        access: Access,
-        properties: PropertiesArgument,
-        flow: FlowOption,
+        options: FailoverOptions,
         *,
-        dry_run: DryRunOption = False,
-        output: OutputOption = Output.TABLE,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="only show what would be done")
+        ] = False,
+        printer: Printer,
     ) -> int:
         """Cancel an unfinished one, until clients have switched."""
-        printer = Printer(output)
-        return _run(
-            lambda job: _cancel(job, printer, dry_run=dry_run), access, properties, flow, kind
-        )
+        return _run(lambda job: _cancel(job, printer, dry_run=dry_run), options, kind)
 
     return {"plan": plan, "run": run, "status": status, "cancel": cancel}
-
-
-def _request(
-    kind: FailoverKind,
-    accept_loss: str | None,
-    *,
-    unplanned: bool,
-    settle_s: float,
-    drain_s: float = DRAIN_S,
-) -> FailoverRequest:
-    return FailoverRequest(
-        kind=kind,
-        accept_loss=-1 if accept_loss is None else _offsets(accept_loss),
-        unplanned=unplanned,
-        settle_s=settle_s,
-        drain_s=drain_s,
-    )
 
 
 def _offsets(text: str) -> int:
@@ -244,25 +209,22 @@ _TEXTS: Final = {
 }
 
 
-@asks_rest
 def drill(
-    access: Access,
-    properties: PropertiesArgument,
-    flow: FlowOption,
+    options: FailoverOptions,
     *,
     report: Annotated[
         Path, typer.Option("--report", metavar="FILE", help="where the report goes, as JSON")
     ] = Path("failover-drill.json"),
-    settle: SettleOption = SETTLE_S,
-    output: OutputOption = Output.TABLE,
+    settle: Annotated[
+        float, typer.Option(min=0.2, help="seconds for which the source's log ends must not move")
+    ] = SETTLE_S,
+    printer: Printer,
 ) -> int:
     """Write a report of ``failover --plan --timed``: what would refuse a failover, and how long clients would wait. Read-only.
 
     Ends with 3 if a failover would be refused, or if a producer is active that no ACL would block.
     """
     import asyncio
-
-    printer = Printer(output)
 
     async def run(job: FailoverCommands) -> int:
         timed = await _timed(job, FailoverRequest(settle_s=settle), printer)
@@ -272,65 +234,53 @@ def drill(
         say(f"report: {report}")
         return OK if timed.ready else UNHEALTHY
 
-    return _run(run, access, properties, flow, FailoverKind.FAILOVER)
+    return _run(run, options, FailoverKind.FAILOVER)
 
 
-def add_failover_commands(app: typer.Typer, panel: str) -> None:
-    """Add the three commands to a panel of the help."""
-    app.command(
-        "failover",
-        rich_help_panel=panel,
-        epilog=examples(
+FAILOVER_COMMANDS: Final[Mapping[str, tuple[Callable[..., int], tuple[str, ...]]]] = {
+    "failover": (
+        _older(FailoverKind.FAILOVER),
+        (
             "mm2py failover mm2.properties --flow 'A->B' --plan",
             "mm2py failover mm2.properties --flow 'A->B' --execute",
             "mm2py failover mm2.properties --flow 'A->B' --execute --unplanned --accept-loss 120",
             "mm2py failover mm2.properties --flow 'A->B' --status -o json",
         ),
-    )(_command(FailoverKind.FAILOVER))
-    app.command(
-        "failback",
-        rich_help_panel=panel,
-        epilog=examples(
+    ),
+    "failback": (
+        _older(FailoverKind.FAILBACK),
+        (
             "mm2py failback mm2.properties --flow 'A->B' --plan",
             "mm2py failback mm2.properties --flow 'A->B' --execute",
         ),
-    )(_command(FailoverKind.FAILBACK))
-    app.command(
-        "drill",
-        rich_help_panel=panel,
-        epilog=examples("mm2py drill mm2.properties --flow 'A->B' --report drill.json"),
-    )(drill)
+    ),
+    "drill": (drill, ("mm2py drill mm2.properties --flow 'A->B' --report drill.json",)),
+}
+"""The older commands, and examples of each."""
 
 
 # ---- what the commands do
 
 
 def _run(
-    work: Callable[[FailoverCommands], Awaitable[int]],
-    access: Access,
-    file: Path,
-    flow: str,
-    kind: FailoverKind,
+    work: Callable[[FailoverCommands], Awaitable[int]], options: FailoverOptions, kind: FailoverKind
 ) -> int:
-    """Do ``work`` with an open failover; return its exit code, or that of a refusal."""
+    """Do ``work`` with an open failover; return its exit code."""
     import asyncio
 
     from mm2py_jobs.failover.flows import RestFlows
     from mm2py_jobs.failover.job import opened
 
+    access = options.access
     if not access.url and not access.file:
-        access = replace(access, file=file)
+        access = replace(access, file=options.properties)
 
     async def run() -> int:
         with _worker_of(access) as api:
-            async with opened(file, flow, kind, RestFlows(api)) as job:
+            async with opened(options.properties, options.flow, kind, RestFlows(api)) as job:
                 return await work(Masked(job, job.mask.apply))
 
-    try:
-        return asyncio.run(run())
-    except FailoverRefusedError as error:
-        say(f"mm2py: {error}")
-        return UNHEALTHY
+    return asyncio.run(run())
 
 
 @contextmanager

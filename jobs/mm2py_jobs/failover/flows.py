@@ -238,7 +238,7 @@ async def is_stopped_on_record(target: Cluster, plan: FlowPlan, clock: Clock) ->
 async def stop_record(target: Cluster, plan: FlowPlan, clock: Clock) -> int:
     """Return the offset of the record that the flow's source connector is STOPPED by, -1 where it is not; read-only.
 
-    Each stop has a record of its own: by its offset it is known whether anybody has resumed the flow since, and stopped it again.
+    Each stop has a record of its own: its offset shows whether the flow was resumed and stopped again since.
 
     Raises:
         RetriableError: the target does not answer.

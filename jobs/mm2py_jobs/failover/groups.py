@@ -64,7 +64,9 @@ ANSWER_S: Final = 10.0
 AGAIN_S: Final = 0.5
 _IN_USE: Final = "it has members on the target: its offsets there are its own"
 _REFUSALS: Final = {
+    # Of OffsetCommit without a member id, which is for groups without members.
     UNKNOWN_MEMBER_ID: _IN_USE,
+    # Of AlterShareGroupOffsets (KIP-932).
     NON_EMPTY_GROUP: _IN_USE,
     GROUP_ID_NOT_FOUND: "a group of another type has this name on the target",
 }

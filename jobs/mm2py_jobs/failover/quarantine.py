@@ -29,8 +29,9 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.log_ends import log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
-from mm2py_jobs.log.range_reader import RangeReader, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_workers.internal_stores import store_producer
 
 SOURCE_OFFSET: Final = b"mm2py.source.offset"
@@ -169,6 +170,7 @@ def _end_of(batch: LogBatch, markers: Markers) -> int:
     """Return the type of the marker that ends a batch's transaction; a batch without one is committed."""
     if not batch.is_transactional:
         return _COMMIT
+    # KIP-98: a producer id has one transaction at a time, so the first marker behind a batch ends it.
     ends = markers.get(producer_of(batch), ())
     return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
 

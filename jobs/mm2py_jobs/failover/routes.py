@@ -7,7 +7,7 @@ its worker is continued by the next request, at any worker.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, cast, final
@@ -73,35 +73,89 @@ def open_failovers(host: RouteHost) -> JobRoutes:
 
 def failover_router(flows: FlowService, failovers: "FailoverService") -> APIRouter:
     """Return the routes."""
-    router, calls = JobRouter("failover"), _Calls(flows, failovers)
-    for kind in FailoverKind:
-        job, of_kind = f"/jobs/{kind}/{{flow}}", _KindCalls(calls, kind)
-        router.add("GET", job, of_kind.show, older=False)
-        router.add("GET", f"{job}/plan", of_kind.plan, older=False)
-        router.add("GET", f"{job}/drill", of_kind.drill, older=False)
-        router.add("POST", f"{job}:plan", of_kind.plan)
-        router.add("POST", f"{job}:start", of_kind.start, status=ACCEPTED)
-        router.add("POST", f"{job}:cancel", of_kind.cancel, older=False)
+    router = JobRouter("failover")
+    of_kinds = {kind: _KindCalls(flows, failovers, kind) for kind in FailoverKind}
+    for kind, calls in of_kinds.items():
+        job = f"/jobs/{kind}/{{flow}}"
+        router.add("GET", job, calls.show, older=False)
+        router.add("GET", f"{job}/plan", calls.plan, older=False)
+        router.add("GET", f"{job}/drill", calls.drill, older=False)
+        router.add("POST", f"{job}:plan", calls.plan)
+        router.add("POST", f"{job}:start", calls.start, status=ACCEPTED)
+        router.add("POST", f"{job}:cancel", calls.cancel, older=False)
     dry_run: dict[int | str, dict[str, object]] = {
         OK: {"model": FailoverView, "description": "a dry run: nothing was done"}
     }
-    old = "/flows/{flow}/failover"
-    router.add("GET", old, calls.show)
-    router.add("POST", old, calls.start, status=ACCEPTED, responses=dry_run)
-    router.add("POST", f"{old}/cancel", calls.cancel)
+    old, older = "/flows/{flow}/failover", _OlderCalls(of_kinds)
+    router.add("GET", old, older.show)
+    router.add("POST", old, older.start, status=ACCEPTED, responses=dry_run)
+    router.add("POST", f"{old}/cancel", older.cancel)
     return router.routes
 
 
 @final
-class _Calls:
-    def __init__(self, flows: FlowService, failovers: "FailoverService") -> None:
-        self._flows, self._failovers = flows, failovers
+class _KindCalls:
+    """The verbs of one kind."""
+
+    def __init__(
+        self, flows: FlowService, failovers: "FailoverService", kind: FailoverKind
+    ) -> None:
+        self._flows, self._failovers, self._kind = flows, failovers, kind
+
+    async def show(self, request: Request, flow: FlowPath) -> FailoverView:
+        """Show the newest one of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
+        return await self._failovers.show(named_flow(self._flows, request, flow), self._kind)
+
+    async def plan(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        accept_loss: Accept = -1,
+        unplanned: Unplanned = False,
+    ) -> FailoverView:
+        """Show what would be done, and what refuses it; changes nothing."""
+        asked = FailoverRequest(kind=self._kind, accept_loss=accept_loss, unplanned=unplanned)
+        return await self._failovers.plan(named_flow(self._flows, request, flow), asked)
+
+    async def drill(self, request: Request, flow: FlowPath) -> TimedPlan:
+        """Rehearse it: ask the questions of each step, time them, and show what would refuse it; changes nothing. Takes seconds."""
+        return await self._failovers.drill(named_flow(self._flows, request, flow), self._kind)
+
+    async def start(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        accept_loss: Accept = -1,
+        unplanned: Unplanned = False,
+    ) -> FailoverView:
+        """Move clients, or continue an interrupted one. The driver runs in the worker that is asked; GET shows its progress."""
+        asked = FailoverRequest(kind=self._kind, accept_loss=accept_loss, unplanned=unplanned)
+        return await self._failovers.start(named_flow(self._flows, request, flow), asked)
+
+    async def cancel(self, request: Request, flow: FlowPath) -> FailoverView:
+        """Cancel an unfinished one, until clients may have written to the target."""
+        return await self.cancelled(request, flow, dry_run=False)
+
+    async def cancelled(self, request: Request, flow: str, *, dry_run: bool) -> FailoverView:
+        """Return what was cancelled, or would be."""
+        name = named_flow(self._flows, request, flow)
+        return await self._failovers.cancel(name, self._kind, dry_run=dry_run)
+
+
+@final
+class _OlderCalls:
+    """The same with the kind as a query parameter."""
+
+    def __init__(self, of_kinds: Mapping[FailoverKind, _KindCalls]) -> None:
+        self._of_kinds = of_kinds
 
     async def show(
         self, request: Request, flow: FlowPath, *, kind: Kind = FailoverKind.FAILOVER
     ) -> FailoverView:
         """Show the newest failover of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
-        return await self._failovers.show(named_flow(self._flows, request, flow), kind)
+        return await self._of_kinds[kind].show(request, flow)
 
     async def start(
         self,
@@ -118,15 +172,11 @@ class _Calls:
 
         A dry run shows the plan and what refuses it. The driver runs in the worker that is asked; GET shows its progress.
         """
-        asked = FailoverRequest(kind=kind, accept_loss=accept_loss, unplanned=unplanned)
-        name = named_flow(self._flows, request, flow)
+        calls = self._of_kinds[kind]
         if dry_run:
             response.status_code = OK
-            return await self._failovers.plan(name, asked)
-        return await self._failovers.start(name, asked)
-
-    async def drill(self, request: Request, flow: FlowPath, kind: FailoverKind) -> TimedPlan:
-        return await self._failovers.drill(named_flow(self._flows, request, flow), kind)
+        verb = calls.plan if dry_run else calls.start
+        return await verb(request, flow, accept_loss=accept_loss, unplanned=unplanned)
 
     async def cancel(
         self,
@@ -137,67 +187,7 @@ class _Calls:
         dry_run: DryRun = False,
     ) -> FailoverView:
         """Cancel an unfinished failover, until clients may have written to the target."""
-        name = named_flow(self._flows, request, flow)
-        return await self._failovers.cancel(name, kind, dry_run=dry_run)
-
-
-@final
-class _KindCalls:
-    """The same for one kind, which is in the path."""
-
-    def __init__(self, calls: _Calls, kind: FailoverKind) -> None:
-        self._calls, self._kind = calls, kind
-
-    async def show(self, request: Request, flow: FlowPath) -> FailoverView:
-        """Show the newest one of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
-        return await self._calls.show(request, flow, kind=self._kind)
-
-    async def plan(
-        self,
-        request: Request,
-        response: Response,
-        flow: FlowPath,
-        *,
-        accept_loss: Accept = -1,
-        unplanned: Unplanned = False,
-    ) -> FailoverView:
-        """Show what would be done, and what refuses it; changes nothing."""
-        return await self._calls.start(
-            request,
-            response,
-            flow,
-            kind=self._kind,
-            accept_loss=accept_loss,
-            unplanned=unplanned,
-            dry_run=True,
-        )
-
-    async def drill(self, request: Request, flow: FlowPath) -> TimedPlan:
-        """Rehearse it: ask the questions of each step, time them, and show what would refuse it; changes nothing. Takes seconds."""
-        return await self._calls.drill(request, flow, self._kind)
-
-    async def start(
-        self,
-        request: Request,
-        response: Response,
-        flow: FlowPath,
-        *,
-        accept_loss: Accept = -1,
-        unplanned: Unplanned = False,
-    ) -> FailoverView:
-        """Move clients, or continue an interrupted one. The driver runs in the worker that is asked; GET shows its progress."""
-        return await self._calls.start(
-            request,
-            response,
-            flow,
-            kind=self._kind,
-            accept_loss=accept_loss,
-            unplanned=unplanned,
-        )
-
-    async def cancel(self, request: Request, flow: FlowPath) -> FailoverView:
-        """Cancel an unfinished one, until clients may have written to the target."""
-        return await self._calls.cancel(request, flow, kind=self._kind)
+        return await self._of_kinds[kind].cancelled(request, flow, dry_run=dry_run)
 
 
 # ---- the failovers of one worker

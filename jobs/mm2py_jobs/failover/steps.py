@@ -52,9 +52,10 @@ from mm2py_jobs.failover.driver import DriverProgress, FailoverStore, SourceAway
 from mm2py_jobs.failover.flows import FlowAnswer, RestFlows, stop_record, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import post_to_ledger, quarantine, reverse_starts
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.log.mirror_producers import producer_of
 from mm2py_jobs.log.open_transactions import first_stamp
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.open_flow import store_positions
 from mm2py_workers.internal_stores import HostedMaps
 
@@ -98,6 +99,8 @@ def principal_of(props: Mapping[str, str]) -> str:
             return ""
         return f"User:{name}" if name else ""
     protocol = props.get("security.protocol", "PLAINTEXT").upper()
+    # A certificate has its principal in a distinguished name, which brokers map by their own rules
+    # (ssl.principal.mapping.rules), and Kerberos likewise: neither is known from here.
     return "User:ANONYMOUS" if protocol == "PLAINTEXT" else ""
 
 
@@ -126,6 +129,7 @@ def fence_of(
     denied -= {(rule.topic, rule.principal) for rule in others}
     for topic in sorted(topics):
         writers = {acl.principal for acl in topic_acls if _allows(acl) and _is_about(acl, topic)}
+        # allow.everyone.if.no.acl.found of the brokers decides for a topic that no ACL is about.
         if not writers and not any(_is_about(acl, topic) for acl in topic_acls):
             open_topics.append(topic)
         for principal in sorted(writers - set(mirrors)):
@@ -159,7 +163,7 @@ def _denies_all_hosts(acl: Acl) -> bool:
 
 
 def _is_about(acl: Acl, topic: str) -> bool:
-    if acl.pattern_type is PatternType.PREFIXED:
+    if acl.pattern_type is PatternType.PREFIXED:  # KIP-290
         return topic.startswith(acl.resource_name)
     return acl.resource_name in (topic, "*")
 
@@ -403,7 +407,8 @@ class FailoverSides:
         async with self._clusters.source() as cluster:
             looping, admin = await self._clusters.source_looping(), Admin(cluster)
             producers: Mapping[TopicPartition, Sequence[ActiveProducer]] = {}
-            with suppress(UnsupportedVersionError):  # before 2.8
+            # KIP-664; brokers before 2.8 do not have it, and only the stable offset is known then.
+            with suppress(UnsupportedVersionError):
                 producers = await admin.describe_producers(held)
             ids = {
                 it.producer_id

@@ -43,8 +43,8 @@ from mm2py_jobs.failover.plan import (
     WriterRow,
 )
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
+from mm2py_jobs.log.log_ends import log_ends
 from mm2py_jobs.log.open_transactions import first_stamp
-from mm2py_jobs.log.range_reader import log_ends
 from mm2py_jobs.open_flow import flow_in_force
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ async def plan_failover(
         opened = await sides.open_transactions(progress.held)
         source_ms = await time_of_transactions(clusters, opened)
         stuck = await control.not_copied(clusters.name, () if now is None else now.failed_tasks)
-        topics = _Source(clusters, problems, opened, stuck, source_ms)
+        topics = _SurveyedSource(clusters, problems, opened, stuck, source_ms)
         rows, awaited = await topics.topics(progress, now), topics.awaited
         groups = await _groups(clusters, problems)
         writers = await _writers(clusters, problems)
@@ -239,7 +239,7 @@ async def _last_known(clusters: FailoverClusters, control: RestFlows) -> list[To
 
 
 @final
-class _Source:
+class _SurveyedSource:
     """The flow's topics on both clusters."""
 
     def __init__(

@@ -102,6 +102,8 @@ def walk_log(
     walk, aborts = LogWalk([], wanted_offset), AbortFilter(aborted)
     position, total = 0, len(record_set)
     while total - position >= HEADER_BYTES:
+        # Byte 16 has the magic in each layout. Messages of 0 and 1, from before KIP-98, stay in a log
+        # until they are compacted or deleted, whatever its brokers write by now.
         if record_set[position + 16] < 2:
             converted, position = legacy_to_v2(record_set, position, wanted_offset)
             walk.batches += (_converted(batch) for batch in converted)
@@ -109,6 +111,7 @@ def walk_log(
                 walk.next_offset = converted[-1].last_offset + 1
             continue
         end = position + _LOG_OVERHEAD + int.from_bytes(record_set[position + 8 : position + 12])
+        # Brokers send bytes of a segment up to the limit of the request, so the last batch may be cut off.
         if record_set[position + 16] == 2 and position + HEADER_BYTES <= end and end > total:
             break
         view = record_set[position:end]
@@ -152,6 +155,7 @@ def _has_data(batch: LogBatch, aborts: AbortFilter) -> bool:
         return False
     if batch.is_transactional and aborts.covers(producer):
         return False
+    # Compaction leaves a batch without records where it has the last sequence of a producer.
     return batch.count > 0
 
 

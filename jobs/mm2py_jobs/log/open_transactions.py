@@ -13,7 +13,7 @@ from mm2py.mirror.failovers import HANGS_MS
 from mm2py.observability.quantities import utc_text
 from mm2py.protocol.records import decode_batches
 from mm2py.types import LATEST, TopicPartition
-from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.log.log_ends import LogEnds
 
 log = logging.getLogger(__name__)
 

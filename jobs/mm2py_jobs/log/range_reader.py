@@ -6,12 +6,10 @@ position. Lost offsets of the range are an error with the current log start, nev
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, fetch_partition
 from mm2py.client.pacing import ByteRate
@@ -24,19 +22,11 @@ from mm2py.errors import (
 )
 from mm2py.protocol.error_codes import OFFSET_OUT_OF_RANGE
 from mm2py.protocol.fetch import FetchedPartition
-from mm2py.types import EARLIEST, LATEST, TopicPartition
+from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch, walk_log
+from mm2py_jobs.log.log_ends import log_ends
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class LogEnds:
-    """Start and end of a partition's log."""
-
-    start: int
-    end: int
 
 
 @final
@@ -44,20 +34,6 @@ class OffsetsGoneError(PartitionError):
     """Offsets of a range are not in the log (any more): ``offset`` is the next one to read, ``log_start`` the log start."""
 
     log_start = 0
-
-
-async def log_ends(
-    cluster: Cluster, partitions: Sequence[TopicPartition], *, read_committed: bool
-) -> Mapping[TopicPartition, LogEnds]:
-    """Return the start of each log, and its end for a reader of that isolation level.
-
-    Raises:
-        Mm2pyError: a lookup failed.
-    """
-    admin = Admin(cluster)
-    starts = await admin.offsets(partitions, EARLIEST)
-    ends = await admin.offsets(partitions, LATEST, read_committed=read_committed)
-    return {tp: LogEnds(starts[tp], ends[tp]) for tp in partitions}
 
 
 @final

@@ -42,7 +42,7 @@ _TEXT: Final = (StringType, BinaryType)
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-class _Column(NamedTuple):
+class _SinkColumn(NamedTuple):
     """A column of the sink, and its types."""
 
     name: str
@@ -51,11 +51,11 @@ class _Column(NamedTuple):
 
 
 _COLUMNS: Final = (
-    _Column("value", _TEXT, needed=True),
-    _Column("key", _TEXT),
-    _Column("topic", (StringType,)),
-    _Column("partition", (IntegerType,)),
-    _Column("headers", (ArrayType,)),
+    _SinkColumn("value", _TEXT, needed=True),
+    _SinkColumn("key", _TEXT),
+    _SinkColumn("topic", (StringType,)),
+    _SinkColumn("partition", (IntegerType,)),
+    _SinkColumn("headers", (ArrayType,)),
 )
 """Others are left out, as Spark does."""
 
@@ -82,7 +82,7 @@ class WriteOptions:
         self.timeout_s = int(timeout) / 1000 if timeout.isdecimal() else _TIMEOUT_MS / 1000
 
 
-def _is_there(column: _Column, schema: StructType) -> bool:
+def _is_there(column: _SinkColumn, schema: StructType) -> bool:
     found = next((it.dataType for it in schema.fields if it.name == column.name), None)
     if found is None and column.needed:
         raise ConfigError(f"the frame has no column {column.name!r}")
@@ -114,12 +114,13 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
     Raises:
         FatalError: a record was refused, has no topic, or the target has taken nothing for ``delivery.timeout.ms``.
     """
-    # Only executors that write load librdkafka.
+    # Spark may run a task again, also at the same time: rows are written at least once, as by its own
+    # Kafka sink. Only executors that write load librdkafka.
     from mm2py_connectors.record_sender import RecordSender, SentRecord
 
     values = producer_settings(options.properties, scope='format("mm2py")').values
     sender = RecordSender(values, _refuse)
-    idle = _Patience(sender, options.timeout_s)
+    idle = _IdleLimit(sender, options.timeout_s)
     count = 0
     try:
         for batch in batches:
@@ -174,7 +175,7 @@ def _headers(value: object) -> Headers:
     return [(cast("str", it["key"]), cast("bytes | None", it["value"])) for it in found]
 
 
-class _Patience:
+class _IdleLimit:
     """Called while the target is waited for: raises when it has taken nothing for so long."""
 
     def __init__(self, sender: "RecordSender", timeout_s: float) -> None:

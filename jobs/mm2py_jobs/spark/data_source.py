@@ -37,7 +37,8 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
+from mm2py_jobs.log.log_ends import LogEnds
+from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.data_sink import Mm2pyStreamWriter, Mm2pyWriter, WriteOptions
 from mm2py_jobs.spark.read_options import Offsets, Range, ReadOptions
 from mm2py_jobs.spark.record_columns import (
@@ -251,6 +252,8 @@ def _begin(start: Offsets, tp: TopicPartition, new: int) -> int:
 
 def _shared(waiting: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
     """Share ``most`` rows out by what waits; each partition with anything gets one at least."""
+    # As ``KafkaMicroBatchStream.rateLimit``: in proportion, and rounded up below one row, so that
+    # small partitions are not starved; a micro-batch may have more rows than its limit by that.
     total = sum(max(0, it) for it in waiting.values())
     if total <= most:
         return dict(waiting)

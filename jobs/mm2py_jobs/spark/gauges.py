@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from mm2py_jobs.spark.login_watch import Jvm
+from mm2py_jobs.spark.jvm import Jvm
 from mm2py_jobs.spark.session import OpenSession, is_connect
 
 if TYPE_CHECKING:

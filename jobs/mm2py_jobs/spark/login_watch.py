@@ -1,26 +1,22 @@
 """Says at once that a cluster refuses the login of lanes, which Spark itself tells after their last attempts, and ends a job of which every lane is refused.
 
-Flow: an attempt of a lane raises ``LoginRefusedError`` (``tried``) -> ``LoginWatch`` on the driver looks for failed tasks in Spark's own figures, every
-``LOOK_S`` -> one line for each cause -> where no lane that runs has another end, the job is cancelled by its tag, and ``cause`` has the reason.
-Not over Spark Connect, whose server alone has those figures.
+Flow: an attempt of a lane raises ``LoginRefusedError`` (``tried``) -> ``Logins``, a question of ``mm2py_jobs.spark.job_watch``, looks for failed tasks in
+Spark's own figures -> one line for each cause -> where no lane that runs has another end, the job is cancelled.
 """
 
 import logging
 import re
-import threading
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast, final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
 from mm2py.errors import AuthenticationError, FatalError
-from mm2py_jobs.spark.jvm_end import has_ended
+from mm2py_jobs.spark.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.core.status import SparkStageInfo
 
 log = logging.getLogger(__name__)
-
-LOOK_S: Final = 2.0
 
 _MOST: Final = 10_000
 """Tasks of a stage that are looked at: more than a job has lanes."""
@@ -41,15 +37,6 @@ def is_refused(error: BaseException) -> bool:
     return cause is not None
 
 
-class Jvm(Protocol):
-    """Spark's JVM by py4j, which names whatever is asked for."""
-
-    def __getattr__(self, name: str) -> "Jvm": ...
-    def __call__(self, *arguments: object) -> "Jvm": ...
-    def __iter__(self) -> Iterator[int]: ...
-    def __int__(self) -> int: ...
-
-
 Lane = tuple[int, int]
 """Stage, and number in it."""
 
@@ -66,7 +53,7 @@ class Attempts(NamedTuple):
 
 
 @final
-class Refusals:
+class LoginRefusals:
     """Which causes are new, and whether every lane is refused, by one look after the other."""
 
     def __init__(self) -> None:
@@ -87,8 +74,8 @@ class Refusals:
 
 
 @final
-class LoginWatch:
-    """Watches while its ``with`` block runs a job.
+class Logins:
+    """Whether each lane that runs was refused its login; each new cause of a refusal is a line of the log.
 
     Args:
         context: of the session.
@@ -96,37 +83,22 @@ class LoginWatch:
         description: of the job, for the line.
     """
 
+    unasked = "refused logins are told when lanes have ended"
+
     def __init__(self, context: "SparkContext", tag: str, description: str) -> None:
         self._context, self._tag, self._description = context, tag, description
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="logins", daemon=True)
-        self._jobs = set[int]()
-        self.cause = ""
+        self._jobs, self._refusals = set[int](), LoginRefusals()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        refusals = Refusals()
-        try:
-            while not self._over.wait(LOOK_S):
-                seen = self._seen()
-                news, all_of_them = refusals.look(seen)
-                for cause in news:
-                    log.warning("login of a lane is refused job=%s cause=%s", self._description, cause)  # fmt: skip
-                if all_of_them and not self._over.is_set():
-                    _, newest = seen.refused[max(seen.refused)]
-                    self.cause = f"the login of each lane is refused: {newest}"
-                    self._context.cancelJobsWithTag(self._tag)
-                    return
-        except Exception as error:  # noqa: BLE001 - py4j raises what it likes, and no job depends on it
-            if not has_ended(error):
-                log.warning("refused logins are told when lanes have ended cause=%s", error)
+    def cause(self) -> str:
+        """Return the newest refusal where no lane has another end."""
+        seen = self._seen()
+        news, all_of_them = self._refusals.look(seen)
+        for cause in news:
+            log.warning("login of a lane is refused job=%s cause=%s", self._description, cause)
+        if not all_of_them:
+            return ""
+        _, newest = seen.refused[max(seen.refused)]
+        return f"the login of each lane is refused: {newest}"
 
     def _jvm(self, name: str) -> Jvm:
         return cast("Jvm", getattr(self._context, name))

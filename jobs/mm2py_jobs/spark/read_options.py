@@ -17,7 +17,7 @@ from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_jobs.log.range_reader import LogEnds, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
 
 _CHOICES: Final = ("topics", "subscribe", "subscribePattern", "assign")
 NAMES: Final = (
@@ -142,6 +142,7 @@ class ReadOptions:
             ConfigError: it begins at the end or ends at the beginning, or an option names what was not chosen.
             PartitionError: the log has no such offset or time.
         """
+        # ``KafkaSourceProvider.validateBatchOptions``: such a range would have nothing in it.
         _refuse(self.starting, LATEST, "latest")
         _refuse(self.ending, EARLIEST, "earliest")
         ends = await self.log_ends(cluster)
@@ -167,6 +168,7 @@ class ReadOptions:
         pieces: list[Range] = []
         for it in ranges:
             size = it.end - it.first
+            # ``KafkaOffsetRangeCalculator``: by its part of all offsets, at least one task.
             count = max(1, round(size * (self.least_tasks or 0) / total))
             if self.most_of_task:
                 count = max(count, -(-size // self.most_of_task))
@@ -207,6 +209,7 @@ class ReadOptions:
                     partition=tp.partition,
                     remedy="set startingOffsetsByTimestampStrategy to latest, or an earlier time",
                 )
+            # ListOffsets answers -1 where no record is as late; an end by time is the log end then.
             found[tp] = it.offset if it.offset >= 0 else LATEST
         return found
 

@@ -48,6 +48,7 @@ def as_spark(batch: pa.RecordBatch, *, headers: bool) -> pa.RecordBatch:
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
     columns: list[pa.Array] = [batch.column(it) for it in names]
     if headers:
+        # ``KafkaRecordToRowConverter``: null, not an empty array, for a record without headers.
         found = cast("pa.ListArray", batch.column("headers"))
         has_none = pc.equal(pc.list_value_length(found), 0)
         columns.append(pa.ListArray.from_arrays(found.offsets, found.values, mask=has_none))
@@ -100,6 +101,8 @@ class RecordColumns:
     def _add(self, record: Record, kind: int) -> None:
         stamp, key, value = record.timestamp, record.key, record.value
         self._offsets.append(record.offset)
+        # -1 is a record without a time (``RecordBatch.NO_TIMESTAMP``); others may be later than
+        # microseconds in 64 bits can say, as applications write what they like.
         self._stamps.append(stamp * 1000 if 0 <= stamp <= _LAST_MS else None)
         self._types.append(kind)
         self._keys.append(key)

@@ -20,8 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -33,10 +32,10 @@ from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, Retriab
 from mm2py.mirror.backfills import LANE_LOST
 from mm2py.observability.logging import SecretMask, configure_logging, some_of
 from mm2py.types import TopicPartition
-from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
-from mm2py_jobs.spark.jvm_end import JVM_ENDED, has_ended, say_it_once, unless_ended
+from mm2py_jobs.spark.job_watch import WAIT_EXECUTORS_S, Executors, JobWatch
+from mm2py_jobs.spark.jvm import JVM_ENDED, has_ended, say_it_once, unless_ended
 from mm2py_jobs.spark.lane_gate import LaneGate
-from mm2py_jobs.spark.login_watch import LoginRefusedError, LoginWatch, is_refused
+from mm2py_jobs.spark.login_watch import LoginRefusedError, Logins, is_refused
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -184,23 +183,6 @@ class OpenSession:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class SparkPlace:
-    """Where lanes of a command run, and how many: ``--master``, ``--wait-executors``, ``--lanes`` and ``--max-lanes-per-broker``."""
-
-    master: str = ""
-    wait_executors_s: float = WAIT_EXECUTORS_S
-    lanes: int = 0
-    lanes_per_broker: int = 0
-
-    def open(self, name: str = "mm2py") -> OpenSession:
-        """Open a session there; see ``open_session``."""
-        opened = open_session(self.master, name=name)
-        opened.wait_executors_s = self.wait_executors_s
-        opened.lanes, opened.lanes_per_broker = self.lanes, self.lanes_per_broker
-        return opened
-
-
 def open_session(
     master: str = "",
     *,
@@ -223,6 +205,8 @@ def open_session(
     if existing is not None:
         _check_same_master(existing, master)
         return OpenSession(existing, owned=False)
+    # Under spark-submit the JVM is there already (``PythonRunner``): its master, settings and end are
+    # not ours. ``pyspark --remote`` names a Spark Connect server by the other variable.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
     master_url = _with_attempts(master or ("" if submitted else "local[*]"))
@@ -297,10 +281,8 @@ def run_lanes(
         named = some_of([str(it) for it in partitions[number]], _NAMED) if partitions else ""
         return job(number, number + 1, f"lane {number + 1} of {len(texts)} {named}".rstrip())[0]
 
-    with ExitStack() as stack:
-        watches = _watches(opened, tag, description)
-        for it in watches:
-            stack.enter_context(it)
+    watch = _watch(opened, tag, description)
+    with watch or nullcontext():
         try:
             if gate is None:
                 topics = sorted({it.topic for lane in partitions for it in lane})
@@ -308,7 +290,7 @@ def run_lanes(
             else:
                 answers = gate.run(len(texts), lane, lambda: cancel_lanes(spark, tag))
         except Exception as error:
-            cause = next((it.cause for it in watches if it.cause), "") or cause_of(error)
+            cause = (watch is not None and watch.cause) or cause_of(error)
             raise FatalError(f"{description} failed: {cause}") from error
     done = [_Answer(*json.loads(text)) for text in answers]
     cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
@@ -385,7 +367,7 @@ def tried(
     return _together([answer for answer, _ in each]), next((it for _, it in each if it), "")
 
 
-class _Outcome(NamedTuple):
+class _LaneOutcome(NamedTuple):
     """What a lane answered, or why it did not, and whether it may be tried again; ``died``: its process ended."""
 
     answer: Mapping[str, object]
@@ -394,15 +376,15 @@ class _Outcome(NamedTuple):
     died: bool = False
 
 
-def _outcome(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
+def _outcome(function: LaneFunction, lane: Mapping[str, object]) -> _LaneOutcome:
     try:
-        return _Outcome(function(lane), "")
+        return _LaneOutcome(function(lane), "")
     except Exception as error:  # noqa: BLE001 - whatever a lane raises is of this lane
         cause = f"{type(error).__name__}: {error}"
-        return _Outcome({}, cause, again=isinstance(error, RetriableError))
+        return _LaneOutcome({}, cause, again=isinstance(error, RetriableError))
 
 
-def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
+def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _LaneOutcome:
     """Call a lane's function in a child, which ends with this process; here where there is no fork."""
     if not hasattr(os, "fork"):
         return _outcome(function, lane)
@@ -412,7 +394,7 @@ def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
     child.start()
     sender.close()
     try:
-        found: _Outcome | None = receiver.recv()
+        found: _LaneOutcome | None = receiver.recv()
     except EOFError:
         found = None
     finally:
@@ -420,7 +402,7 @@ def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _Outcome:
         child.join()
     if found is not None:
         return found
-    return _Outcome({}, f"{LANE_LOST} (exit code {child.exitcode})", died=True)
+    return _LaneOutcome({}, f"{LANE_LOST} (exit code {child.exitcode})", died=True)
 
 
 def _answer_to(sender: "Connection", function: LaneFunction, lane: Mapping[str, object]) -> None:
@@ -484,6 +466,8 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
 def most_attempts(spark: "SparkSession") -> int:
     """Return how often Spark tries a task."""
     if not is_connect(spark):
+        # Local masters do not read spark.task.maxFailures: ``local[N,F]`` has the number in its name,
+        # and the others try once (``SparkContext.createTaskScheduler``).
         match = _LOCAL.fullmatch(spark.sparkContext.master or "")
         if match is not None:
             return int(match[2] or 1)
@@ -516,22 +500,24 @@ def _connect_answers(
     return [rows[number] for number in range(first, end)]
 
 
-class _Names(NamedTuple):
+class _JobNames(NamedTuple):
     """What the jobs of a thread are known by, and cancelled: a notebook's names, for lanes that are jobs of their own in other threads."""
 
     group: str | None
     tags: frozenset[str]
 
 
-def _names(spark: "SparkSession") -> _Names:
+def _names(spark: "SparkSession") -> _JobNames:
     if is_connect(spark):
-        return _Names(None, frozenset(spark.getTags()))
+        return _JobNames(None, frozenset(spark.getTags()))
     context = spark.sparkContext
-    return _Names(context.getLocalProperty(_GROUP), frozenset(context.getJobTags()))
+    return _JobNames(context.getLocalProperty(_GROUP), frozenset(context.getJobTags()))
 
 
 @contextmanager
-def _named_job(spark: "SparkSession", tag: str, description: str, outer: _Names) -> Generator[None]:
+def _named_job(
+    spark: "SparkSession", tag: str, description: str, outer: _JobNames
+) -> Generator[None]:
     """Tag and describe the jobs of this thread, and name them as those of the one that began them."""
     mine = _names(spark)
     tags = {tag, *outer.tags} - mine.tags
@@ -561,17 +547,15 @@ def _named_job(spark: "SparkSession", tag: str, description: str, outer: _Names)
             context.setLocalProperty(_GROUP, mine.group)  # type: ignore[arg-type]
 
 
-def _watches(
-    opened: OpenSession, tag: str, description: str
-) -> Sequence[ExecutorWatch | LoginWatch]:
-    """Return who watches a job: its lanes, and its executors where there are any."""
+def _watch(opened: OpenSession, tag: str, description: str) -> JobWatch | None:
+    """Return what watches a job: its lanes, and its executors where there are any."""
     if is_connect(opened.spark):
-        return ()
+        return None
     context = opened.spark.sparkContext
-    logins = LoginWatch(context, tag, description)
+    logins = Logins(context, tag, description)
     if _LOCAL.fullmatch(context.master or ""):
-        return (logins,)
-    return ExecutorWatch(context, tag, opened.wait_executors_s), logins
+        return JobWatch(context, tag, [logins])
+    return JobWatch(context, tag, [Executors(context, opened.wait_executors_s), logins])
 
 
 def is_connect(spark: "SparkSession") -> bool:

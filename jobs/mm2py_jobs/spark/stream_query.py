@@ -74,6 +74,7 @@ class TermReader(DataSourceStreamReader):
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         planned = self._plan(term, most)
         self._planned = term, planned
+        # The same offset again: Spark runs no batch, and asks anew.
         return {"term": term, "ends": _plain(planned.ends)} if planned.lanes else start
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802 - Spark's name
@@ -87,6 +88,8 @@ class TermReader(DataSourceStreamReader):
         """Return a task per lane; a term that Spark has from its checkpoint is planned as of now."""
         term = int(str(end["term"]))
         if self._planned is None or self._planned[0] != term:
+            # A batch of the checkpoint's offset log that is not in its commit log is run again after a
+            # restart, with the ends that were written then: latestOffset is not asked before.
             self._planned = term, self._plan(term, self._most_bytes)
         return [_Lane(lane) for lane in self._planned[1].lanes]
 

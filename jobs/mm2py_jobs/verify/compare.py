@@ -30,7 +30,7 @@ from mm2py_jobs.verify.differences import (
     classify,
 )
 from mm2py_jobs.verify.digests import part_hash, record_hash
-from mm2py_jobs.verify.log_entries import Entry, LogSide, fields_of, pass_alike, pass_equal
+from mm2py_jobs.verify.log_entries import LogEntry, LogSide, fields_of, pass_alike, pass_equal
 
 _WINDOWS: Final = (64, 512, 4096, 32_768)
 """How far both sides are searched for a point from which they continue alike."""
@@ -44,7 +44,7 @@ _CALM: Final = 4_096
 _END: Final = 2**63 - 1
 """As the next offset of a side that has no more."""
 
-_NO_ENTRY: Final = Entry(_END, 0, b"")
+_NO_ENTRY: Final = LogEntry(_END, 0, b"")
 
 _SAME_TRIED: Final = 16
 """Places of equal records in a window that are tried for each record."""
@@ -132,7 +132,7 @@ class _Comparer:
         pass_equal(self._source, self._target, count, same_stamps=not stamped)
         self._found.matched += count
 
-    def _passed(self, entries: Iterable[Entry]) -> None:
+    def _passed(self, entries: Iterable[LogEntry]) -> None:
         """Look for keys of records that one side lacks among these, which both have."""
         gone = self._found.gone_on_target, self._found.gone_on_source
         if not any(gone):
@@ -172,7 +172,7 @@ class _Comparer:
             return sum(1 for _ in takewhile(lambda it: 0 <= expected(it.offset) < first, ours)), 0
         return 0, sum(1 for _ in takewhile(lambda it: it.offset < place, theirs))
 
-    def _content(self, entry: Entry) -> object:
+    def _content(self, entry: LogEntry) -> object:
         return entry.body if self._target.broker_stamped else (entry.timestamp, entry.body)
 
     async def _rest(self) -> None:
@@ -202,7 +202,7 @@ class _Comparer:
             if absent.is_full():
                 self._kept += await absent.settle()
 
-    def _common(self, ours: list[Entry], theirs: list[Entry]) -> list[tuple[int, int, int]]:
+    def _common(self, ours: list[LogEntry], theirs: list[LogEntry]) -> list[tuple[int, int, int]]:
         """Return the stretches that both have in the same order, and the ends."""
         ends = [(len(ours), len(theirs), 0)]
         if not ours or not theirs or len(ours) * len(theirs) > MOST_PAIRS:
@@ -215,10 +215,10 @@ class _Comparer:
 
     def _region(
         self,
-        ours: list[Entry],
-        theirs: list[Entry],
-        next_ours: list[Entry],
-        next_theirs: list[Entry],
+        ours: list[LogEntry],
+        theirs: list[LogEntry],
+        next_ours: list[LogEntry],
+        next_theirs: list[LogEntry],
     ) -> None:
         """Keep what is on one side alone; the next entries are those after it."""
         if not ours and not theirs:
@@ -239,7 +239,7 @@ class _Comparer:
         self._matched_at = findings.matched
         self._kept += len(region.source) + len(region.target)
 
-    def _keep(self, entry: Entry, position: int) -> Kept:
+    def _keep(self, entry: LogEntry, position: int) -> Kept:
         key, value, headers = fields_of(entry.body)
         stamp = 0 if self._target.broker_stamped else entry.timestamp
         hashed = record_hash(stamp, entry.body)

@@ -17,7 +17,7 @@ MOST_PAIRS: Final = 4_000_000
 """Of records between two points that are searched for the longest common stretches; the time grows with them."""
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """What is different."""
 
     MISSING = "missing"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 class Difference(NamedTuple):
     """One record that differs; ``fields`` of an altered one are those that do. -1: it is not on that side."""
 
-    kind: Kind
+    kind: DifferenceKind
     source_offset: int
     target_offset: int
     fields: tuple[str, ...] = ()
@@ -239,8 +239,8 @@ class _Classifier:
 
     def _report(self, missing: Sequence[int], extra: Sequence[int]) -> None:
         differences = self._differences
-        differences += (Difference(Kind.MISSING, it, -1) for it in missing)
-        differences += (Difference(Kind.EXTRA, -1, it) for it in extra)
+        differences += (Difference(DifferenceKind.MISSING, it, -1) for it in missing)
+        differences += (Difference(DifferenceKind.EXTRA, -1, it) for it in extra)
 
     def _moved(self) -> tuple[set[int], set[int]]:
         """Report records that both sides have at different places; return their offsets."""
@@ -255,7 +255,9 @@ class _Classifier:
                     there = places[kept.hashed].pop(0)
                     moved[0].add(kept.offset)
                     moved[1].add(there)
-                    self._differences.append(Difference(Kind.REORDERED, kept.offset, there))
+                    self._differences.append(
+                        Difference(DifferenceKind.REORDERED, kept.offset, there)
+                    )
         return moved
 
 
@@ -272,4 +274,4 @@ _SAME_RECORD: Final[tuple[_Mark, ...]] = (
 def _altered(one: Kept, other: Kept) -> Difference:
     names = ("key", "value", "headers", "timestamp")
     fields = tuple(name for name in names if getattr(one, name) != getattr(other, name))
-    return Difference(Kind.ALTERED, one.offset, other.offset, fields)
+    return Difference(DifferenceKind.ALTERED, one.offset, other.offset, fields)

@@ -24,7 +24,7 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """A record: ``body`` are its key, value and headers as the batch has them."""
 
     offset: int
@@ -41,7 +41,7 @@ class Fields(NamedTuple):
 
 
 _entry: Final = cast(
-    "Callable[[type[Entry], tuple[int, int, bytes]], Entry]",
+    "Callable[[type[LogEntry], tuple[int, int, bytes]], LogEntry]",
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType] # of any members
 )
 """Makes an entry in half the time of its constructor."""
@@ -108,7 +108,7 @@ class RawRecords:
         self.left = left
         self._position = -1
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """Decode what is not taken; raises as ``entries_of``."""
         entries = entries_of(self.batch)
         return entries if self.is_whole else entries[self.index : self.index + self.left]
@@ -124,7 +124,7 @@ class LogSide:
         self._decoded: deque[RawRecords] = deque()
         """Those that ``entries`` are from, the last records of the first one and all of the others."""
         self._decoded_count = 0
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[LogEntry] = deque()
         """Decoded records that were not taken yet; those of ``raw`` come after them."""
         self.digest: SequenceDigest | None = SequenceDigest() if digests else None
         self.broker_stamped = False
@@ -185,14 +185,14 @@ class LogSide:
             self.entries += first.entries()
         return True
 
-    def take(self, count: int) -> list[Entry]:
+    def take(self, count: int) -> list[LogEntry]:
         """Take the next entries, which ``ensure`` has decoded."""
         taken = self.pop(count)
         if self.digest is not None:
             self.digest = self.digest.add_all(record_hash(it.timestamp, it.body) for it in taken)
         return taken
 
-    def pop(self, count: int) -> list[Entry]:
+    def pop(self, count: int) -> list[LogEntry]:
         """Take the next entries without the digest."""
         entries = self.entries
         return [entries.popleft() for _ in range(count)]
@@ -250,6 +250,8 @@ async def pass_alike(source: LogSide, target: LogSide) -> int:
 
 
 def _stamp_of(batch: LogBatch) -> int:
+    # With LogAppendTime a broker writes its time as the batch's maximum alone: that counts for each
+    # record, whatever its delta is.
     return batch.max_timestamp if batch.is_log_append else batch.base_timestamp
 
 
@@ -278,7 +280,7 @@ def pass_equal(one: LogSide, other: LogSide, count: int, *, same_stamps: bool) -
     one.digest, other.digest = one.digest.add_all(hashes), other.digest.add_all(hashes)
 
 
-def entries_of(batch: LogBatch) -> list[Entry]:
+def entries_of(batch: LogBatch) -> list[LogEntry]:
     """Return the records of a batch.
 
     Raises:
@@ -291,7 +293,7 @@ def entries_of(batch: LogBatch) -> list[Entry]:
     stamp = batch.max_timestamp if batch.is_log_append else None
     return [
         _entry(
-            Entry,
+            LogEntry,
             (
                 offsets[delta] if offsets else base + delta,
                 first + stamp_delta if stamp is None else stamp,

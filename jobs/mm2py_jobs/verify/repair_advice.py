@@ -11,7 +11,7 @@ rise, the offset map and the groups' positions follow. It destroys what only the
 from enum import StrEnum
 from typing import NamedTuple
 
-from mm2py_jobs.verify.differences import Comparison, Kind
+from mm2py_jobs.verify.differences import Comparison, DifferenceKind
 from mm2py_jobs.verify.verify_plan import NOTHING, VerifyPartition
 
 
@@ -41,7 +41,7 @@ def advice(plan: VerifyPartition, comparison: Comparison) -> Advice:
     missing = [
         difference.source_offset
         for difference in comparison.differences
-        if difference.kind is Kind.MISSING
+        if difference.kind is DifferenceKind.MISSING
     ]
     if (
         comparison.complete

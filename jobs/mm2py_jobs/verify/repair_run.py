@@ -18,14 +18,14 @@ from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
 from mm2py_jobs.copy.plan import PartitionPlan
 from mm2py_jobs.copy.survey import BeginsAgain
+from mm2py_jobs.job_options import VerifyOptions
 from mm2py_jobs.open_flow import flow_plan
 from mm2py_jobs.verify.repair_advice import RepairKind
-from mm2py_jobs.verify.verify_order import VerifyOrder
 from mm2py_workers.answers import Row, rows_of
 
 
 def repair(
-    order: VerifyOrder, report: Mapping[str, object], printer: Printer
+    options: VerifyOptions, report: Mapping[str, object], printer: Printer
 ) -> list[dict[str, object]]:
     """Repair what can be repaired; return what was done about each partition that is not equal.
 
@@ -37,9 +37,9 @@ def repair(
     again = {
         _source(row): _begins_again(row)
         for row in rows
-        if _advice(row)["action"] in order_actions(order)
+        if _advice(row)["action"] in allowed_actions(options)
     }
-    causes, lost = asyncio.run(_copy(order, again, printer)) if again else ({}, {})
+    causes, lost = asyncio.run(_copy(options, again, printer)) if again else ({}, {})
     return [
         {
             "topic": row["topic"],
@@ -60,9 +60,9 @@ def _lines(report: Mapping[str, object]) -> Sequence[str]:
     return cast("Sequence[str]", report["not_compared"])
 
 
-def order_actions(order: VerifyOrder) -> Sequence[RepairKind]:
+def allowed_actions(options: VerifyOptions) -> Sequence[RepairKind]:
     """Return what may be done."""
-    return (RepairKind.APPEND, RepairKind.RENEW) if order.deletes else (RepairKind.APPEND,)
+    return (RepairKind.APPEND, RepairKind.RENEW) if options.deletes else (RepairKind.APPEND,)
 
 
 def repaired_report(
@@ -92,12 +92,12 @@ def repaired_report(
 
 
 async def _copy(
-    order: VerifyOrder,
+    options: VerifyOptions,
     again: Mapping[TopicPartition, BeginsAgain],
     printer: Printer,
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, list[tuple[int, int]]]]:
     """Copy partitions again; return why one was not, or an empty text, and what the source lost before it was copied."""
-    async with BackfillSession(flow_plan(order.file, str(order.flow))) as session:
+    async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         plan = await (await session.survey()).plan_again(again)
         refused = {TopicPartition(it.topic, it.partition): it.reason for it in plan.refused}
         await session.open_topic()
@@ -110,7 +110,11 @@ async def _copy(
         task = await session.prepare_topics()
         topics = "|".join(sorted({partition.topic for partition in plan.partitions}))
         job = await SparkRun(session, printer).run(
-            plan, task, new_job("", topics=topics), place=order.place, rate_limit=order.rate_limit
+            plan,
+            task,
+            new_job("", topics=topics),
+            place=options.place,
+            rate_limit=options.rate_limit,
         )
         leases: Mapping[TopicPartition, Lease] = session.store.leases
         causes = {

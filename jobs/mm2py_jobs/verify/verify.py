@@ -21,20 +21,21 @@ from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.protocol.topics import is_another_topic
 from mm2py.types import FlowName, TopicPartition
-from mm2py_jobs.copy.dealing import Told, Work, answers_of, offsets_of_part, rate_of
-from mm2py_jobs.copy.leaders import Place
+from mm2py_jobs.copy.dealing import DealtWork, ProgressSink, answers_of, offsets_of_part, rate_of
+from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.copy.rate_desk import part_of_rate
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from mm2py_jobs.spark.session import OpenSession, log_without_secrets
 from mm2py_jobs.verify.compare import find
 from mm2py_jobs.verify.differences import (
     CompareRules,
     Comparison,
     Difference,
+    DifferenceKind,
     Findings,
-    Kind,
     classify,
     join,
 )
@@ -67,12 +68,12 @@ def verify_flow(
     *,
     rate_limit: int = 0,
     from_map: bool = False,
-    told: Told | None = None,
+    progress: ProgressSink | None = None,
 ) -> dict[str, object]:
     """Compare both sides of a flow, of ``only`` these source partitions, and return the report; ``from_map``: only what the map vouches for.
 
     Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per second of each cluster, 0: as fast as they can;
-    ``told``: who is told how far they are.
+    ``progress`` gets how far they are.
 
     Raises:
         Mm2pyError: a cluster cannot be asked or read, or Spark failed.
@@ -87,7 +88,7 @@ def verify_flow(
     answers: list[dict[str, object]] = []
     if plan.partitions:
         with open_spark() as opened:
-            compared = _compare_all(opened, flow, tier, plan.partitions, rate_limit, told)
+            compared = _compare_all(opened, flow, tier, plan.partitions, rate_limit, progress)
         answers = [
             _answer_of(partition, compared[partition.source], tier) for partition in plan.partitions
         ]
@@ -112,22 +113,22 @@ def _compare_all(
     tier: int,
     partitions: Sequence[VerifyPartition],
     rate_limit: int,
-    told: Told | None,
+    progress: ProgressSink | None,
 ) -> dict[TopicPartition, _Compared]:
     size = offsets_of_part(sum(partition.offsets for partition in partitions), opened)
     answers = answers_of(
         opened,
         run_lane,
-        Work(
+        DealtWork(
             [part for partition in partitions for part in partition.parts(size)],
             lambda it: it.offsets,
-            lambda it: (Place("source", it.source), Place("target", it.target)),
+            lambda it: (LedPartition("source", it.source), LedPartition("target", it.target)),
             {"source": flow.source, "target": flow.target},
         ),
         lambda lane: _lane(flow, tier, lane),
         name=f"verify {flow.flow}",
         rate_limit=rate_limit,
-        told=told,
+        progress=progress,
     )
     compared = {partition.source: _Compared([], [], []) for partition in partitions}
     for answer in sorted(answers, key=lambda it: int(str(it["part"]))):
@@ -234,7 +235,7 @@ def by_the_map(plan: VerifyPartition) -> dict[str, object]:
             plan, Comparison(), "there is no exact offset map, which tier 0 compares with"
         )
     lost = [
-        Difference(Kind.MISSING, it, -1)
+        Difference(DifferenceKind.MISSING, it, -1)
         for first, end in (*plan.lost_before, plan.lost)
         for it in range(first, min(end, first + _FEW))
     ]

@@ -26,7 +26,7 @@ from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
 from mm2py_jobs.flow_sides import FlowSides
-from mm2py_jobs.log.range_reader import LogEnds, log_ends
+from mm2py_jobs.log.log_ends import LogEnds, log_ends
 from mm2py_jobs.verify.log_entries import OffsetRange
 
 
@@ -286,7 +286,7 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
                 not_compared.append(f"{topic}-{number} has no copy on {flow.flow.target}")
     target_watermarks, target_ends = await _target_ends(target, pairs, maps)
     # Before the last stable offsets: what is written between both questions is no open transaction.
-    watermarks = await log_ends(source, list(pairs), read_committed=False)
+    watermarks = await log_ends(source, list(pairs), read_committed=False, waits=True)
     source_ends = (
         await log_ends(source, list(pairs), read_committed=True)
         if flow.read_committed
@@ -341,7 +341,7 @@ async def _target_ends(
 ) -> tuple[Mapping[TopicPartition, LogEnds], Mapping[TopicPartition, LogEnds]]:
     """Return the ends of the copies' logs, then those of committed records, when no transaction of a client hides copies any more."""
     copies = list(pairs.values())
-    watermarks = await log_ends(target, copies, read_committed=False)
+    watermarks = await log_ends(target, copies, read_committed=False, waits=True)
     copied = {
         copy: max((it.target_end for it, _ in maps[tp].segments()), default=0)
         for tp, copy in pairs.items()
@@ -378,7 +378,7 @@ def plan_partition(
     if known is None or not segments:
         ranges = _without_map(source_log, target_log)
     else:
-        ranges = _Ranges(source_log, target_log, segments, watermarks[1])
+        ranges = _MapRanges(source_log, target_log, segments, watermarks[1])
         ranges.build(exact=source.topic == target.topic)
     if source.topic == target.topic:
         renew_from, reason = -1, f"other programs write to {target} too: correct it there"
@@ -388,6 +388,7 @@ def plan_partition(
             f"a transaction is open on {target}, below copies: it has to end first",
         )
     elif "delete" not in target_cleanup:
+        # DeleteRecords (KIP-107) of such a log is refused with POLICY_VIOLATION.
         policy = (
             f"cleanup.policy={target_cleanup} of {target.topic} does not let its records be deleted"
         )
@@ -447,7 +448,7 @@ def _renewable(
 
 
 @final
-class _Ranges:
+class _MapRanges:
     """Ranges of both sides in the order of the target's log, as the map has them."""
 
     def __init__(
@@ -558,8 +559,8 @@ class _Ranges:
         return True
 
 
-def _without_map(source: LogEnds, target: LogEnds) -> _Ranges:
-    ranges = _Ranges(source, target, ())
+def _without_map(source: LogEnds, target: LogEnds) -> _MapRanges:
+    ranges = _MapRanges(source, target, ())
     first = max(source.start, target.start)
     ranges.source, ranges.target = [[first, source.end]], [[first, target.end]]
     ranges.notes.append(NO_MAP)

@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 @final
-class _Once(argparse.Action):
+class _SingleOption(argparse.Action):
     """Keeps a value; a second one is refused, as Java does: which of two counts would be a guess."""
 
     def __call__(
@@ -79,7 +79,7 @@ def _parser() -> _Parser:
     )
 
     def option(*names: str, **rest: object) -> None:
-        parser.add_argument(*names, action=_Once, **rest)  # type: ignore[arg-type] # as add_argument's own
+        parser.add_argument(*names, action=_SingleOption, **rest)  # type: ignore[arg-type] # as add_argument's own
 
     option("--consumer.config", dest="consumer_config", required=True, metavar="FILE",
            help="properties of the consumer of the source cluster")  # fmt: skip

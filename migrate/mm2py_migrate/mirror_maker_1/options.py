@@ -92,7 +92,7 @@ _PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
 class ClientFile:
     """One file as today's client reads it.
 
-    ``remarks``: a line each, for people; ``warnings``: what may lose or reorder records; ``secrets``: never to be
+    ``remarks``: a line each; ``warnings``: what may lose or reorder records; ``secrets``: never to be
     printed. ``is_sync``: ``producer.type=sync``, each record waits for its acknowledgement. ``include`` and ``exclude``: topics
     that the file of a consumer names (``mirror.topics.whitelist``). ``written``: what the file sets under today's names,
     placeholders kept; without the defaults that ``values`` has.
@@ -236,7 +236,7 @@ def _modern_value(name: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics are mirrored: those that ``matches`` chooses; ``text`` for people."""
+    """Which topics are mirrored: those that ``matches`` chooses; ``text`` for messages."""
 
     text: str
     matches: Callable[[str], bool]

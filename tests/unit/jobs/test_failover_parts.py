@@ -47,7 +47,7 @@ from mm2py_jobs.failover.survey import (
     time_plan,
 )
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_workers.answers import Row
 from tests.unit.rest.job_fakes import PLAN
 

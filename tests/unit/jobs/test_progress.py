@@ -41,7 +41,7 @@ from mm2py_jobs.aliases import COMMANDS, PATHS
 from mm2py_jobs.commands import KINDS, add_commands
 from mm2py_jobs.copy.backfill_views import show_progress
 from mm2py_jobs.flow_sides import FlowSides
-from mm2py_jobs.progress import Telling, tell, told
+from mm2py_jobs.progress import ReportedProgress, publish, reporting
 from tests.unit.rest.flow_fakes import AB, BA, Rig
 from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import PaperWorker
@@ -77,19 +77,19 @@ async def opened(topic: MemoryTopic, clock: FakeClock) -> BackfillStore:
 async def test_a_job_tells_how_far_it_is_and_how_it_ended() -> None:
     topic, clock = MemoryTopic("jobs"), FakeClock()
     worker, own = await opened(topic, clock), await opened(topic, clock)
-    telling, done = Telling(VERIFY, clock), 30
+    reported, done = ReportedProgress(VERIFY, clock), 30
 
     def seen() -> Progress | None:
         return worker.progress[0] if worker.progress else None
 
-    telling.plan(100)
-    telling.follow(lambda: done)
-    task = asyncio.create_task(tell(own, telling))
+    reported.plan(100)
+    reported.follow(lambda: done)
+    task = asyncio.create_task(publish(own, reported))
     await until(lambda: seen() is not None)
     first = worker.progress[0]
     assert (first.state, first.done, first.total, first.equal) == ("RUNNING", 30, 100, None)
-    telling.end(equal=False, differences=2, records=90, result="NOT equal")
-    telling.over.set()
+    reported.end(equal=False, differences=2, records=90, result="NOT equal")
+    reported.over.set()
     await task
     await until(lambda: worker.progress[0].state is JobState.DONE)
     last = worker.progress[0]
@@ -99,12 +99,12 @@ async def test_a_job_tells_how_far_it_is_and_how_it_ended() -> None:
 
 
 def test_a_job_that_raises_has_failed_where_it_was() -> None:
-    telling = Telling(VERIFY, FakeClock())
-    telling.plan(100)
-    telling.follow(lambda: 40)
-    telling.fail(ValueError("the source does not answer"))
-    told = telling.now()
-    assert (told.state, told.done, told.cause) == ("FAILED", 40, "the source does not answer")
+    reported = ReportedProgress(VERIFY, FakeClock())
+    reported.plan(100)
+    reported.follow(lambda: 40)
+    reported.fail(ValueError("the source does not answer"))
+    now = reported.now()
+    assert (now.state, now.done, now.cause) == ("FAILED", 40, "the source does not answer")
 
 
 FOLDER: Final = "s3://AKIA:SEC/RET@bucket/x"
@@ -112,10 +112,10 @@ FOLDER: Final = "s3://AKIA:SEC/RET@bucket/x"
 
 @pytest.mark.parametrize("member", ["topics", "result", "cause"])
 def test_a_job_tells_no_credentials(member: str) -> None:
-    telling = Telling(VERIFY, FakeClock(), SecretMask(["hunter2-long"]))
-    telling.end(**{member: f"to {FOLDER} with hunter2-long"})
-    told = getattr(telling.now(), member)
-    assert told == "to s3://[hidden]@bucket/x with [hidden]"
+    reported = ReportedProgress(VERIFY, FakeClock(), SecretMask(["hunter2-long"]))
+    reported.end(**{member: f"to {FOLDER} with hunter2-long"})
+    shown = getattr(reported.now(), member)
+    assert shown == "to s3://[hidden]@bucket/x with [hidden]"
 
 
 @pytest.mark.parametrize("refused", [1, 2])
@@ -137,11 +137,11 @@ async def test_a_job_goes_on_telling_after_what_could_not_be_written(
     await own.start()
     monkeypatch.setattr(table, "post", post)
     monkeypatch.setattr("mm2py_jobs.progress.PROGRESS_S", 0.01)
-    telling = Telling(VERIFY, clock)
-    task = asyncio.create_task(tell(own, telling))
+    reported = ReportedProgress(VERIFY, clock)
+    task = asyncio.create_task(publish(own, reported))
     await eventually(lambda: posts > refused, within_s=90)
-    telling.end(equal=True)
-    telling.over.set()
+    reported.end(equal=True)
+    reported.over.set()
     await task
     await until(lambda: worker.progress[0].state is JobState.DONE)
 
@@ -150,33 +150,33 @@ def test_a_job_whose_target_does_not_answer_ends_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr("mm2py_jobs.progress.END_S", 600.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         flow = sides({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", **WORKER})
-        with told(flow, ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
-            telling.end()
-    assert not telling.reached.is_set()
+        with reporting(flow, ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+            reported.end()
+    assert not reported.reached.is_set()
 
 
 def test_a_job_whose_target_is_not_configured_goes_on_untold(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with told(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
         asyncio.run(eventually(lambda: "workers are not told" in caplog.text, within_s=90))
-        telling.end()
+        reported.end()
 
 
 def test_nothing_is_shown_of_a_job_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py_jobs.progress.LOOK_S", 0.001)
     asked, answer = threading.Event(), threading.Event()
-    with told(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
 
         def done() -> int:
             asked.set()
             answer.wait(90)
             return 0
 
-        telling.follow(done)
+        reported.follow(done)
         assert asked.wait(90)
         threading.Timer(0.1, answer.set).start()
-        telling.end(done=0)
+        reported.end(done=0)
     shown = [it for it in threading.enumerate() if it.name == "progress shown"]
     assert shown == []
 
@@ -207,11 +207,11 @@ def test_what_is_shown_before_the_work_is_known_says_so(
         shown.append(capsys.readouterr().err)
         return text in "".join(shown)
 
-    with told(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
         asyncio.run(eventually(lambda: says("being planned"), within_s=90))
-        telling.plan(7)
+        reported.plan(7)
         asyncio.run(eventually(lambda: says("0 of 7 offsets"), within_s=90))
-        telling.end()
+        reported.end()
     assert ": offsets" not in "".join(shown)
 
 

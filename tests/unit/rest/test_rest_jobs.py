@@ -85,7 +85,7 @@ class Stage:
         return await self.service.start(self.nodes, AB, identifier, "ann")
 
     async def wish(self, wanted: Wanted, identifier: str = "j") -> BackfillView:
-        return await self.service.wish(self.nodes, AB, identifier, wanted)
+        return await self.service.request(self.nodes, AB, identifier, wanted)
 
 
 async def test_a_plan_is_kept_and_started_under_its_id() -> None:

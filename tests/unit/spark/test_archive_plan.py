@@ -34,7 +34,7 @@ from mm2py_jobs.archive.archive_format import (
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.flow_sides import FlowSides
-from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.log.log_ends import LogEnds
 from mm2py_jobs.spark.session import OpenSession
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.spark.test_archive_task import a_batch

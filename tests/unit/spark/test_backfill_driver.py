@@ -288,7 +288,7 @@ async def test_a_partition_that_is_not_handed_over_is_reserved_until_a_cancel() 
     job = await stage.begin(part(ONE), part(TWO), settings=(SETTING,))
     assert job.state is JobState.FAILED
     assert set(stage.store.kept_out()) == {TWO}
-    ended = await stage.passing(stage.driver.wish(Wanted.CANCEL))
+    ended = await stage.passing(stage.driver.request(Wanted.CANCEL))
     assert ended.state is JobState.CANCELLED
     await stage.store.refresh()
     assert stage.store.kept_out() == {}
@@ -359,7 +359,7 @@ async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> Non
     stage = Stage()
     await stage.store.start()
     with pytest.raises(BackfillRefusedError, match="no backfill of A->B is unfinished"):
-        await stage.driver.wish(Wanted.PAUSE)
+        await stage.driver.request(Wanted.PAUSE)
 
 
 def test_a_report_has_exclusive_ends() -> None:
@@ -393,7 +393,7 @@ async def test_a_pause_and_a_resume_return_when_the_driver_has_followed() -> Non
     for number, (wanted, state) in enumerate(
         ((Wanted.PAUSE, JobState.PAUSED), (Wanted.RUN, JobState.RUNNING))
     ):
-        asked = asyncio.ensure_future(stage.driver.wish(wanted))
+        asked = asyncio.ensure_future(stage.driver.request(wanted))
         await stage.clock.advance(1)
         await driver.store.post([replace(job, beat=10 * number + 1)])
         await stage.clock.advance(1)
@@ -417,9 +417,9 @@ async def test_what_has_no_driver_cannot_be_paused_but_cancelled() -> None:
     await stage.store.start()
     await stage.store.post([RUNNING])
     with pytest.raises(BackfillRefusedError, match="its driver is gone"):
-        await stage.passing(stage.driver.wish(Wanted.PAUSE))
+        await stage.passing(stage.driver.request(Wanted.PAUSE))
     assert stage.store.wanted is Wanted.RUN  # the next run is not paused
-    ended = await stage.passing(stage.driver.wish(Wanted.CANCEL))
+    ended = await stage.passing(stage.driver.request(Wanted.CANCEL))
     assert ended.state is JobState.CANCELLED
 
 
@@ -430,7 +430,7 @@ async def test_a_cancel_whose_driver_dies_meanwhile_is_done_without_it() -> None
     await driver.store.start()
     job = RUNNING
     await driver.store.post([job])
-    asked = asyncio.ensure_future(stage.driver.wish(Wanted.CANCEL))
+    asked = asyncio.ensure_future(stage.driver.request(Wanted.CANCEL))
     await stage.clock.advance(1)
     await driver.store.post([replace(job, beat=1)])
     await stage.clock.advance(1)
@@ -463,7 +463,7 @@ async def test_a_cancel_that_finds_the_job_done_says_so() -> None:
     await stage.store.start()
     await driver.store.start()
     await driver.store.post([RUNNING])
-    asked = asyncio.ensure_future(stage.driver.wish(Wanted.CANCEL))
+    asked = asyncio.ensure_future(stage.driver.request(Wanted.CANCEL))
     await stage.clock.advance(ALIVE_S + 1)
     await until(lambda: driver.store.wanted is Wanted.CANCEL)
     await driver.store.post([replace(RUNNING, state=JobState.DONE)])

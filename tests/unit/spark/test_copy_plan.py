@@ -6,11 +6,13 @@ A crash between any two steps of a copy that is made again loses nothing, and th
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
+from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ServerError, UsageError
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
@@ -30,6 +32,7 @@ from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, NewTopic
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.archive.archive import source_ends
 from mm2py_jobs.archive.archive_format import ArchivedTopic
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Restore
@@ -37,7 +40,6 @@ from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
 from mm2py_jobs.copy.survey import (
-    LEADERS_S,
     Known,
     Survey,
     SurveyedTopics,
@@ -45,7 +47,8 @@ from mm2py_jobs.copy.survey import (
     paused_alone,
 )
 from mm2py_jobs.copy.target_settings import smaller_batches
-from mm2py_jobs.log.range_reader import LogEnds, RangeReader
+from mm2py_jobs.log.log_ends import LEADERS_S, LogEnds, log_ends
+from mm2py_jobs.log.range_reader import RangeReader
 from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.client_stage import connected_to
@@ -166,6 +169,13 @@ def test_a_target_that_takes_smaller_batches_is_noted(target: str, source: str) 
         assert not smaller_batches("A.t", enough, limit(source))
 
 
+class Slow(EagerClock):
+    """Time passes quickly for who waits for leaders."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds + LEADERS_S)
+
+
 class Sides:
     """A source that does not tell what it has at a timestamp, and a target with nothing."""
 
@@ -173,7 +183,7 @@ class Sides:
         self, topics: Collection[str], end: int = 100, *, elected: Sequence[int] = ()
     ) -> None:
         """``elected``: how many partitions of a topic have a leader when they are asked for the first, the second ... time; then it stays so."""
-        self.cluster = None
+        self.cluster = SimpleNamespace(clock=Slow())
         self._topics, self._end = topics, end
         self._elected = list(elected)
         self.asked: list[int] = []
@@ -205,6 +215,7 @@ class Sides:
         return {tp: at(it) if tp.partition < elected else moving for tp, it in asked.items()}
 
     async def create_topics(self, new: Sequence[NewTopic]) -> dict[str, None]:
+        self._topics = (*self._topics, *(it.name for it in new))
         return {it.name: None for it in new}
 
     async def describe_topic_configs(self, _topics: Collection[str]) -> dict[str, object]:
@@ -233,18 +244,34 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
 async def test_a_plan_waits_for_the_leaders_of_topics_that_were_just_created(
     tmp_path: Path, elected: list[int], planned: int, made: list[int]
 ) -> None:
-    class Slow(EagerClock):
-        async def sleep(self, seconds: float) -> None:
-            await super().sleep(seconds + LEADERS_S)
-
     flow = SurveyedTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), {"t": "A.t"}, "offsets")
     source, target = Sides(("t",), elected=elected), Sides(())
     survey = Survey(cast("Admin", source), cast("Admin", target), flow, clock=Slow())
     assert len((await survey.plan("", Boundary(), Boundary())).partitions) == planned
-    # A restore waits for those that it has made itself.
-    target = Sides((), elected=elected)
-    await a_restore(tmp_path, target, 3, clock=Slow()).make_topics()
+    # A restore waits for those that it has made itself, and does not ask for them again.
+    target = Sides((), 0, elected=elected)
+    restore = a_restore(tmp_path, target, 3, clock=Slow())
+    await restore.make_topics()
     assert target.asked == made
+    assert len((await restore.plan(Known({}, {}))).partitions) == 3
+    assert sum(target.asked) == sum(made)
+
+
+async def test_archive_and_verify_wait_for_the_leaders_of_topics_that_were_just_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions = [TopicPartition("t", number) for number in range(3)]
+    source = Sides(("t",), elected=[0, 1, 2, 3])
+    ends = await source_ends(cast("Admin", source), partitions, read_committed=True)
+    assert ends == dict.fromkeys(partitions, LogEnds(0, 100))
+    source = Sides(("t",), elected=[0, 1, 2, 3])
+
+    def admin(_cluster: object) -> Sides:
+        return source
+
+    monkeypatch.setattr("mm2py_jobs.log.log_ends.Admin", admin)
+    cluster = cast("Cluster", source.cluster)
+    assert await log_ends(cluster, partitions, read_committed=True, waits=True) == ends
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.stream import PlannedTerm
 from mm2py_jobs.copy.stream_copy import failure_of
 from mm2py_jobs.log.range_reader import RangeReader
-from mm2py_jobs.spark.login_watch import Attempts, Lane, Refusals, is_refused
+from mm2py_jobs.spark.login_watch import Attempts, Lane, LoginRefusals, is_refused
 from mm2py_jobs.spark.session import OpenSession, cause_of, run_lanes, tried
 from mm2py_jobs.spark.stream_query import TermReader
 
@@ -263,7 +263,7 @@ LOOKS: Mapping[str, tuple[bool, Looks]] = {
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_job_ends_when_no_lane_that_runs_has_another_end_than_a_refusal(name: str) -> None:
     ends, looks = LOOKS[name]
-    refusals, found = Refusals(), list[tuple[list[str], bool]]()
+    refusals, found = LoginRefusals(), list[tuple[list[str], bool]]()
     for running, refused, ended in looks:
         causes = {attempt: (lane, REFUSED) for attempt, lane in refused.items()}
         found.append(refusals.look(Attempts(frozenset(running), causes, ended)))

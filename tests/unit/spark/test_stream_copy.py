@@ -22,9 +22,10 @@ from mm2py_jobs.copy import stream_runs, stream_terms
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lease import RENEW_S
 from mm2py_jobs.copy.stream import PlannedTerm, StreamPartitions
-from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
+from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy
 from mm2py_jobs.copy.stream_runs import check_engine
 from mm2py_jobs.copy.stream_terms import StreamSpec
+from mm2py_jobs.job_options import StreamOptions
 from mm2py_jobs.open_flow import FlowNow, OpenFlow, flow_of_file, flow_plan
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.signals import StopSignal
@@ -176,7 +177,7 @@ def a_copy(
     session.lane = lane
     session.flow = SimpleNamespace(is_unchanged=is_unchanged)
     return StreamCopy(
-        StreamOrder(Path("f"), "A->B", "", "", 10, 0),
+        StreamOptions(file=Path("f"), flow="A->B", term_s=10),
         cast("BackfillSession", session),
         cast("StreamTopics", Topics(stage)),
         OpenSession(cast("SparkSession", OneSlot()), owned=False),
@@ -379,6 +380,6 @@ def test_a_stream_that_waits_follows_changes_and_outlives_a_target_that_is_away_
     monkeypatch.setattr(Opened, "count", 0)
     for name, stage in stages.items():
         monkeypatch.setattr(stream_runs, name, stage)
-    order = StreamOrder(Path("f"), "A->B", "", "", 10, 0)
-    assert stream_runs.run_stream(order, Printer(Output.JSON), SecretMask()) == 0
+    options = StreamOptions(file=Path("f"), flow="A->B", term_s=10)
+    assert asyncio.run(stream_runs.run_stream(options, Printer(Output.JSON), SecretMask())) == 0
     assert Opened.count == 3

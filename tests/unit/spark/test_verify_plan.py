@@ -15,13 +15,13 @@ from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.flow_sides import FlowSides
-from mm2py_jobs.log.range_reader import LogEnds
-from mm2py_jobs.verify.differences import Comparison, Difference, Kind
+from mm2py_jobs.log.log_ends import LogEnds
+from mm2py_jobs.verify.differences import Comparison, Difference, DifferenceKind
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import RepairKind, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of, run_lane
-from mm2py_jobs.verify.verify_command import exit_code
 from mm2py_jobs.verify.verify_plan import VerifyPartition, VerifyPlan, created_again, plan_partition
+from mm2py_jobs.verify.verify_runs import exit_code
 from tests.kit.fakes.broker import FakeBroker
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
@@ -149,7 +149,7 @@ def test_what_the_target_lost_before_its_first_copy_is_missing() -> None:
     assert found.source_ranges == [(0, 300), (300, 310)]
     assert found.target_ranges == [(0, 10)]
     assert found.held_from(0, 0) == found
-    missing = [Difference(Kind.MISSING, it, -1) for it in range(300)]
+    missing = [Difference(DifferenceKind.MISSING, it, -1) for it in range(300)]
     assert advice(found, Comparison(10, differences=missing))[:2] == (RepairKind.RENEW, 0)
     by_map = by_the_map(found)
     assert by_map["equal"] is False
@@ -190,7 +190,7 @@ def test_copies_above_an_open_transaction_on_the_target_are_neither_compared_nor
     answer = by_the_map(found)
     assert (answer["equal"], answer["differences"]) == (False, [])
     assert "source offsets 40 to 100 have copies above" in str(answer["not_compared"])
-    missing = Comparison(differences=[Difference(Kind.MISSING, 39, -1)], tail=39)
+    missing = Comparison(differences=[Difference(DifferenceKind.MISSING, 39, -1)], tail=39)
     assert advice(found, missing).action is RepairKind.NONE
     assert plan_partition(SOURCE, COPY, LogEnds(0, 120), log, kept, watermarks=(120, 90)).lost == (90, 100)  # fmt: skip
     assert VerifyPartition.from_json(json.loads(json.dumps(found.to_json()))) == found
@@ -346,13 +346,13 @@ def test_copies_are_made_again_only_if_the_source_has_all_and_nothing_else_is_th
 def test_only_an_end_that_is_missing_can_be_repaired_without_deleting() -> None:
     kept = known(Segment(0, 100, 0), covered=100)
     found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
-    lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
+    lost = [Difference(DifferenceKind.MISSING, it, -1) for it in range(60, 100)]
     assert advice(found, Comparison(60, differences=lost, tail=60))[:3] == (
         RepairKind.APPEND,
         60,
         60,
     )
-    other = Difference(Kind.ALTERED, 5, 5, ("value",))
+    other = Difference(DifferenceKind.ALTERED, 5, 5, ("value",))
     assert advice(found, Comparison(59, differences=[other, *lost], tail=60))[:2] == (
         RepairKind.RENEW,
         0,
@@ -369,8 +369,8 @@ def test_copies_whose_offsets_must_be_those_of_the_source_are_not_deleted() -> N
     """What is copied behind them has other offsets: the partition would stop with its copies gone."""
     kept = known(Segment(0, 100, 0), covered=100)
     found = plan(LogEnds(0, 100), LogEnds(0, 60), kept)
-    altered = Difference(Kind.ALTERED, 5, 5, ("value",))
-    lost = [Difference(Kind.MISSING, it, -1) for it in range(60, 100)]
+    altered = Difference(DifferenceKind.ALTERED, 5, 5, ("value",))
+    lost = [Difference(DifferenceKind.MISSING, it, -1) for it in range(60, 100)]
     assert advice(found, Comparison(59, differences=[altered])).action is RepairKind.RENEW
     required = found.keeping_offsets()
     refused = advice(required, Comparison(59, differences=[altered]))

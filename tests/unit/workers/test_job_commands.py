@@ -18,21 +18,21 @@ from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY
-from mm2py_jobs.archive.restore_runs import RestoreOrder
+from mm2py_jobs.archive.restore_runs import job_of
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
-from mm2py_jobs.copy.backfill_runs import BackfillOrder
+from mm2py_jobs.copy.backfill_runs import check_continues
 from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.copy.lanes import Term
 from mm2py_jobs.copy.plan import PartitionPlan
 from mm2py_jobs.copy.rerun import LandedRecords, check_topic, cut, original_of
 from mm2py_jobs.copy.stream_copy import CopyTotals
 from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.job_options import BackfillOptions, RestoreOptions, VerifyOptions
 from mm2py_jobs.log.log_batches import log_batch, records_in
-from mm2py_jobs.log.range_reader import LogEnds
-from mm2py_jobs.spark.session import SparkPlace
+from mm2py_jobs.log.log_ends import LogEnds
+from mm2py_jobs.spark.place import SparkPlace
 from mm2py_jobs.verify.repair_run import lost_of, repaired_report
-from mm2py_jobs.verify.verify_command import exit_code, verdict
-from mm2py_jobs.verify.verify_order import VerifyOrder
+from mm2py_jobs.verify.verify_runs import exit_code, verdict
 from tests.kit.fakes.batches import sealed
 from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import CONFIG
@@ -54,21 +54,24 @@ TP = TopicPartition("t", 0)
 def test_a_run_with_other_arguments_does_not_end_an_unfinished_backfill_as_its_own(
     arguments: tuple[str, str, str], *, continues: bool
 ) -> None:
-    order = BackfillOrder(Path("f"), "A->B", *arguments, SparkPlace(""), 0)
+    topics, start, end = arguments
+    options = BackfillOptions(
+        file=Path("f"), flow="A->B", topics=topics, start=start, end=end, place=SparkPlace()
+    )
     job = Job(id="j", state=JobState.FAILED, run=1, lanes=1, topics="a,b")
     if continues:
-        order.check_continues(job)
+        check_continues(options, job)
         return
     with pytest.raises(BackfillRefusedError, match="was begun with --topics 'a,b'"):
-        order.check_continues(job)
+        check_continues(options, job)
 
 
 def test_a_restore_of_other_topics_is_another_one() -> None:
     one, other, every = (
-        RestoreOrder(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(""), topics=topics)
+        RestoreOptions(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(), topics=topics)
         for topics in ("a", "b", "")
     )
-    assert len({it.job("/d/A-B").archive for it in (one, other, every)}) == 3
+    assert len({job_of(it, "/d/A-B").archive for it in (one, other, every)}) == 3
 
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
@@ -117,11 +120,11 @@ def test_a_repair_that_lost_records_does_not_say_equal() -> None:
     assert verdict(report, []).startswith("NOT equal: neither side has 8 offsets")
 
 
-def order(
+def options(
     *, flow: str = "A->B", tier: int = 1, master: str = "", repairs: bool = False, deletes: bool = False,
     begins: str = "",
-) -> VerifyOrder:  # fmt: skip
-    return VerifyOrder(
+) -> VerifyOptions:  # fmt: skip
+    return VerifyOptions(
         file=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
         begins=begins,
     )  # fmt: skip
@@ -129,15 +132,15 @@ def order(
 
 @pytest.mark.parametrize(
     "wrong",
-    [order(flow=""), order(deletes=True), order(repairs=True, tier=0), order(begins="5")],
+    [options(flow=""), options(deletes=True), options(repairs=True, tier=0), options(begins="5")],
 )
-def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> None:
+def test_options_that_contradict_each_other_are_refused(wrong: VerifyOptions) -> None:
     with pytest.raises(UsageError):
         wrong.check()
 
 
 def test_options_that_belong_together_are_taken() -> None:
-    order(repairs=True, deletes=True).check()
+    options(repairs=True, deletes=True).check()
 
 
 def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> None:

@@ -4,15 +4,16 @@ Flow: file -> ``mm2py_jobs.archive.archive`` -> report as JSON or a table on sta
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from mm2py.mirror.backfills import JobState, ProgressKind
 from mm2py.observability.logging import some_of
 from mm2py.observability.quantities import size_text
-from mm2py_cli.output import FAILED, OK, Column, Output, Printer, say
+from mm2py_cli.output import FAILED, OK, Column, Printer, say
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.job_options import ArchiveOptions
 from mm2py_jobs.open_flow import flow_sides
-from mm2py_jobs.spark.session import SparkPlace, require_spark
+from mm2py_jobs.spark.session import require_spark
 from mm2py_workers.answers import count_of, rows_of
 
 _PLANNED: Final = (
@@ -33,47 +34,47 @@ _ARCHIVED: Final = (
 )
 
 
-def run_archive(  # noqa: PLR0913 - an argument per option
-    path: Path,
-    flow: str,
-    *,
-    topics: str | None,
-    folder: str,
-    shape: str,
-    place: SparkPlace,
-    output: Output,
-    only_plans: bool,
-    rate_limit: int = 0,
-) -> int:
-    """Archive, or only plan it, print the report, and return the exit code.
+def show_archive_plan(options: ArchiveOptions, printer: Printer) -> int:
+    """Print what would be archived, and what cannot be; return the exit code; raises as ``run_archive``."""
+    require_spark()
+    from mm2py_jobs.archive.archive import planned
+    from mm2py_jobs.archive.archive_format import Shape
+
+    plan = planned(_sides(options), options.folder, Shape(options.shape))
+    _print(plan, printer, _PLANNED)
+    return OK
+
+
+def run_archive(options: ArchiveOptions, printer: Printer) -> int:
+    """Archive, print the report, and return the exit code.
 
     Raises:
         Mm2pyError: see ``archive_flow``.
     """
     require_spark()
-    from mm2py_jobs.archive.archive import archive_flow, planned
+    from mm2py_jobs.archive.archive import archive_flow
     from mm2py_jobs.archive.archive_format import Shape
-    from mm2py_jobs.progress import told
+    from mm2py_jobs.progress import reporting
 
-    sides = flow_sides(path, flow, topics, needs_target=False)
-    if only_plans:
-        plan = planned(sides, folder, Shape(shape))
-        _print(plan, Printer(output), _PLANNED, "nothing new to archive")
-        return OK
-    printer = Printer(output)
-    with told(sides, ProgressKind.ARCHIVE, topics, printer) as telling:
+    sides = _sides(options)
+    with reporting(sides, ProgressKind.ARCHIVE, options.topics, printer) as reported:
         report = archive_flow(
-            sides, folder, Shape(shape), place.open, rate_limit=rate_limit, told=telling
+            sides,
+            options.folder,
+            Shape(options.shape),
+            options.place.open,
+            rate_limit=options.rate_limit,
+            progress=reported,
         )
         causes = [str(row["cause"]) for row in rows_of(report, "partitions") if row["cause"]]
-        telling.end(
+        reported.end(
             state=JobState.FAILED if causes else JobState.DONE,
             records=count_of(report, "records") or 0,
             bytes=count_of(report, "bytes") or 0,
             result=f"to {report['path']}{_gone(report)}",
             cause=some_of(causes, 3, "; "),
         )
-    _print(report, printer, _ARCHIVED, "nothing new to archive")
+    _print(report, printer, _ARCHIVED)
     for row in rows_of(report, "partitions"):
         lost = count_of(row, "lost_from")
         if lost is not None and lost >= 0:
@@ -88,6 +89,10 @@ def run_archive(  # noqa: PLR0913 - an argument per option
     return FAILED if causes else OK
 
 
+def _sides(options: ArchiveOptions) -> FlowSides:
+    return flow_sides(options.file, options.flow, options.topics, needs_target=False)
+
+
 def _gone(report: Mapping[str, object]) -> str:
     """Say how much the source had deleted before it was archived; between the first and the last of it other records may be archived."""
     firsts = [count_of(row, "lost_from") for row in rows_of(report, "partitions")]
@@ -95,8 +100,5 @@ def _gone(report: Mapping[str, object]) -> str:
     return f"; {gone} partitions had lost records before they were archived" if gone else ""
 
 
-def _print(
-    report: Mapping[str, object], printer: Printer, columns: Sequence[Column], nothing: str
-) -> None:
-    rows = rows_of(report, "partitions")
-    printer.rows(report, rows, columns, nothing)
+def _print(report: Mapping[str, object], printer: Printer, columns: Sequence[Column]) -> None:
+    printer.rows(report, rows_of(report, "partitions"), columns, "nothing new to archive")

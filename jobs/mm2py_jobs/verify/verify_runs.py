@@ -8,16 +8,15 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, cast
 
 from mm2py.mirror.backfills import ProgressKind
 from mm2py.types import TopicPartition
-from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
+from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Printer, say
+from mm2py_jobs.job_options import FROM_MAP, TopicsOptions, VerifyOptions
 from mm2py_jobs.open_flow import flow_sides
-from mm2py_jobs.progress import told
+from mm2py_jobs.progress import reporting
 from mm2py_jobs.verify.verify import planned, verify_flow
-from mm2py_jobs.verify.verify_order import FROM_MAP, VerifyOrder
 from mm2py_workers.answers import Row, count_of, rows_of
 
 _REASON: Final = "copies are not equal to what they are copies of"
@@ -52,9 +51,9 @@ _PLANNED: Final = (
 )
 
 
-def show_verify_plan(path: Path, flow: str, topics: str | None, printer: Printer) -> int:
+def show_verify_plan(options: TopicsOptions, printer: Printer) -> int:
     """Print which partitions would be compared, and which would not; return the exit code."""
-    sides = flow_sides(path, flow, topics, as_they_are=_REASON)
+    sides = flow_sides(options.file, options.flow, options.topics, as_they_are=_REASON)
     plan = asyncio.run(planned(sides, None))
     rows: list[dict[str, object]] = [
         {
@@ -73,33 +72,32 @@ def show_verify_plan(path: Path, flow: str, topics: str | None, printer: Printer
     return OK if rows else UNHEALTHY
 
 
-def run_verify(order: VerifyOrder, output: Output) -> int:
+def run_verify(options: VerifyOptions, printer: Printer) -> int:
     """Compare, repair if that is wanted, print the report, and return the exit code.
 
     Raises:
         UsageError: no flow is named.
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
-    order.check()
-    sides = flow_sides(order.file, str(order.flow), order.topics, as_they_are=_REASON)
-    printer = Printer(output)
-    with told(sides, ProgressKind.VERIFY, order.topics, printer) as telling:
+    options.check()
+    sides = flow_sides(options.file, options.flow, options.topics, as_they_are=_REASON)
+    with reporting(sides, ProgressKind.VERIFY, options.topics, printer) as reported:
         verify = partial(
             verify_flow,
             sides,
-            order.tier,
-            order.place.open,
-            rate_limit=order.rate_limit,
-            from_map=order.begins == FROM_MAP,
-            told=telling,
+            options.tier,
+            options.place.open,
+            rate_limit=options.rate_limit,
+            from_map=options.begins == FROM_MAP,
+            progress=reported,
         )
         report = verify()
-        if order.repairs and report["differences"]:
-            report = _repaired(order, report, verify, printer)
+        if options.repairs and report["differences"]:
+            report = _repaired(options, report, verify, printer)
         differences = rows_of(report, "differences")
         # As the exit code has it: JSON, what workers show and the last line say the same.
         report["equal"] = exit_code(report) == OK
-        telling.end(
+        reported.end(
             equal=report["equal"],
             records=report["checked_records"],
             differences=len(differences) + _lost(report),
@@ -115,7 +113,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
 
 
 def _repaired(
-    order: VerifyOrder,
+    options: VerifyOptions,
     report: dict[str, object],
     verify: Callable[[Collection[TopicPartition]], dict[str, object]],
     printer: Printer,
@@ -124,7 +122,7 @@ def _repaired(
     from mm2py_jobs.verify.repair_run import repair, repaired_report
 
     say(verdict(report, rows_of(report, "differences")))
-    repairs = repair(order, report, printer)
+    repairs = repair(options, report, printer)
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
     ]

@@ -1,17 +1,26 @@
-"""A driver's JVM that ended by itself: one line instead of py4j's, which has a traceback for each call that was under way.
+"""The driver's JVM, and that it has ended by itself: one line instead of py4j's, which has a traceback for each call that was under way.
 
 Flow: a call of Spark raises -> ``has_ended`` names the cause (``mm2py_jobs.spark.session.cause_of``); what is only cleaned up is passed over (``unless_ended``).
 """
 
 import logging
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 JVM_ENDED: Final = "Spark's JVM has ended, or does not answer any more"
 
 _SAID_TWICE: Final = "Exception while sending command."
+
+
+class Jvm(Protocol):
+    """Spark's JVM by py4j, which names whatever is asked for."""
+
+    def __getattr__(self, name: str) -> "Jvm": ...
+    def __call__(self, *arguments: object) -> "Jvm": ...
+    def __iter__(self) -> Iterator[int]: ...
+    def __int__(self) -> int: ...
 
 
 def has_ended(error: Exception) -> bool:
