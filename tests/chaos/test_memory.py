@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.chaos.census import Census, rise
 from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
 from tests.integration.cluster_changes import set_quota
 from tests.integration.far_regions import Rig
+from tests.integration.memory_census import Census, rise
 from tests.integration.mirror_process import Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.small_disk import fill, small_disk

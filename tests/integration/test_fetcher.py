@@ -4,17 +4,19 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import cast
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.types import TopicPartition
-from tests.integration.cluster_changes import delete_records, delete_topic, leader_of, topics_of
+from tests.integration.cluster_changes import (
+    create_led_by,
+    delete_records,
+    delete_topic,
+    leader_of,
+    topics_of,
+)
 from tests.integration.fetching import Reading, produce, reading
 from tests.integration.setups import Setup
 from tests.integration.traffic import wait_for_markers
@@ -177,12 +179,7 @@ def racks() -> Iterator[Region]:
 
 def create(region: Region, topic: str, replicas: list[int], **config: str) -> TopicPartition:
     """Create one partition on these nodes; the first one leads."""
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
-    new = NewTopic(topic, 1, replica_assignment=[replicas], config=config)
-    # confluent-kafka's annotation leaves the future's result open.
-    answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(60)
+    create_led_by(region, topic, [replicas], config)
     return TopicPartition(topic, 0)
 
 
@@ -258,18 +255,6 @@ WITHIN_S = 20.0
 """The goal is 5 s behind the election; a loaded machine gets more, but less than a request's timeout."""
 
 
-def create_spread(region: Region, topic: str) -> list[TopicPartition]:
-    """Create a topic whose partitions node 1 leads, each with a copy on another node."""
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
-    replicas = [[1, 2 + number % 2] for number in range(PARTITIONS)]
-    new = NewTopic(topic, PARTITIONS, replica_assignment=replicas)
-    # confluent-kafka's annotation leaves the future's result open.
-    answers = admin.create_topics([new], request_timeout=180)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(180)
-    return [TopicPartition(topic, number) for number in range(PARTITIONS)]
-
-
 def write(region: Region, topic: str) -> None:
     """Write a record to each partition; returns when all are acknowledged, so after the elections."""
     producer = Producer({"bootstrap.servers": region.bootstrap_servers, "acks": "1"})
@@ -284,7 +269,10 @@ async def test_all_partitions_of_a_dead_leader_are_read_again_soon_after_the_ele
     region_three: Region, unique: Callable[[str], str], *, dark: bool
 ) -> None:
     topic = unique("many-leaders")
-    tps = await asyncio.to_thread(create_spread, region_three, topic)
+    # Node 1 leads all, and each has a copy on another node.
+    spread = [[1, 2 + number % 2] for number in range(PARTITIONS)]
+    await asyncio.to_thread(create_led_by, region_three, topic, spread)
+    tps = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     await asyncio.to_thread(write, region_three, topic)
     async with reading(region_three) as found:
         found.fetcher.add(dict.fromkeys(tps, 0))

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.chaos.census import Census
 from tests.integration.cluster_changes import set_quota
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import path_of, wait_for_records
+from tests.integration.memory_census import Census
 from tests.integration.mirror_process import SHORT_SESSION, Mirror, until
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
