@@ -1,7 +1,7 @@
 """Image, compose file, and the main job on containers: only ``make test-docker`` runs it.
 
 The image's steps need a registry, the rest a container engine; without one it is skipped with one line. The main job
-is that of ``tests/integration/test_replication_content.py`` and ``test_faults_process.py``, which run it on jars.
+is that of ``tests/integration/test_replication_content.py`` and ``test_faults_brokers.py``, which run it on jars.
 """
 
 import json

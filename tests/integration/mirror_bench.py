@@ -15,10 +15,11 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.clients import connection_settings, producer_settings
+from mm2py.config.clients import producer_settings
 from mm2py.observability.metrics import Forecast
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
+from tests.integration.clients import connected
 from tests.integration.traffic import producer
 from tests.kit.kafka.region import KafkaAddress
 
@@ -120,14 +121,8 @@ def config_of(
 
 @asynccontextmanager
 async def admin_of(region: KafkaAddress) -> AsyncGenerator[Admin]:
-    cluster = Cluster(
-        connection_settings({"bootstrap.servers": region.bootstrap_servers}), alias="test"
-    )
-    try:
-        await cluster.connect()
+    async with connected(region) as cluster:
         yield Admin(cluster)
-    finally:
-        await cluster.close()
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 90) -> None:

@@ -142,6 +142,13 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     assert _said(lambda: client.get_connector_config("c")) == config | {"name": "c"}
     rest.wait_states("c", "RUNNING", "RUNNING")
     assert _said(lambda: client.list_connectors(state="RUNNING")) == ["c"]
+    expanded = _said(lambda: client.list_connectors(expand="status", state="RUNNING"))
+    assert list(expanded) == ["c"]
+    assert len(_said(lambda: client.list_connector_tasks("c"))) == 1
+    assert _said(lambda: client.get_connector_task_status("c", 0))["state"] == "RUNNING"
+    _said(lambda: client.restart_connector_task("c", 0))
+    _said(lambda: client.restart_connector("c"))
+    rest.wait_states("c", "RUNNING", "RUNNING")
     status = _said(lambda: client.get_connector_status("c"))
     owner = cast("dict[str, str]", status["connector"])["worker_id"]
     assert owner == rest.url.removeprefix("http://").rstrip("/")
@@ -164,6 +171,9 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
         90,
         "the topic is known",
     )
+    _said(lambda: client.reset_connector_topics("c"))
+    _said(lambda: client.stop_connector("c"))
+    rest.wait_states("c", "STOPPED")
     _said(lambda: client.delete_connector("c"))
     assert _said(client.list_connectors) == []
 

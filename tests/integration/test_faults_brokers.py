@@ -1,5 +1,6 @@
-"""Brokers and leaders die, restart, freeze, have no room or are not there yet: nothing is lost, and while the process lives nothing doubled."""
+"""Brokers, leaders and workers die, restart, have no room or are not there yet: nothing is lost, and while the process lives nothing doubled."""
 
+import signal
 import time
 from collections.abc import Iterator, Mapping
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.integration.cluster_changes import create_led_by, in_sync, leader_of, leaders_of
 from tests.integration.exactly_once import ENABLED, wait_for_committed
+from tests.integration.main_job import processes, the_tasks_of_a_killed_worker_run_in_the_other
 from tests.integration.mirror_process import Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
@@ -109,22 +111,6 @@ def test_a_cluster_that_never_comes_does_not_hold_up_a_stop(setup: Setup) -> Non
     flow = setup.flow("t", source=Nowhere())
     with running(flow.file, ready=False) as mirror:
         mirror.wait_for_log("waiting for=")
-
-
-def test_a_frozen_target_is_waited_for_and_gets_everything_once(setup: Setup, own: Region) -> None:
-    target = own
-    topic = setup.topic("frozen", PARTITIONS)
-    flow = setup.flow(topic, target=target)
-    with running(flow.file) as mirror:
-        with Load(setup.a, topic, PARTITIONS, rate=RATE) as load:
-            wait_for_progress(mirror, flow, topic)
-            target.freeze()
-            try:
-                load.wait_acked(5 * RATE)
-            finally:
-                target.thaw()
-            wait_for_progress(mirror, flow, topic, 2 * RATE)
-        assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
 THREE_REPLICAS = {
@@ -257,3 +243,26 @@ def test_a_target_that_had_no_room_gets_everything_once_when_it_has(
                 target.start()
                 wait_for_progress(mirror, flow, topic)
             assert_equal(*wait_for_committed(mirror, flow, topic))
+
+
+def test_a_stop_under_load_ends_with_0_and_the_next_start_doubles_nothing(setup: Setup) -> None:
+    topic = setup.topic("process", PARTITIONS)
+    flow = setup.flow(topic)
+    with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with Mirror(flow.file, name=number.name) as mirror:
+                mirror.wait_ready()
+                wait_for_progress(mirror, flow, topic)
+                load.wait_acked(RATE)
+                mirror.send(number)
+                assert mirror.wait() == 0
+    with running(flow.file, name="last", ready=False) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert not mirror.complaints()
+
+
+def test_the_tasks_of_a_killed_process_run_in_the_other(setup: Setup) -> None:
+    topic = setup.topic("process", PARTITIONS)
+    # One task for each of two processes: a checkpoint task could be all that one of them has.
+    flow = setup.flow(topic, {"tasks.max": "2", "emit.checkpoints.enabled": "false"})
+    the_tasks_of_a_killed_worker_run_in_the_other(flow, topic, processes)

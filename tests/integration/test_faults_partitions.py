@@ -232,9 +232,8 @@ def test_records_deleted_before_they_were_copied_are_named_with_their_range(setu
     assert values == [list(range(0, 400, 2)), [*range(1, 200, 2), *range(301, 400, 2)]]
 
 
-@pytest.mark.parametrize("records", [50, 300], ids=["shorter", "longer"])
-def test_a_topic_that_is_deleted_and_created_again_is_copied_from_its_beginning(
-    setup: Setup, records: int
+def test_a_topic_that_is_created_again_and_shorter_is_copied_from_its_beginning(
+    setup: Setup,
 ) -> None:
     topic = setup.topic("recreated")
     flow = setup.flow(topic)
@@ -244,17 +243,17 @@ def test_a_topic_that_is_deleted_and_created_again_is_copied_from_its_beginning(
         delete_topic(setup.a, topic)
         until(lambda: topic not in topics_of(setup.a), 90, "the deletion")
         setup.create_topic(setup.a, topic)
-        write(setup.a, topic, numbered(1_000, records))
+        write(setup.a, topic, numbered(1_000, 50))
         wait_for_copy(mirror, flow, topic)
         mirror.wait_for_log(f"{topic}-0 .*cause=recreated")
-    write(setup.a, topic, numbered(1_000 + records, 50))
+    write(setup.a, topic, numbered(1_050, 50))
     with Mirror(flow.file, name="restarted") as mirror:
         wait_for_copy(mirror, flow, topic)
         assert mirror.stop() == 0
         assert not mirror.complaints()
     (log,) = read(setup.b, flow.remote(topic)).values()
     values = [int(record.value or b"") for record in log.records]
-    assert values == [*range(100), *range(1_000, 1_050 + records)]
+    assert values == [*range(100), *range(1_000, 1_100)]
 
 
 AHEAD_MS = 2 * 3_600_000

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.protocol.connect_group import WorkerMetadata, offers
+from tests.integration.clients import connected
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     SHORT_SESSION_S,
@@ -86,21 +85,16 @@ def run_for(load: Load, seconds: float) -> None:
 
 async def be_member(target: KafkaAddress, group: str) -> None:
     """Be a member as another worker is: wait for the empty group, join, take the work, leave."""
-    settings = ConnectionSettings(
-        bootstrap_servers=parse_bootstrap_servers(target.bootstrap_servers), client_id="other"
-    )
-    cluster = Cluster(settings, alias="t")
-    link = CoordinatorLink(cluster, group)
-    member = GroupMember(
-        link,
-        Permit(SYSTEM_CLOCK),
-        session_timeout_ms=int(SHORT_SESSION_S * 1000),
-        heartbeat_interval_ms=200,
-        rebalance_timeout_ms=10_000,
-        clock=SYSTEM_CLOCK,
-    )
-    try:
-        await cluster.connect()
+    async with connected(target) as cluster:
+        link = CoordinatorLink(cluster, group)
+        member = GroupMember(
+            link,
+            Permit(SYSTEM_CLOCK),
+            session_timeout_ms=int(SHORT_SESSION_S * 1000),
+            heartbeat_interval_ms=200,
+            rebalance_timeout_ms=10_000,
+            clock=SYSTEM_CLOCK,
+        )
         async with asyncio.timeout(120):
             for _ in range(600):
                 if (await link.describe()).state == "Empty":
@@ -109,9 +103,7 @@ async def be_member(target: KafkaAddress, group: str) -> None:
             joined = await member.join(offers("sessioned", WorkerMetadata(2, "http://other:0/", 0)))
             assert joined.leads
             await member.sync(joined, {joined.member_id: b""})
-    finally:
         await member.leave()
-        await cluster.close()
 
 
 def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_order(

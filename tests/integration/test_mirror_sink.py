@@ -481,30 +481,6 @@ def test_a_flow_goes_from_source_to_sink_and_back_and_only_one_of_them_copies(
         assert "MirrorSourceConnector" not in names
 
 
-@pytest.mark.faults
-def test_two_workers_share_the_group_and_one_that_is_stopped_hands_its_part_over(
-    flow: Flow, topic: str
-) -> None:
-    with (
-        Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
-        running(flow.file, name="stays", ready=False) as stays,
-    ):
-        with running(flow.file, name="goes", ready=False) as goes:
-            until(
-                lambda: stays.lines("partitions assigned") and goes.lines("partitions assigned"),
-                90, "both have members", alive=stays,
-            )  # fmt: skip
-            wait_for_progress(stays, flow, topic)
-            load.wait_acked(RATE)
-        load.wait_acked(2 * RATE)
-        load.stop()
-        truth, copy = wait_for_copy(stays, flow, topic)
-        assert assert_resumed(truth, copy, rewinds=1) == 0, (
-            "what is stopped in order doubles nothing"
-        )
-        wait_committed(stays, flow, topic)
-
-
 def test_the_group_begins_where_start_positions_say_and_later_topics_at_their_first_record(
     setup: Setup,
 ) -> None:

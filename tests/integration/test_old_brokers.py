@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
+from tests.integration.clients import connected
 from tests.integration.cluster_changes import configs_of, grow, topics_of
 from tests.integration.exactly_once import (
     ENABLED,
@@ -170,13 +169,8 @@ def test_exactly_once_copies_each_record_once_behind_a_kill_and_refuses_a_target
 
 
 async def _sizes_known(region: KafkaAddress, topic: str) -> bool:
-    servers = parse_bootstrap_servers(region.bootstrap_servers)
-    cluster = Cluster(ConnectionSettings(bootstrap_servers=servers), alias="sizes")
-    try:
-        await cluster.connect()
+    async with connected(region) as cluster:
         sizes = await Admin(cluster).partition_sizes({topic: range(4)})
-    finally:
-        await cluster.close()
     return len(sizes) == 4 and sum(sizes.values()) > 0
 
 

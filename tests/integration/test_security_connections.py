@@ -4,8 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -26,6 +25,7 @@ from mm2py.protocol.records import NewRecord, Record
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 from tests.certificates import PASSWORD, Authority
+from tests.integration.clients import connected
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 from tests.integration.secured import (
     CLIENT_WORD,
@@ -54,17 +54,6 @@ PATIENCE_S = 60.0
 """How long a test waits for what a session's end brings."""
 WRONG = "no-way"
 STRANGER = Authority("A stranger")
-
-
-@asynccontextmanager
-async def connected(props: Mapping[str, str]) -> AsyncGenerator[Cluster]:
-    settings = connection_settings({"client.id": "test", **props}, scope="cluster A")
-    cluster = Cluster(settings, alias="A")
-    try:
-        await cluster.connect()
-        yield cluster
-    finally:
-        await cluster.close()
 
 
 async def admin_data_and_groups(cluster: Cluster, props: Mapping[str, str]) -> None:
@@ -302,7 +291,7 @@ async def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegi
         acl(*topic, AclOperation.ALL, *everyone),
     ]
 
-    async with connected({"bootstrap.servers": secured.region.bootstrap_servers}) as admin:
+    async with connected(secured.region) as admin:
         assert await Admin(admin).create_acls(acls) == [None] * 4
         async with asyncio.timeout(90):  # the answer is the controller's
             while acls[1] not in (await Admin(admin).describe_topic_acls() or ()):
