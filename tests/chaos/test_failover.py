@@ -19,9 +19,7 @@ GAP_S: Final = 10.0
 STEPS: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "TAIL", "REVERSE")
 
 
-def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_nothing(
-    setup: Setup,
-) -> None:
+def test_twenty_failovers_and_failbacks_with_killed_drivers_lose_nothing(setup: Setup) -> None:
     kills = [(STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(ROUNDS - 1)] + [("", "")]
     with secured_pair("chaos") as pair:
         gaps = move_there_and_back(

@@ -157,9 +157,7 @@ def test_what_compaction_leaves_of_a_mirrors_batches_is_still_recognised(setup: 
         assert any(MARKS[1] in value for value in values)
 
 
-def test_conflicting_writes_of_a_compacted_topic_are_counted_in_both_directions(
-    setup: Setup,
-) -> None:
+def test_conflicting_writes_of_a_compacted_topic_are_counted_both_ways(setup: Setup) -> None:
     topic, keys = setup.topic_on_both("compacted", 1, config={"cleanup.policy": "compact"}), 10
     flow = write_pair(setup.folder, setup.a, setup.b, topic)
     for region, mark, first in ((setup.a, MARKS[0], 0), (setup.b, MARKS[1], keys // 2)):

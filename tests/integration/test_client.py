@@ -94,9 +94,7 @@ async def test_topic_configs_change_one_by_one(region_a: KafkaAddress) -> None:
         assert wrong.name == "INVALID_CONFIG"
 
 
-async def test_offsets_are_listed_and_missing_topics_carry_their_error(
-    region_a: KafkaAddress,
-) -> None:
+async def test_offsets_are_listed_and_missing_topics_carry_an_error(region_a: KafkaAddress) -> None:
     async with connected(region_a) as cluster:
         admin, name = Admin(cluster), new_name("offsets")
         await create(admin, name, 2, {})

@@ -90,9 +90,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
     until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 90, "its states go")
 
 
-def test_positions_that_were_removed_are_copied_from_the_beginning(
-    setup: Setup, rest: Rest
-) -> None:
+def test_positions_that_were_removed_are_copied_from_the_start(setup: Setup, rest: Rest) -> None:
     topic, alias = setup.topic("removed", 2), setup.unique("src")
     copy = f"{alias}.{topic}"
     write(setup.a, topic, _lines(0, 100))

@@ -427,9 +427,7 @@ async def stopped_late(drivers: Drivers) -> FlowAnswer | None:
         return await work.control.now(work.clusters.name)
 
 
-def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
-    stage: Stage,
-) -> None:
+def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_a_stopped_one(stage: Stage) -> None:
     with stage.home(stage.unique("orders")) as drivers:
         now = asyncio.run(stopped_late(drivers))
         assert now is not None

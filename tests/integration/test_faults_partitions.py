@@ -177,9 +177,7 @@ def test_a_topic_that_may_not_be_written_stalls_alone_and_recovers(
         assert not mirror.lines("ERROR")
 
 
-def test_a_target_that_refuses_to_create_a_topic_is_quoted_with_topic_and_property(
-    setup: Setup,
-) -> None:
+def test_a_target_that_refuses_a_topic_is_quoted_with_topic_and_property(setup: Setup) -> None:
     prefix = setup.unique("refused")
     for name in ("new", "old"):
         setup.create_topic(setup.a, f"{prefix}-{name}")
@@ -232,9 +230,7 @@ def test_records_deleted_before_they_were_copied_are_named_with_their_range(setu
     assert values == [list(range(0, 400, 2)), [*range(1, 200, 2), *range(301, 400, 2)]]
 
 
-def test_a_topic_that_is_created_again_and_shorter_is_copied_from_its_beginning(
-    setup: Setup,
-) -> None:
+def test_a_topic_that_is_created_again_and_shorter_is_copied_from_the_start(setup: Setup) -> None:
     topic = setup.topic("recreated")
     flow = setup.flow(topic)
     write(setup.a, topic, numbered(0, 100))

@@ -67,9 +67,7 @@ def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_b
 
 
 @pytest.mark.chaos
-def test_transactions_of_two_hundred_thousand_records_arrive_whole_or_not_at_all(
-    setup: Setup,
-) -> None:
+def test_transactions_of_200_000_records_arrive_whole_or_not_at_all(setup: Setup) -> None:
     topic = setup.topic("huge", 2)
     flow = setup.flow(topic, COMMITTED)
     client = producer(setup.a, transactional_id=topic)

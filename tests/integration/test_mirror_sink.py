@@ -111,9 +111,7 @@ def test_every_kind_of_record_is_copied_once_and_kafkas_own_tool_sees_the_group_
         assert mirror.complaints() == []
 
 
-def test_same_names_keep_everything_and_the_time_that_the_source_has_given(
-    setup: Setup, topic: str
-) -> None:
+def test_same_names_keep_everything_and_the_time_of_the_source(setup: Setup, topic: str) -> None:
     stamped = f"{topic}-stamped"
     setup.create_topic(
         setup.a, stamped, PARTITIONS, config={"message.timestamp.type": "LogAppendTime"}
@@ -350,9 +348,7 @@ def answered(rest: Rest, method: str, path: str, body: object = None) -> object:
     return answer
 
 
-def test_a_third_partys_sink_and_transform_run_on_a_connect_worker(
-    setup: Setup, topic: str
-) -> None:
+def test_a_third_partys_sink_and_transform_run_on_a_worker(setup: Setup, topic: str) -> None:
     values = [b"\xff" if number == 7 else b"n%d" % number for number in range(300)]
     write(setup.a, topic, [Sent(number % PARTITIONS, it) for number, it in enumerate(values)])
     name, dead, lines = setup.unique("collect"), setup.unique("dead"), setup.folder / "lines"
@@ -481,9 +477,7 @@ def test_a_flow_goes_from_source_to_sink_and_back_and_only_one_of_them_copies(
         assert "MirrorSourceConnector" not in names
 
 
-def test_the_group_begins_where_start_positions_say_and_later_topics_at_their_first_record(
-    setup: Setup,
-) -> None:
+def test_the_group_begins_where_rules_say_and_later_topics_at_their_start(setup: Setup) -> None:
     prefix = setup.unique("starts")
     aged, placed, latest, rest = names = [
         f"{prefix}-{it}" for it in ("aged", "placed", "latest", "rest")

@@ -78,9 +78,7 @@ def throttled(*sides: tuple[KafkaAddress, str], rate: int = SHARED_RATE) -> Gene
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_byte_rate_is_kept_without_an_error(
-    setup: Setup, two_regions: Regions, limit: str
-) -> None:
+def test_a_byte_rate_is_kept_without_error(setup: Setup, two_regions: Regions, limit: str) -> None:
     source, target = two_regions
     topic = setup.topic("quota", 2, on=source)
     properties = {"{source}.consumer.client.id": "quota"}

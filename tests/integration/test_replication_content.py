@@ -182,9 +182,7 @@ TASKS = 2
 
 
 @pytest.mark.faults
-def test_topics_that_appear_one_after_the_other_are_collected_and_hold_up_no_other(
-    setup: Setup,
-) -> None:
+def test_topics_that_appear_one_by_one_are_collected_and_hold_up_no_other(setup: Setup) -> None:
     prefix = setup.unique("many")
     old = f"{prefix}-old"
     setup.create_topic(setup.a, old, NEW_PARTITIONS)

@@ -113,9 +113,7 @@ async def test_data_group_and_admin_calls_work_over(secured: SecuredRegion, name
         await admin_data_and_groups(cluster, props)
 
 
-async def test_a_token_is_fetched_once_for_all_connections_of_a_client(
-    secured: SecuredRegion,
-) -> None:
+async def test_a_token_is_fetched_once_for_all_connections(secured: SecuredRegion) -> None:
     with TokenEndpoint() as endpoint:
         props = token_properties(secured, endpoint, "TLSLOGIN")
         async with connected(props) as cluster:

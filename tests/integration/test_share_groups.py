@@ -133,9 +133,7 @@ def until_at(region: KafkaAddress, group: str, topic: str, offset: int, worker: 
     )
 
 
-def test_a_share_group_continues_on_the_target_with_its_next_record(
-    flow: tuple[Flow, str, str],
-) -> None:
+def test_a_share_group_continues_with_its_next_record(flow: tuple[Flow, str, str]) -> None:
     """It has read everything; the records that come later are the first it gets there, none skipped, none again."""
     mirror, topic, group = flow
     member = Shares(mirror.source, topic, group)

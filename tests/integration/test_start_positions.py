@@ -19,9 +19,7 @@ COUNT: Final = 400
 Values = dict[str, list[list[bytes]]]
 
 
-def test_each_topic_begins_where_its_rule_says_and_continues_there_after_a_restart(
-    setup: Setup,
-) -> None:
+def test_each_topic_begins_where_its_rule_says_and_goes_on_after_a_restart(setup: Setup) -> None:
     prefix = setup.unique("starts")
     aged, since, placed, latest, rest = names = [
         f"{prefix}-{it}" for it in ("aged", "since", "placed", "latest", "rest")

@@ -189,9 +189,7 @@ def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(setup: Setup) 
         scene.check(mirror, 3)
 
 
-def test_checkpoints_of_each_kind_of_group_skip_nothing_where_offsets_are_not_synced(
-    setup: Setup,
-) -> None:
+def test_checkpoints_of_each_kind_of_group_skip_nothing_without_syncs(setup: Setup) -> None:
     topic = setup.unique("not-synced")
     setup.create_topic(setup.b, topic, 1)
     off = {"{source}->{target}.sync.group.offsets.enabled": "false"}

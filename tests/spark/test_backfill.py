@@ -556,9 +556,7 @@ async def test_why_a_command_failed_is_its_last_word(children: BackfillChildren)
         assert option in " ".join(refused.log)
 
 
-async def test_a_child_that_is_ended_with_its_worker_leaves_nothing_behind(
-    children: BackfillChildren,
-) -> None:
+async def test_a_child_that_ends_with_its_worker_leaves_nothing(children: BackfillChildren) -> None:
     running = asyncio.create_task(children.run(FLOW, ORDER))
     await asyncio.sleep(0)
     async with asyncio.timeout(120):

@@ -47,9 +47,7 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
     assert cost.seconds > 0
 
 
-def test_workers_of_a_session_of_ours_load_pyspark_that_is_compiled(
-    lanes_session: OpenSession,
-) -> None:
+def test_workers_of_our_session_load_pyspark_that_is_compiled(lanes_session: OpenSession) -> None:
     """Not from the archive that Spark puts first on their path."""
     (answer,) = run_lanes(
         lanes_session, lane_functions.where_pyspark_is, [{}], tag="where", description="where"
@@ -74,9 +72,7 @@ def test_a_lane_is_run_again_when_its_worker_is_killed(
     assert answers == [{"attempt": "second"}]
 
 
-def test_a_partition_that_each_process_dies_of_keeps_no_other_from_its_end(
-    lanes_session: OpenSession,
-) -> None:
+def test_a_partition_that_each_process_dies_of_stops_no_other(lanes_session: OpenSession) -> None:
     lanes = [{"partitions": it, "lost": ""} for it in ([1, 2, 3, 4], [5])]
     answers = run_lanes(
         lanes_session, lane_functions.die_of_three, lanes, tag="lost", description="dies"

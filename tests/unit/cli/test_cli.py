@@ -91,9 +91,7 @@ def test_a_failure_is_one_line_unless_debug(
         ("mm2py_workers.connect_mirror_maker", ["/no/such/file"], 1, "/no/such/file"),
     ],
 )
-def test_both_commands_run_as_modules_too(
-    module: str, words: list[str], code: int, said: str
-) -> None:
+def test_both_commands_are_modules_too(module: str, words: list[str], code: int, said: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=90
     )

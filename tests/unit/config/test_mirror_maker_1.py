@@ -96,9 +96,7 @@ def test_what_may_lose_or_reorder_is_told_and_kept(tmp_path: Path, line: str, sa
     assert [it for it in found.warnings if said in it]
 
 
-def test_a_partitioner_of_java_is_told_and_one_of_scala_has_no_effect_any_more(
-    tmp_path: Path,
-) -> None:
+def test_a_partitioner_of_java_is_told_and_one_of_scala_has_no_effect(tmp_path: Path) -> None:
     file = "bootstrap.servers=h:1\npartitioner.class="
     warned = producer_file(written(tmp_path, file + "com.example.ByCustomer\n")).warnings
     assert warned[0].endswith("ByCustomer is not loaded: the key chooses the partition")

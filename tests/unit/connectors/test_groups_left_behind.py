@@ -68,9 +68,7 @@ async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_b
         await bench.idle(3)
 
 
-async def test_a_group_that_was_deleted_at_the_source_while_no_task_ran_does_not_come_back() -> (
-    None
-):
+async def test_a_group_deleted_at_the_source_while_no_task_ran_does_not_come_back() -> None:
     region = with_a_group()
     region.log(*WRITTEN).checkpoint("deleted", "A.t", 0, 50, 50)
     async with synced(region) as bench:

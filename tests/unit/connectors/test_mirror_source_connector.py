@@ -549,9 +549,7 @@ async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist
 
 
 @pytest.mark.parametrize("code", [29, 31])
-async def test_an_offset_syncs_topic_that_can_be_neither_seen_nor_created_is_named(
-    code: int,
-) -> None:
+async def test_an_offset_syncs_topic_neither_seen_nor_created_is_named(code: int) -> None:
     bench = Bench(Region({"t": 1}))
     refusal = bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
     refusal.remedy = "grant Create"
@@ -586,9 +584,7 @@ async def test_without_offset_syncs_their_topic_is_not_created() -> None:
     ("limit", "partitions", "shares"),
     [("3000", 8, ["1000"] * 3), ("3000", 2, ["1500"] * 2), ("0", 8, ["0"] * 3)],
 )
-async def test_tasks_of_a_flow_share_its_rate(
-    limit: str, partitions: int, shares: list[str]
-) -> None:
+async def test_tasks_of_a_flow_share_a_rate(limit: str, partitions: int, shares: list[str]) -> None:
     bench = await ran(Region({"t": partitions}), {"flow.max.bytes.per.second": limit})
     configs = bench.connector.task_configs(3)
     assert [config["flow.max.bytes.per.second"] for config in configs] == shares

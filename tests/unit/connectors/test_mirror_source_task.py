@@ -148,9 +148,7 @@ async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_o
 
 
 @pytest.mark.parametrize("told", [{}, {"task.first.start.ms": "1700000000000"}])
-async def test_an_age_is_counted_from_the_first_start_of_the_flow_where_it_is_told(
-    told: dict[str, str],
-) -> None:
+async def test_an_age_is_counted_from_the_flows_start_if_it_is_told(told: dict[str, str]) -> None:
     bench = Bench({"start.positions": "1 hour ago"} | told, {DASH: 4})
     await bench.context.clock.advance(7_200)
     start_ms = bench.context.clock.now_ms()

@@ -267,9 +267,7 @@ def test_what_another_reader_has_sent_since_is_not_given_up(cluster: Cluster) ->
     assert cluster.written == [b"0:1"]
 
 
-def test_records_of_a_topic_that_was_created_again_go_behind_those_of_the_former(
-    cluster: Cluster,
-) -> None:
+def test_records_of_a_topic_created_again_go_behind_the_former(cluster: Cluster) -> None:
     sender = RecordSender({}, accept)
     cluster.fails = 4
     for offset in (998, 999, 0, 1):
@@ -374,9 +372,7 @@ def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next
     assert cluster.written == [b"1:1"]
 
 
-def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another(
-    cluster: Cluster,
-) -> None:
+def test_a_broker_that_forgot_the_producer_takes_records_from_another(cluster: Cluster) -> None:
     refused: list[SentRecord] = []
     sender = RecordSender({}, lambda it, _text: refused.append(it))
     # The first producer, and the one that sends alone.

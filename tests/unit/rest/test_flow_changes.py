@@ -461,9 +461,7 @@ def test_a_topic_that_cannot_be_created_degrades_its_flow(orders: Rig) -> None:
     assert flow_of(orders) == ("DEGRADED", [said])
 
 
-def test_a_held_partition_degrades_its_flow_on_spark_too_but_where_a_stream_has_it(
-    orders: Rig,
-) -> None:
+def test_a_held_partition_degrades_its_flow_on_spark_too_but_under_a_stream(orders: Rig) -> None:
     kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
     orders.herders[AB].show(partitions=(kept_out,))
     assert flow_of(orders)[0] == "DEGRADED"  # no job is known to have it
@@ -541,9 +539,7 @@ def test_the_copy_of_a_topic_is_named_before_its_first_record(orders: Rig) -> No
         ("PAUSED PAUSED", "PAUSED"),
     ],
 )
-def test_a_topic_has_the_worst_state_of_its_partitions(
-    orders: Rig, states: str, worst: str
-) -> None:
+def test_a_topic_has_its_worst_partitions_state(orders: Rig, states: str, worst: str) -> None:
     parts = [partition("t", n, 1, state=it) for n, it in enumerate(states.split())]
     orders.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
     (topic,) = orders.ask("GET", "/flows/A->B/topics").json
@@ -704,9 +700,7 @@ def test_an_unknown_property_is_refused_with_the_near_one(orders: Rig) -> None:
     assert orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
 
 
-def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other_takes_it(
-    orders: Rig,
-) -> None:
+def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_alone(orders: Rig) -> None:
     key, reader = "emit.heartbeats.interval.seconds", "MirrorHeartbeatConnector"
     reply = orders.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
     assert (reply.status, f"set it on {reader}" in reply.message) == (400, True)

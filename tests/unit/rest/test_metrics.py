@@ -358,9 +358,7 @@ def test_a_lag_that_is_not_known_any_more_has_no_sample_and_its_age_grows() -> N
     assert scrape.value("mm2py_rpo_seconds", TOPIC) == 70
 
 
-def test_a_task_that_starts_again_has_not_caught_up_and_one_that_was_long_elsewhere_is_new() -> (
-    None
-):
+def test_a_task_that_starts_again_has_not_caught_up_and_one_long_elsewhere_is_new() -> None:
     clock, source = FakeClock(), TopicPartition("t", 0)
     meter = FlowMeter(AB, clock)
     for absent_s, age_s in ((5, 75), (70, 0)):

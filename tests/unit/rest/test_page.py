@@ -125,9 +125,7 @@ def test_docs_leads_to_the_description_on_the_page(app: ASGIApp) -> None:
     "accept",
     ["", "*/*", "application/json", "application/json, text/html", "text/html;q=0, */*", "text/html;q=x, */*"],
 )  # fmt: skip
-def test_a_client_that_does_not_ask_for_html_gets_what_connect_sends(
-    app: ASGIApp, accept: str
-) -> None:
+def test_a_client_that_asks_for_no_html_gets_what_connect_sends(app: ASGIApp, accept: str) -> None:
     reply = ask(app, "GET", "/", headers={"Accept": accept})
     assert reply.status == 200
     assert set(reply.json) == {"version", "commit", "kafka_cluster_id"}

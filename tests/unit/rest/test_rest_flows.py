@@ -123,9 +123,7 @@ def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig
     ]
 
 
-def test_a_partition_whose_copy_was_deleted_counts_once_while_another_workers_task_has_it(
-    rig: Rig,
-) -> None:
+def test_a_partition_whose_copy_was_deleted_counts_once_while_another_has_it(rig: Rig) -> None:
     """The worker with the connector reports that it waits for its copy, that of the task measures it."""
     waits = PartitionSnapshot.unmeasured(
         TopicPartition("t", 1), state="HELD", cause="its remote topic is about to be created"

@@ -640,9 +640,7 @@ def test_what_is_wrong_with_a_disabled_direction_is_a_note_with_a_remedy(*, read
 
 
 @pytest.mark.parametrize("resting", [State.PAUSED, State.STOPPED])
-def test_a_disabled_direction_is_shown_as_resting_only_where_all_of_it_rests(
-    resting: State,
-) -> None:
+def test_a_disabled_direction_is_shown_as_resting_if_all_of_it_rests(resting: State) -> None:
     heart = "MirrorHeartbeatConnector"
     one = heartbeats_only(read=True)
     one.broken = None

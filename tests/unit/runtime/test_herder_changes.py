@@ -219,9 +219,7 @@ async def test_patch_sets_and_removes_keys_of_the_raw_config(cluster: Cluster) -
     assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
 
 
-async def test_patch_takes_back_no_change_that_the_config_topic_does_not_have_yet(
-    cluster: Cluster,
-) -> None:
+async def test_patch_takes_back_no_change_that_the_config_topic_lacks_yet(cluster: Cluster) -> None:
     node = await cluster.on_file()
     assert node.overrides is not None
     node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "7"}

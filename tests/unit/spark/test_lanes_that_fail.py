@@ -86,9 +86,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lane_that_fails_in_each_attempt_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     spark, ran = OneSlot(), list[int]()
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: spark.attempt)
 
@@ -188,9 +186,7 @@ def dies_of_three(lane: Mapping[str, object]) -> Mapping[str, object]:
 
 # From Python 3.12 on, where a test before has left a thread.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_partition_that_a_process_dies_of_keeps_no_other_from_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_partition_that_a_process_dies_of_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
     opened = OpenSession(cast("SparkSession", OneSlot()), owned=False)
     given = ([1, 2, 3, 4, 5], [6])

@@ -266,9 +266,7 @@ async def test_a_stream_that_is_ended_while_spark_fails_says_so(
     ("engine", "copies", "cause"),
     [("worker", True, "its workers copy it"), ("spark", False, "is not enabled, or was deleted")],
 )
-def test_a_flow_that_spark_is_not_to_copy_is_refused(
-    engine: str, cause: str, *, copies: bool
-) -> None:
+def test_a_flow_that_is_not_for_spark_is_refused(engine: str, cause: str, *, copies: bool) -> None:
     flow = SimpleNamespace(connector={"flow.engine": engine}, copies=copies)
     session = SimpleNamespace(name="A->B", flow=flow)
     with pytest.raises(BackfillRefusedError, match=cause):

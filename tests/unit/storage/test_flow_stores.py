@@ -388,9 +388,7 @@ LEASE = lease_of(TP, job="one", end=9)
 
 
 @pytest.mark.parametrize("written", [b"header ?", b"header \\udcff"])
-def test_half_of_a_character_makes_no_record_unreadable_and_no_answer_of_rest_fail(
-    written: bytes,
-) -> None:
+def test_half_of_a_character_makes_no_record_unreadable_and_no_answer_fail(written: bytes) -> None:
     """Names of headers may be any bytes, and are in what a transform says of its failure."""
     key, value = encode_backfill(replace(LEASE, cause="header \udcff"))
     read = decode_backfill(key, value.replace(b"header ?", written))
@@ -650,9 +648,7 @@ async def test_a_partition_waits_until_its_last_event_is_acknowledged(bench: Ben
 
 
 @pytest.mark.parametrize("opens", [True, False])
-async def test_what_retention_takes_while_nothing_can_be_written_is_one_range(
-    *, opens: bool
-) -> None:
+async def test_what_retention_takes_while_nothing_is_written_is_one_range(*, opens: bool) -> None:
     """A ledger whose topic is refused, or takes nothing, for a day: as many ranges as there are, not as there were looks."""
     log = Log()
     errors = log.write_errors if opens else log.open_errors

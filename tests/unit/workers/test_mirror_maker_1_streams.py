@@ -284,9 +284,7 @@ def test_what_was_read_and_the_markers_behind_it_are_committed(target: Target) -
     assert group.lag == 7
 
 
-def test_an_end_is_not_committed_before_records_that_came_while_the_target_was_waited_for(
-    target: Target,
-) -> None:
+def test_an_end_is_not_committed_before_records_that_came_in_a_wait(target: Target) -> None:
     target.waits = 1
     # While the flush of offset 5 waits, offset 7 and the end behind it arrive.
     group = run(target, given(P0), steps(Read(P0, 5)), idle=[steps(Read(P0, 7), p0=9)])
@@ -367,9 +365,7 @@ def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(targe
     assert group.commits == [{P0: 6}]
 
 
-def test_what_was_read_ahead_is_read_once_more_after_a_wait_however_long_it_was(
-    target: Target,
-) -> None:
+def test_what_was_read_ahead_is_read_once_more_after_a_wait_of_any_length(target: Target) -> None:
     target.waits = 5
     group = run(target, given(P0, P1), steps(Read(P0, 5)), steps(Read(P0, 6)))
     assert sorted(group.resumed) == [P0, P1]
