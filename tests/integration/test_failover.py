@@ -61,6 +61,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import KafkaAddress, Region
+from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -127,11 +128,24 @@ def check_group(
         assert wanted == there
 
 
+TWICE: Final = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
+STEPS: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "TAIL", "REVERSE")
+TWENTY: Final = [*((STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(19)), ("", "")]
+GAP_S: Final = 10.0
+"""A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own."""
+
+
 @pytest.mark.faults
-def test_clients_move_there_and_back_whatever_kills_the_driver(stage: Stage) -> None:
-    kills = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
+@pytest.mark.timeout(5_400)
+@pytest.mark.parametrize("kills", matrix([(TWICE,)], [(TWENTY,)]), ids=["twice", "twenty times"])
+def test_clients_move_there_and_back_whatever_kills_the_driver(
+    stage: Stage, kills: list[tuple[str, str]]
+) -> None:
     gaps = move_there_and_back(stage, kills=kills)
     assert len(gaps) == 2 * len(kills), gaps
+    if kills is TWENTY:
+        assert max(gaps[-2:]) <= GAP_S, gaps
+        assert sorted(gaps)[int(len(gaps) * 0.9)] <= GAP_S, gaps
 
 
 @pytest.mark.faults
@@ -472,11 +486,11 @@ def test_a_failback_waits_for_a_job_of_the_flow_that_it_begins_again(stage: Stag
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("worker", ["restarts", "lives"])
-def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, worker: str) -> None:
-    with secured_pair("lost") as (a, b):
+@pytest.mark.parametrize("number", range(10))
+def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, number: int) -> None:
+    with secured_pair(f"lost{number}") as (a, b):
         lost = replace(stage, a=a, b=b)
-        lose_and_return(lost, tail=7, restarts=worker == "restarts")
+        lose_and_return(lost, tail=2 + 13 * number, restarts=bool(number % 2))
 
 
 def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
