@@ -33,11 +33,7 @@ from tests.kit.regions import NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
 
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.integration,
-    pytest.mark.timeout(DURATION_S * 2 + 400),
-]
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(DURATION_S * 2 + 400)]
 
 log = logging.getLogger(__name__)
 

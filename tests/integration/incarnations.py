@@ -20,13 +20,7 @@ class Incarnation:
     """Writes ``<number of the incarnation>:<number>`` at 2,000 records/s until its topic is deleted, or ``stop``."""
 
     def __init__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        number: int,
-        width: int,
-        *,
-        per_tick: int = PER_TICK,
+        self, region: KafkaAddress, topic: str, number: int, width: int, *, per_tick: int = PER_TICK
     ) -> None:
         self._topic, self._number, self._width = topic, number, width
         self._per_tick = per_tick

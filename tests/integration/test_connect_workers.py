@@ -49,9 +49,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
 
     def arrived(count: int) -> None:
         until(
-            lambda: sum(ends(setup.b, copy).values()) == count,
-            90,
-            lambda: f"{ends(setup.b, copy)}",
+            lambda: sum(ends(setup.b, copy).values()) == count, 90, lambda: f"{ends(setup.b, copy)}"
         )
 
     assert rest.ok("GET", "connectors") == []
@@ -165,9 +163,7 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     assert CANARY not in str(wrong)
     remote = {"c": {"topics": [f"{alias}.{topic}"]}}
     until(
-        lambda: _said(lambda: client.list_connector_topics("c")) == remote,
-        90,
-        "the topic is known",
+        lambda: _said(lambda: client.list_connector_topics("c")) == remote, 90, "the topic is known"
     )
     _said(lambda: client.reset_connector_topics("c"))
     _said(lambda: client.stop_connector("c"))

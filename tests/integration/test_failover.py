@@ -38,14 +38,7 @@ from tests.integration.failovers import (
     settled,
 )
 from tests.integration.members import READ_OF_60, place_of, read_next
-from tests.integration.mirror_process import (
-    SHORT_SESSION,
-    Flow,
-    Mirror,
-    running,
-    until,
-    write_flow,
-)
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.test_quotas import throttled
@@ -87,10 +80,7 @@ def shown(url: str) -> Mapping[str, object]:
 
 
 def move_there_and_back(
-    stage: Stage,
-    *,
-    kills: list[tuple[str, str]],
-    properties: Mapping[str, str] | None = None,
+    stage: Stage, *, kills: list[tuple[str, str]], properties: Mapping[str, str] | None = None
 ) -> list[float]:
     """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
     a, b = stage.a, stage.b
@@ -99,10 +89,7 @@ def move_there_and_back(
         with Shop(drivers.flow, topic, PARTITIONS) as shop:
             shop.wait_acked(50)
             for there, back in kills:
-                for kind, at, here, other in (
-                    ("failover", there, a, b),
-                    ("failback", back, b, a),
-                ):
+                for kind, at, here, other in (("failover", there, a, b), ("failback", back, b, a)):
                     read_to = {p: end - 3 for p, end in ends(here, topic).items()}
                     commit(here, group, topic, read_to)
                     drivers.execute(kind, kills=[at] if at else [])
@@ -657,12 +644,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         assert dry["failover"] is None
         status, begun = ask(url, "POST")
         assert status == 202, begun
-        until(
-            lambda: shown(url).get("step") == "DONE",
-            90,
-            lambda: f"{ask(url)}",
-            alive=mirror,
-        )
+        until(lambda: shown(url).get("step") == "DONE", 90, lambda: f"{ask(url)}", alive=mirror)
         assert shown(url)["tail"] == []
         assert committed(b, group, copy) == {0: 6, 1: 4}
         assert max(committed(b, excluded, copy).values()) < 0, "it has no offset there"
@@ -690,8 +672,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
 
 @pytest.mark.faults
 def test_a_failover_that_is_cancelled_lets_clients_write_on(
-    stage: Stage,
-    monkeypatch: pytest.MonkeyPatch,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = stage.b
     topic = stage.unique("orders")

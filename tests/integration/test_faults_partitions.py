@@ -114,12 +114,7 @@ def test_a_partition_that_failed_for_a_large_record_continues_when_the_limit_is_
         assert_equal(*wait_for_copy(mirror, flow, topic))
         assert len(mirror.lines("the target takes larger records")) == 1
         path = public_url(mirror) + path_of(flow).removeprefix("/")
-        until(
-            lambda: ask(path)[1]["state"] == "RUNNING",
-            90,
-            lambda: str(ask(path)),
-            alive=mirror,
-        )
+        until(lambda: ask(path)[1]["state"] == "RUNNING", 90, lambda: str(ask(path)), alive=mirror)
         assert mirror.stop() == 0
 
 

@@ -8,11 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from mm2py.types import TopicPartition
-from tests.integration.cluster_changes import (
-    create_led_by,
-    delete_topic,
-    leader_of,
-)
+from tests.integration.cluster_changes import create_led_by, delete_topic, leader_of
 from tests.integration.fetching import Reading, produce, reading
 from tests.integration.setups import Setup
 from tests.kit.kafka.region import Region

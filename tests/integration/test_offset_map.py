@@ -453,8 +453,7 @@ def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(setup
     with start_java(file, setup.folder / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
         for alias in (our_source, java_source):
             eventually(
-                functools.partial(is_complete, setup.b, alias, complete),
-                lambda: java.log()[-4000:],
+                functools.partial(is_complete, setup.b, alias, complete), lambda: java.log()[-4000:]
             )
         found, expected = checkpoints(setup.b, our_source), checkpoints(setup.b, java_source)
         java.stop()

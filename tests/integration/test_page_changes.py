@@ -11,14 +11,7 @@ from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.types import State
 from mm2py_jobs.copy.backfill_jobs import CommandEnd
 from tests.integration import page_stage
-from tests.integration.failovers import (
-    PARTITIONS,
-    Shop,
-    Stage,
-    secured_pair,
-    settled,
-    values_of,
-)
+from tests.integration.failovers import PARTITIONS, Shop, Stage, secured_pair, settled, values_of
 from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
 from tests.integration.mirror_process import Mirror, running, until, until_equal
 from tests.integration.page_stage import (

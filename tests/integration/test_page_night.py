@@ -22,12 +22,7 @@ from tests.integration.cluster_changes import (
     set_config,
 )
 from tests.integration.flow_questions import Asked, path_of, wait_for_records
-from tests.integration.mirror_process import (
-    PROMPT,
-    Flow,
-    Mirror,
-    running,
-)
+from tests.integration.mirror_process import PROMPT, Flow, Mirror, running
 from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
 from tests.integration.page_stage import (
     GOOD,

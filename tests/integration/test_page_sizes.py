@@ -135,10 +135,7 @@ async def test_five_thousand_topics_hold_up_no_frame_updating(browser: Browser, 
 
 @pytest.mark.parametrize(
     ("topics", "place", "paces_ms"),
-    [
-        (0, "", {5_000}),
-        (TOPICS, "flows/A-%3EB/topics", {10_000, 40_000, 60_000}),
-    ],
+    [(0, "", {5_000}), (TOPICS, "flows/A-%3EB/topics", {10_000, 40_000, 60_000})],
 )
 async def test_a_page_asks_seldom_for_fifty_flows_and_for_thousands_of_topics(
     browser: Browser, many: Rig, rig: Rig, topics: int, place: str, paces_ms: set[int]

@@ -58,10 +58,7 @@ RATE: Final = 200
 
 @pytest.fixture(scope="module")
 def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    with (
-        Kdc(tmp_path_factory.mktemp("kdc")) as server,
-        pytest.MonkeyPatch.context() as environment,
-    ):
+    with Kdc(tmp_path_factory.mktemp("kdc")) as server, pytest.MonkeyPatch.context() as environment:
         for name, value in server.environ.items():
             environment.setenv(name, value)
         # Of the broker's JVM.
@@ -239,11 +236,7 @@ async def test_tickets_are_renewed_and_sessions_too_under_load(
 
 
 async def test_the_ticket_of_a_cache_is_renewed_by_kinit_under_load(
-    broker: KerberosRegion,
-    kdc: Kdc,
-    keytab: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    broker: KerberosRegion, kdc: Kdc, keytab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "cache"
     kdc.kinit(keytab, MIRROR, life="16s", cache=cache, renewable="1h")

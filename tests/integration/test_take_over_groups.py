@@ -342,11 +342,7 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(set
     for offset, place in ((100, Place.UNKNOWN), (220, Place.COPIED), (270, Place.UNKNOWN)):
         for name, to_source in ((plain, False), (flow.remote(plain), True)):
             found = translate_offset(
-                properties,
-                flow.source_alias,
-                TopicPartition(name, 0),
-                offset,
-                to_source=to_source,
+                properties, flow.source_alias, TopicPartition(name, 0), offset, to_source=to_source
             )
             assert found is not None
             assert found == (place, offset if place is Place.COPIED else -1), f"{name} {offset}"

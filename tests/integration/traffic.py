@@ -137,11 +137,7 @@ def wait_for_markers(region: KafkaAddress, topic: str) -> None:
 
 
 def read(
-    region: KafkaAddress,
-    topic: str,
-    *,
-    committed: bool = False,
-    timeout_s: float = READ_TIMEOUT_S,
+    region: KafkaAddress, topic: str, *, committed: bool = False, timeout_s: float = READ_TIMEOUT_S
 ) -> Logs:
     """Read every partition from its start to its present end."""
     consumer = reader(region, committed=committed)

@@ -50,10 +50,7 @@ class CreateTopic(Protocol):
 @pytest.fixture(scope="session")
 def regions() -> Iterator[Pair]:
     """Two clusters shared by the whole session, which compact at once; never stop or freeze them."""
-    addresses = (
-        os.environ.get("MM2PY_TEST_BOOTSTRAP_A"),
-        os.environ.get("MM2PY_TEST_BOOTSTRAP_B"),
-    )
+    addresses = (os.environ.get("MM2PY_TEST_BOOTSTRAP_A"), os.environ.get("MM2PY_TEST_BOOTSTRAP_B"))
     if addresses[0] and addresses[1]:
         yield ForeignRegion("a", addresses[0]), ForeignRegion("b", addresses[1])
         return

@@ -66,17 +66,7 @@ def here(flow: Flow, words: Sequence[str], *options: str) -> Ended:
 def command_line(flow: Flow, name: str, *options: str) -> Ended:
     """Run a command to its end in a process of its own, which starts its own Spark."""
     done = subprocess.run(
-        [
-            MM2PY,
-            "backfill",
-            name,
-            str(flow.file),
-            "--flow",
-            flow.name,
-            "-o",
-            "json",
-            *options,
-        ],
+        [MM2PY, "backfill", name, str(flow.file), "--flow", flow.name, "-o", "json", *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -231,8 +231,7 @@ def test_a_transaction_that_is_open_ends_the_range_and_the_flow_copies_it_once_i
         client.commit_transaction(30)
         until(lambda: copied(flow, topic) >= 601, 90, "the rest", alive=mirror)
         assert_equal(
-            read(setup.a, topic, committed=True),
-            read(setup.b, flow.remote(topic), committed=True),
+            read(setup.a, topic, committed=True), read(setup.b, flow.remote(topic), committed=True)
         )
         mirror.check_defects()
 

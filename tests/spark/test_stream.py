@@ -43,10 +43,7 @@ pytestmark = [
     pytest.mark.timeout(1_500),
 ]
 
-ON_SPARK = {
-    "{source}->{target}.flow.engine": "spark",
-    "refresh.topics.interval.seconds": "2",
-}
+ON_SPARK = {"{source}->{target}.flow.engine": "spark", "refresh.topics.interval.seconds": "2"}
 
 
 BEGUN: Final = "copying .* lanes"
@@ -109,10 +106,7 @@ def test_a_topic_that_is_created_again_under_a_stream_is_copied_whole_and_holds_
     flow = setup.flow(f"{orders}.*", ON_SPARK)
     steady = f"{orders}-steady"
     setup.create_topic(setup.a, steady, 2, config={})
-    with (
-        Load(setup.a, steady, 2, rate=200) as load,
-        stream_of(flow, "--term", "6") as stream,
-    ):
+    with Load(setup.a, steady, 2, rate=200) as load, stream_of(flow, "--term", "6") as stream:
         until(lambda: copied(flow, orders) == 3_000, 300, "the first topic", alive=stream)
         delete_topic(setup.a, orders)
         until(lambda: orders not in topics_of(setup.a), 60, "deletion")

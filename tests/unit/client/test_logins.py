@@ -19,11 +19,7 @@ from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.kerberos import KerberosExchange, KerberosLogin, use_java_krb5_conf
 from mm2py.client.connect.oauth_tokens import TokenSource
 from mm2py.config.clients import ConnectionSettings
-from mm2py.config.security import (
-    KerberosSettings,
-    OAuthSettings,
-    SaslSettings,
-)
+from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually

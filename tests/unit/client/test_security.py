@@ -18,10 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.tls import TlsContexts, tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.key_material import read_identity
-from mm2py.config.security import (
-    StoreSettings,
-    TlsSettings,
-)
+from mm2py.config.security import StoreSettings, TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from mm2py.testing.clock import FakeClock
 from tests.certificates import Authority, Issued

@@ -9,11 +9,7 @@ from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.types import TopicPartition
 from mm2py_connectors import offset_translator
 from tests.unit.connectors.group_fakes import GroupRegion
-from tests.unit.connectors.test_mirror_checkpoint import (
-    SYNCS,
-    copied,
-    running,
-)
+from tests.unit.connectors.test_mirror_checkpoint import SYNCS, copied, running
 
 SAME_NAMES = {"replication.policy.class": "IdentityReplicationPolicy"}
 

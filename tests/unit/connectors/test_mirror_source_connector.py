@@ -16,11 +16,7 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors import mirror_source
-from mm2py_connectors.mirror_source import (
-    SETTLES_S,
-    SUPPRESSION_EVERY_S,
-    MirrorSourceConnector,
-)
+from mm2py_connectors.mirror_source import SETTLES_S, SUPPRESSION_EVERY_S, MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.topic_upkeep import MEASURE_S
 from tests.unit.connectors.group_fakes import GroupRegion

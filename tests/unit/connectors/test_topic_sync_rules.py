@@ -29,12 +29,7 @@ from mm2py_connectors.config_sync import (
     config_operations,
     new_topic_configs,
 )
-from mm2py_connectors.remote_topics import (
-    CERTAIN_S,
-    TARGET_CHECK_S,
-    FlowTopics,
-    RemoteTopics,
-)
+from mm2py_connectors.remote_topics import CERTAIN_S, TARGET_CHECK_S, FlowTopics, RemoteTopics
 from tests.unit.connectors.mirror_fakes import FakeAdmin
 
 ENTRIES = (

@@ -567,10 +567,7 @@ def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_fil
 
 def lags_of(orders: Rig) -> list[tuple[object, object]]:
     """Of the flow, and of its topic."""
-    found = (
-        orders.ask("GET", "/flows/A->B").json,
-        orders.ask("GET", "/flows/A->B/lag").json[0],
-    )
+    found = (orders.ask("GET", "/flows/A->B").json, orders.ask("GET", "/flows/A->B/lag").json[0])
     return [(it["lag_records"], it["lag_ms"]) for it in found]
 
 

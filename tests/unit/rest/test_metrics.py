@@ -12,14 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
-from mm2py.observability.metrics import (
-    Figure,
-    Finding,
-    FlowMeter,
-    Forecast,
-    Metrics,
-    NodeSnapshot,
-)
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, Metrics, NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.metric_families import FLOW_STATES
 from mm2py.rest.parts import RestParts

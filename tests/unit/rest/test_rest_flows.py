@@ -13,14 +13,7 @@ from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
 from mm2py.flows.service import NO_TARGET
 from mm2py.flows.views import change_view
-from mm2py.mirror.backfills import (
-    NO_DRIVER,
-    BackfillRecord,
-    Job,
-    JobState,
-    Lease,
-    LeaseState,
-)
+from mm2py.mirror.backfills import NO_DRIVER, BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.mirror.flow_overrides import Change
 from mm2py.observability.logging import HIDDEN
 from mm2py.observability.metrics import (

@@ -365,10 +365,7 @@ def test_a_missing_file_is_refused_by_the_name_of_its_property(tmp_path: Path) -
 
 FLOW = flow("A", "B")
 FILE = {"source.cluster.bootstrap.servers": "a:9092", "topics": "${env:TOPICS}"}
-READS = [
-    *(("GET", path) for method, path, _ in DIALECT if method == "GET"),
-    ("GET", "/metrics"),
-]
+READS = [*(("GET", path) for method, path, _ in DIALECT if method == "GET"), ("GET", "/metrics")]
 CHANGES = [(method, path) for method, path, _ in DIALECT if method != "GET"]
 JSON = {"Content-Type": "application/json"}
 

@@ -7,28 +7,13 @@ from dataclasses import replace
 import pytest
 
 from mm2py.errors import FatalError, PartitionError, RetriableError
-from mm2py.mirror.backfills import (
-    LEASE_S,
-    Job,
-    JobState,
-    Lease,
-    LeaseState,
-    Wanted,
-)
+from mm2py.mirror.backfills import LEASE_S, Job, JobState, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
-from mm2py_jobs.copy.lanes import (
-    TASK_STARTS,
-    CopyProgress,
-    LaneResult,
-    LaneRun,
-    Term,
-)
+from mm2py_jobs.copy.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
-from mm2py_jobs.copy.stream import (
-    standing_still,
-)
+from mm2py_jobs.copy.stream import standing_still
 from tests.unit.spark.driver_fakes import ONE, TWO, lease_of
 
 

@@ -36,12 +36,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
 from mm2py.storage.connect_json import ConnectorPut, decode_config_record
-from mm2py.storage.flow_overrides_store import (
-    HISTORY_KEPT,
-    Edit,
-    FlowOverridesStore,
-    held_edit,
-)
+from mm2py.storage.flow_overrides_store import HISTORY_KEPT, Edit, FlowOverridesStore, held_edit
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry, Handler
@@ -63,10 +58,7 @@ CAUGHT_UP = {**FILE, SOURCE: {**FILE[SOURCE], "topics": "b"}}
 
 
 def on(
-    topic: MemoryTopic,
-    file: Mapping[str, Mapping[str, str]] | None = None,
-    *,
-    by_file: bool = True,
+    topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None, *, by_file: bool = True
 ) -> FlowOverridesStore:
     return FlowOverridesStore(
         MemoryTable(topic),

@@ -128,8 +128,7 @@ def order(
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [order(flow=""), order(deletes=True), order(repairs=True, tier=0), order(begins="5")],
+    "wrong", [order(flow=""), order(deletes=True), order(repairs=True, tier=0), order(begins="5")]
 )
 def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> None:
     with pytest.raises(UsageError):
