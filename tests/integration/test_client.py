@@ -291,9 +291,7 @@ async def test_rule_5_a_batch_that_a_forgetful_broker_may_have_is_looked_up_not_
     assert values_of(region, topic) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_batches_above_the_topics_limit_are_cut_before_they_are_sent(
-    setup: Setup, far: Far
-) -> None:
+async def test_batches_above_the_topics_limit_are_cut_first(setup: Setup, far: Far) -> None:
     region, line = far
     topic = setup.topic("limited", on=region, config={"max.message.bytes": "20000"})
     target = TopicPartition(topic, 0)

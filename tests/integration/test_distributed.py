@@ -54,9 +54,7 @@ def test_every_worker_takes_changes_for_the_leader_and_the_owners(flow: Flow, to
         workers.stop()
 
 
-def test_a_change_whose_leader_is_killed_is_made_whole_or_not_at_all(
-    flow: Flow, topic: str
-) -> None:
+def test_a_change_whose_leader_is_killed_is_made_whole_or_never(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
         workers.settle(*NAMES)
         for tasks, accepted_first in (("6", True), ("4", False)):
@@ -199,9 +197,7 @@ def test_only_the_tasks_of_a_killed_worker_move_and_one_that_comes_back_stops_no
         workers.stop()
 
 
-def test_a_frozen_worker_gives_its_task_up_and_comes_back_without_a_second_owner(
-    flow: Flow, topic: str
-) -> None:
+def test_a_frozen_worker_gives_its_task_up_and_is_no_second_owner(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Workers(flow) as workers:
         owners = workers.settle(*NAMES)
         workers.wait_for_copy_everywhere(topic)

@@ -384,9 +384,7 @@ def brief() -> Iterator[Region]:
         yield region
 
 
-def test_copies_are_judged_by_the_defaults_of_a_target_that_has_none_yet(
-    setup: Setup, brief: Region
-) -> None:
+def test_copies_are_judged_by_defaults_of_a_target_without_any(setup: Setup, brief: Region) -> None:
     topic = setup.topic("kept")
     write(setup.a, topic, [Sent(0, b"old", timestamp_ms=SYSTEM_CLOCK.now_ms() - 86_400_000)])
     code, rows = examined(setup.flow(topic, target=brief))

@@ -83,9 +83,7 @@ def test_a_source_that_is_killed_and_restarted_under_load_is_copied_once(
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_cluster_that_is_away_at_the_start_is_waited_for_by_name(
-    setup: Setup, own: Region, side: str
-) -> None:
+def test_a_cluster_that_is_away_is_waited_for_by_name(setup: Setup, own: Region, side: str) -> None:
     away = own
     source, target = (away, setup.b) if side == "source" else (setup.a, away)
     topic = setup.topic("away", on=source)

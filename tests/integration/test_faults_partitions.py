@@ -46,9 +46,7 @@ def lag_of(mirror: Mirror, topic: str) -> tuple[int | None, bool]:
     return lag["lag_records"], bool(lag["lag_ms"])
 
 
-def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is_cured(
-    setup: Setup,
-) -> None:
+def test_a_too_large_record_fails_its_partition_alone_until_it_is_cured(setup: Setup) -> None:
     topic = setup.topic("too-large", 3)
     flow = setup.flow(topic, {"sync.topic.configs.enabled": "false"})
     remote = flow.remote(topic)
@@ -144,9 +142,7 @@ def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(
         assert_equal(*wait_for_copy(mirror, flow, stuck))
 
 
-def test_a_topic_that_may_not_be_written_stalls_alone_and_recovers(
-    setup: Setup, new_region: NewRegion
-) -> None:
+def test_an_unwritable_topic_stalls_alone_and_recovers(setup: Setup, new_region: NewRegion) -> None:
     # Where nobody is a superuser, rules of a topic count for us too.
     target = new_region("guarded", properties={"super.users": "User:nobody"})
     prefix = setup.unique("acl")

@@ -17,9 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.mark.faults
-async def test_a_thousand_idle_partitions_cost_below_a_third_of_a_percent_of_a_core(
-    setup: Setup,
-) -> None:
+async def test_a_thousand_idle_partitions_cost_below_0_33_percent_of_a_core(setup: Setup) -> None:
     topics = [setup.unique("idle"), setup.unique("idle")]
     for topic in topics:
         setup.create_topic(setup.a, topic, 500)

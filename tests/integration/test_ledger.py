@@ -239,9 +239,7 @@ def _is_stored(flow: Flow, topic: str) -> bool:
     return committed_positions(flow, topic) == wanted
 
 
-def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_the_ledger(
-    setup: Setup,
-) -> None:
+def test_what_a_topic_made_again_narrower_had_not_copied_is_in_the_ledger(setup: Setup) -> None:
     topic = setup.topic("fewer", 3)
     limits = {"{source}->{target}.source.consumer.max.partition.fetch.bytes": "20000"}
     flow = setup.flow(topic, limits | {"flow.max.bytes.per.second": "30000"})

@@ -38,9 +38,7 @@ def syncs_of(region: KafkaAddress, topic: str, count: int) -> list[tuple[int, in
     return found
 
 
-async def test_a_topic_is_created_copied_byte_for_byte_and_continued(
-    setup: Setup, regions: Pair
-) -> None:
+async def test_a_topic_is_created_copied_bytewise_and_goes_on(setup: Setup, regions: Pair) -> None:
     a, b = regions
     topic = setup.topic(
         "copy-me", 2, on=a, config={"retention.ms": "-1", "min.insync.replicas": "1"}
@@ -199,9 +197,7 @@ def acl(topic: str, operation: AclOperation, permission: AclPermission) -> Acl:
     )
 
 
-async def test_acls_of_copied_topics_become_read_rights_on_the_copies(
-    setup: Setup, regions: Pair
-) -> None:
+async def test_acls_of_topics_become_read_rights_on_the_copies(setup: Setup, regions: Pair) -> None:
     source, target = regions
     topic, other_topic = setup.topic("ruled"), setup.topic("other")
     allow, deny = AclPermission.ALLOW, AclPermission.DENY

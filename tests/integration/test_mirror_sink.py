@@ -156,9 +156,7 @@ def test_the_markers_of_transactions_are_no_lag(setup: Setup, topic: str, level:
 
 
 @pytest.mark.faults
-def test_a_killed_member_loses_nothing_and_the_others_take_its_partitions(
-    flow: Flow, topic: str
-) -> None:
+def test_a_killed_member_loses_nothing_and_others_take_its_part(flow: Flow, topic: str) -> None:
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
         running(flow.file, ready=False) as mirror,
@@ -417,9 +415,7 @@ def test_a_target_that_is_away_makes_the_group_wait_and_nothing_is_lost(
 
 
 @pytest.mark.faults
-def test_a_flow_whose_target_acknowledges_nothing_is_degraded_and_its_lag_grows(
-    setup: Setup, topic: str
-) -> None:
+def test_a_flow_that_gets_no_acknowledgement_degrades_and_lags(setup: Setup, topic: str) -> None:
     flow = a_flow(setup.folder, setup.a, setup.b, topic, {"refresh.topics.interval.seconds": "600"})
     write(flow.source, topic, [Sent(number % PARTITIONS, b"%d" % number) for number in range(60)])
     with Mirror(flow.file) as mirror:
@@ -546,9 +542,7 @@ def test_the_group_begins_where_rules_say_and_later_topics_at_their_start(setup:
 
 
 @pytest.mark.parametrize("back", ["sink", "source"])
-def test_a_circle_through_a_group_is_refused_with_what_helps(
-    setup: Setup, topic: str, back: str
-) -> None:
+def test_a_circle_through_a_group_is_refused_with_help(setup: Setup, topic: str, back: str) -> None:
     done = run_to_end(both_ways(setup.folder, setup.a, setup.b, topic, {"copy.connector": back}))
     said = done.stdout + done.stderr
     assert done.returncode != 0

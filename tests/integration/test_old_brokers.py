@@ -111,9 +111,7 @@ def test_brokers_of_other_releases_are_mirrored_with_groups_and_configs_and_may_
         _wait_synced(mirror, flow, topic, group, SYNCED + 20)
 
 
-def test_a_target_whose_brokers_write_an_old_message_format_gets_topics_of_a_newer_one(
-    setup: Setup,
-) -> None:
+def test_a_target_with_an_old_message_format_gets_topics_of_a_newer_one(setup: Setup) -> None:
     topic = setup.topic("format", 2)
     write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(200)])
     with region_of("2.4.1", {"log.message.format.version": "0.10.2"}) as target:

@@ -72,9 +72,7 @@ def evil_rig(rig: Rig) -> Rig:
     return rig
 
 
-async def test_a_page_that_is_half_loaded_says_so_and_is_loaded_again(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_half_loaded_page_says_so_and_is_loaded_again(browser: Browser, rig: Rig) -> None:
     """Else it reads its flows for ever, as if it had none."""
     app, is_ending = public_app(rig.parts), True
 
@@ -91,9 +89,7 @@ async def test_a_page_that_is_half_loaded_says_so_and_is_loaded_again(
         await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
 
 
-async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_browser_at_the_root_sees_flows_state_lag_rate(browser: Browser, rig: Rig) -> None:
     async with served(public_app(rig.parts)) as url:
         await browser.open(url)
         await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
@@ -584,9 +580,7 @@ async def test_the_page_needs_no_mouse_and_fits_a_phone(browser: Browser, rig: R
         assert_quiet(browser, url)
 
 
-async def test_a_reader_who_signs_in_with_a_password_sees_the_numbers(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_reader_who_signs_in_by_password_sees_numbers(browser: Browser, rig: Rig) -> None:
     settings = RestSettings.of_worker({"rest.insecure": "true"})
     gate = gate_for(settings, RestCredentials({"bob": "pw"}, {}, read_only=["bob"]))
     async with served(public_app(replace(rig.parts, gate=gate))) as url:

@@ -53,9 +53,7 @@ def job_rig(rig: Rig) -> Rig:
     return rig
 
 
-async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_readers_see_no_button_who_may_change_is_named(browser: Browser, rig: Rig) -> None:
     async with served(gated(rig.parts)) as url:
         for user, may, said in (("bob", False, "as bob (may only read)"), ("ann", True, "as ann")):
             await browser.open("about:blank")
@@ -75,9 +73,7 @@ async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
                 assert may or not await browser.evaluate(ACTIONS), place
 
 
-async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_plan_is_shown_first_and_texts_stay_texts(browser: Browser, rig: Rig) -> None:
     async with served(gated(rig.parts)) as url:
         own = url.replace("//", "//ann:pw@")
         rig.listed = ["t", "u", "__own"]
@@ -114,9 +110,7 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
         assert not await browser.evaluate(f"{OPEN}.querySelector('img, script')")
 
 
-async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
-    browser: Browser, job_rig: Rig
-) -> None:
+async def test_a_backfill_shows_progress_and_is_cancelled(browser: Browser, job_rig: Rig) -> None:
     async with served(gated(job_rig.parts)) as url:
         await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
         await browser.until_text("its driver is gone and nothing copies what is left")

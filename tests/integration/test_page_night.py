@@ -240,9 +240,7 @@ async def test_a_source_topic_that_is_deleted_and_a_copy_that_cannot_be_created(
         await night.quiet()
 
 
-async def test_a_typing_error_in_topics_and_a_flow_that_is_not_enabled(
-    browser: Browser, setup: Setup
-) -> None:
+async def test_a_wrong_topic_name_and_a_flow_not_enabled(browser: Browser, setup: Setup) -> None:
     beats = {"emit.heartbeats.enabled": "true", "heartbeats.replication.enabled": "true"}
     mistyped = setup.flow("ordes-misspelt", SOON | beats)
     disabled = setup.flow(

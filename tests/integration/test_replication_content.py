@@ -232,9 +232,7 @@ for tp, found in mirror_client.exact_offsets(props, sys.argv[2], sys.argv[3]).it
 @pytest.mark.parametrize(
     "topic_name", ["orders", pytest.param("orders.from-elsewhere", marks=pytest.mark.faults)]
 )
-def test_the_policy_of_the_page_names_copies_groups_and_answers(
-    setup: Setup, topic_name: str
-) -> None:
+def test_the_page_s_policy_names_copies_groups_and_answers(setup: Setup, topic_name: str) -> None:
     policy = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
     (setup.folder / "my_names.py").write_text(policy)
     path = os.pathsep.join([str(setup.folder), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -263,9 +263,7 @@ def strangers(address: tuple[str, int], pair: str) -> Generator[list[socket.sock
 
 
 @pytest.mark.faults
-def test_a_flood_on_the_internal_listener_costs_neither_memory_nor_answers_nor_task_hosts(
-    setup: Setup,
-) -> None:
+def test_a_flood_on_the_internal_listener_costs_no_memory_answer_or_host(setup: Setup) -> None:
     topic = setup.topic("flood")
     flow = setup.flow(topic, {"listeners": "http://127.0.0.1:0", "task.host.processes": "1"})
     with Mirror(flow.file, program=LIMITED) as worker, httpx.Client(timeout=ANSWER_S) as client:

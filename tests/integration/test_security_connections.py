@@ -246,9 +246,7 @@ async def test_a_mistake_is_named_at_once_with_the_property_to_change(
     assert WRONG not in str(refusal.value)
 
 
-async def test_a_token_endpoint_that_refuses_is_told_from_one_that_is_away(
-    secured: SecuredRegion,
-) -> None:
+async def test_a_refusing_token_endpoint_is_told_from_an_absent_one(secured: SecuredRegion) -> None:
     with TokenEndpoint() as endpoint:
         props = token_properties(secured, endpoint, "LOGIN", secret=WRONG)
         with pytest.raises(ConnectionFailedError, match=r"HTTP 401: unknown client.*clientSecret"):
@@ -350,9 +348,7 @@ async def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) 
         assert await ended.get() == ("idle for a whole session", 0)
 
 
-async def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
-    secured: SecuredRegion,
-) -> None:
+async def test_a_login_refused_later_ends_its_connection_with_why(secured: SecuredRegion) -> None:
     secured.set_scram_user("leaver", ODD_WORD)
     props = secured.properties(
         "SHORT", "SCRAM-SHA-512", SCRAM, username="leaver", password=ODD_WORD

@@ -154,9 +154,7 @@ def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(setup: 
         assert said in ended.stderr, ended.stderr
 
 
-def test_what_arrives_while_no_task_runs_is_copied_and_so_is_a_topic_made_meanwhile(
-    setup: Setup,
-) -> None:
+def test_what_comes_while_no_task_runs_is_copied_and_a_topic_made_then(setup: Setup) -> None:
     prefix = setup.unique("latest")
     idle, empty, late = (f"{prefix}-{name}" for name in ("idle", "empty", "late"))
     setup.create_topic(setup.a, idle, 1)

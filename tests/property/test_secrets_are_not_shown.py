@@ -144,9 +144,7 @@ def test_no_part_of_a_password_is_shown_wherever_it_is_from(spelling: str, passw
 @example("hunt3r2x")
 @example("*hunt3r2x")
 @example("com.HunT3r2x.x7Qz81kk")
-def test_no_part_of_what_a_provider_supplies_is_shown_of_any_property(
-    line: str, password: str
-) -> None:
+def test_no_part_of_a_providers_values_is_shown_of_any_property(line: str, password: str) -> None:
     look(line.format("${env:PW}"), password, {"PW": password})
 
 

@@ -68,9 +68,7 @@ def copied_when_it_rests(flow: Flow, topic: str) -> int:
     return before
 
 
-def test_a_paused_backfill_copies_nothing_and_continues_at_the_next_record(
-    history: tuple[Flow, str],
-) -> None:
+def test_a_paused_backfill_rests_and_goes_on_at_the_next_record(history: tuple[Flow, str]) -> None:
     flow, topic = history
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()

@@ -223,9 +223,7 @@ def test_ranges_of_times_are_as_looked_up_and_few_partitions_many_tasks(setup: S
     ]
 
 
-def test_spark_reads_a_frame_with_the_filters_that_another_use_of_it_pushed(
-    lanes_session: OpenSession,
-) -> None:
+def test_spark_reads_a_frame_with_filters_of_another_use(lanes_session: OpenSession) -> None:
     """Why ours takes none (docs/reference/compatibility.md); where this fails, Spark has mended it, and it may."""
 
     class Reader(DataSourceReader):

@@ -150,9 +150,7 @@ async def has(rate: ByteRate, bytes_per_s: float) -> None:
     await eventually(lambda: rate.bytes_per_s == bytes_per_s, within_s=60)
 
 
-async def test_a_lane_that_comes_or_ends_changes_the_parts_of_the_others(
-    lanes_session: OpenSession,
-) -> None:
+async def test_a_lane_that_comes_or_ends_changes_others_parts(lanes_session: OpenSession) -> None:
     rates = [ByteRate(1, SYSTEM_CLOCK) for _ in range(3)]
     with opened_desk(lanes_session, 900) as desk:
         assert desk is not None

@@ -59,9 +59,7 @@ def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
     assert run_lanes(lanes_session, lane_functions.double, [], tag="t", description="d") == []
 
 
-def test_a_lane_is_run_again_when_its_worker_is_killed(
-    lanes_session: OpenSession, tmp_path: Path
-) -> None:
+def test_a_lane_runs_again_when_its_worker_dies(lanes_session: OpenSession, tmp_path: Path) -> None:
     answers = run_lanes(
         lanes_session,
         lane_functions.die_once,
@@ -81,9 +79,7 @@ def test_a_partition_that_each_process_dies_of_stops_no_other(lanes_session: Ope
     assert [it["partitions"] for it in answers] == [[1, 2, lost, 4], [5]]
 
 
-def test_which_lanes_have_ended_is_told_while_the_others_run(
-    lanes_session: OpenSession, tmp_path: Path
-) -> None:
+def test_ended_lanes_are_told_while_others_run(lanes_session: OpenSession, tmp_path: Path) -> None:
     """The last lane waits for a file, which is made once the other two are known to have ended."""
     mark = tmp_path / "mark"
 
@@ -265,9 +261,7 @@ async def test_lanes_run_on_executors_and_a_cluster_that_stops_ends_the_run(tmp_
 
 
 @pytest.mark.chaos
-async def test_why_spark_gave_a_lane_up_is_named_where_its_executor_dies_each_time(
-    tmp_path: Path,
-) -> None:
+async def test_why_spark_gave_a_lane_up_is_named_where_executors_die(tmp_path: Path) -> None:
     running = await driver("local-cluster[1,1,512]", tmp_path, DYING)
     try:
         _, err = await asyncio.wait_for(running.communicate(), 300)

@@ -67,9 +67,7 @@ def test_a_command_on_a_file_ends_with_0_1_or_where_its_usage_is_wrong_with_2(
     assert (result.exit_code, said in result.output) == (code, True)
 
 
-def test_a_failure_is_one_line_unless_debug(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_a_line_unless_debug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The only way to a machine without disk space; nothing of ours is replaced.
     def full(_folder: object) -> SimpleNamespace:
         return SimpleNamespace(free=1 << 20)

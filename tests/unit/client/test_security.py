@@ -154,9 +154,7 @@ def ends(issued: Issued) -> tuple[float, float]:
     return first, second
 
 
-async def test_the_certificates_of_a_broker_and_our_own_are_known_with_the_connection(
-    tmp_path: Path,
-) -> None:
+async def test_certificates_of_both_sides_are_known_with_the_connection(tmp_path: Path) -> None:
     brokers, ours = AUTHORITY.issue("broker", days=20), AUTHORITY.issue("the client", days=10)
     clock = FakeClock()
     async with FakeBroker(tls=served_by(brokers, tmp_path)) as broker:

@@ -62,9 +62,7 @@ def test_a_consumers_old_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["zookeeper.connect", "zk.connect"])
-def test_a_left_over_zookeeper_beside_brokers_is_named_and_ignored(
-    tmp_path: Path, name: str
-) -> None:
+def test_leftover_zookeeper_beside_brokers_is_named_and_ignored(tmp_path: Path, name: str) -> None:
     file = tmp_path / "consumer.properties"
     file.write_text(f"bootstrap.servers=h:9092\ngroup.id=g\n{name}=zk:2181\n")
     found = consumer_file(str(file))

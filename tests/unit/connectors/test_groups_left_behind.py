@@ -97,9 +97,7 @@ async def test_a_log_of_commits_that_is_read_again_moves_no_group_to_where_it_wa
 
 
 @pytest.mark.parametrize("offset", [60, None], ids=["not chosen", "deleted at the source"])
-async def test_a_partition_that_is_not_chosen_any_more_or_has_no_offset_is_left_alone(
-    offset: int | None,
-) -> None:
+async def test_a_partition_not_chosen_or_without_offset_is_left_alone(offset: int | None) -> None:
     region = with_a_group()
     region.log(*WRITTEN).checkpoint("g", "A.u", 0, 50, 50)
     if offset is not None:

@@ -519,9 +519,7 @@ async def test_a_copy_that_somebody_else_just_created_is_used() -> None:
         assert bench.dealt() == ["t-0", "t-1"]
 
 
-async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_missing_offset_syncs_topic_stops_no_copy(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Region({"t": 1}), {"offset-syncs.topic.replication.factor": "3"})
     bench.region.source.refuse[SYNCS.name] = server_error(38, "1 broker")
     async with running(bench):

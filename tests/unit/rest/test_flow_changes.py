@@ -124,9 +124,7 @@ def test_a_flow_of_heartbeats_alone_begins_to_copy(rig: Rig) -> None:
     assert ("resume", NAME, "anonymous") in herder.calls, "its heartbeats may have been paused"
 
 
-def test_a_creation_whose_heartbeats_cannot_be_resumed_is_none_and_can_be_repeated(
-    rig: Rig,
-) -> None:
+def test_a_creation_whose_heartbeats_cannot_go_on_is_none_and_can_be_repeated(rig: Rig) -> None:
     herder, body = rig.add(BA, enabled="false"), {"source": "B", "target": "A"}
     herder.targets[NAME] = TargetState.PAUSED
     herder.refusal = RequestTimedOutError("the target did not answer")
@@ -549,9 +547,7 @@ def test_a_topic_has_its_worst_partitions_state(orders: Rig, states: str, worst:
     assert topic["state"] == (worst if worst in ("FAILED", "HELD") else "UNASSIGNED")
 
 
-def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_file_wants(
-    orders: Rig,
-) -> None:
+def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_its_file(orders: Rig) -> None:
     herder = orders.herders[AB]
     herder.configs.clear()
     herder.waits = "waits for target cluster B at b:1, 23 s now: user mm is refused"

@@ -215,9 +215,7 @@ def test_texts_of_labels_are_what_they_were() -> None:
 
 
 @pytest.mark.parametrize(("query", "partition", "last"), [("", "0", 9), ("?by=topic", "", 20)])
-def test_checkpoints_have_their_latency_by_group_and_copy(
-    query: str, partition: str, last: int
-) -> None:
+def test_checkpoints_have_latency_by_group_and_copy(query: str, partition: str, last: int) -> None:
     clock = FakeClock()
     meter = fed(clock)
     note, at = meter.checkpoints.note, TopicPartition("A.t", 0)

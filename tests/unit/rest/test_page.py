@@ -52,9 +52,7 @@ def directives(policy: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["", *sorted(page_files())])
-def test_every_file_has_a_type_and_headers_that_allow_nothing_from_elsewhere(
-    app: ASGIApp, name: str
-) -> None:
+def test_every_file_has_a_type_and_headers_that_allow_no_others(app: ASGIApp, name: str) -> None:
     reply = ask(app, "GET", f"/ui/{name}")
     assert reply.status == 200
     assert reply.content == page_files()[name or "index.html"]

@@ -362,9 +362,7 @@ async def test_a_run_without_a_rate_shares_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
-async def test_a_lane_whose_run_was_ended_while_it_waited_for_a_slot_claims_nothing(
-    how: str,
-) -> None:
+async def test_a_lane_whose_run_ended_while_it_waited_for_a_slot_claims_nothing(how: str) -> None:
     stage = LaneStage(ONE, TWO, wanted=Wanted.CANCEL if how == "cancelled" else Wanted.RUN)
     if how == "stopped":
         assert stage.topic.job is not None
@@ -423,9 +421,7 @@ async def test_a_term_ends_early_when_dealt_anew_or_its_bytes_are_copied(what: s
 
 
 @pytest.mark.parametrize("term", [None, Term(turn=0, seconds=600, until_ms=2**50)])
-async def test_partitions_of_which_the_process_of_a_lane_dies_are_given_up_unread(
-    term: Term | None,
-) -> None:
+async def test_partitions_that_a_process_dies_of_are_given_up_unread(term: Term | None) -> None:
     leases, copy = Leases(ONE), Copy(is_limited=False)
     run = LaneRun((ONE,), leases, copy, Topic(), run=1, clock=FakeClock(), term=term)
     ended = await run.give_up("killed")

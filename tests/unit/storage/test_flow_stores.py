@@ -238,9 +238,7 @@ async def test_a_record_of_a_later_version_is_left_alone() -> None:
         None,  # to revision 0
     ],
 )
-async def test_what_returned_to_the_file_follows_it_also_where_the_file_had_caught_up(
-    back: Edit | None,
-) -> None:
+async def test_what_returned_to_the_file_follows_one_that_had_caught_up(back: Edit | None) -> None:
     """People write changes into the file, as the guide says; the entries beside it stay until they are taken back."""
     topic = MemoryTopic("mm2py-flows.A.internal")
     store = on(topic)

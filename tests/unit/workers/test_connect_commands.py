@@ -307,9 +307,7 @@ async def test_files_of_connectors_wait_for_a_cluster_that_is_away_and_the_worke
     assert await worker.run(stop, begun) == 0
 
 
-async def test_what_fails_at_the_beginning_ends_the_worker_and_is_told(
-    file: Callable[..., Path],
-) -> None:
+async def test_what_fails_at_first_ends_the_worker_and_is_told(file: Callable[..., Path]) -> None:
     async def begun() -> None:
         raise ConfigError("no such connector")
 

@@ -338,9 +338,7 @@ def test_a_target_that_is_late_when_a_partition_goes_gets_nothing_more_of_it(
     assert group.commits == []
 
 
-def test_a_partition_that_came_back_in_the_middle_of_a_batch_is_read_from_its_commit(
-    target: Target,
-) -> None:
+def test_a_partition_that_came_back_amid_a_batch_is_read_from_its_commit(target: Target) -> None:
     def back(group: Group) -> Sequence[Read]:
         taken(P0)(group)
         given(P0)(group)
@@ -372,9 +370,7 @@ def test_what_was_read_ahead_is_read_once_more_after_a_wait_of_any_length(target
     assert target.sent == [(P0, 5), (P0, 6)]
 
 
-def test_a_stream_without_partitions_stays_in_its_group_while_others_have_the_producer(
-    target: Target,
-) -> None:
+def test_a_stream_without_partitions_stays_in_its_group_beside_a_busy_one(target: Target) -> None:
     target.waits_to_hold = 3
     comes = given(P0)
     group = run(target, steps(), steps(Read(P0, 5)), idle=[steps(), comes, steps()])
@@ -395,9 +391,7 @@ def test_a_poll_costs_nothing_for_partitions_that_it_returns_nothing_of(
     assert sorted(noted) == [P0, P0, P1]
 
 
-def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goes(
-    target: Target,
-) -> None:
+def test_of_a_record_that_became_several_no_more_go_once_its_partition_goes(target: Target) -> None:
     out = OutgoingRecord("t", None, b"", (), None, None)
     target.waits_to_send = 1
     group = run(
