@@ -9,7 +9,7 @@ import pytest
 from tests.integration.cluster_changes import create_led_by, in_sync, leader_of, leaders_of
 from tests.integration.exactly_once import ENABLED, wait_for_committed
 from tests.integration.main_job import processes, the_tasks_of_a_killed_worker_run_in_the_other
-from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import (
@@ -109,12 +109,6 @@ def test_a_cluster_that_never_comes_does_not_hold_up_a_stop(setup: Setup) -> Non
     flow = setup.flow("t", source=Nowhere())
     with running(flow.file, ready=False) as mirror:
         mirror.wait_for_log("waiting for=")
-
-
-THREE_REPLICAS = {
-    f"{name}replication.factor": "3"
-    for name in ("", "offset.storage.", "status.storage.", "config.storage.")
-}
 
 
 @pytest.mark.timeout(900)

@@ -19,7 +19,7 @@ from tests.integration.cluster_changes import (
 from tests.integration.connect_process import Rest, rest_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
-from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.sinks import PARTITIONS, a_flow, group_of, shown, wait_committed, wait_ready
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
@@ -128,12 +128,6 @@ def test_quotas_of_both_sides_double_and_skip_nothing(setup: Setup, topic: str) 
         wait_committed(mirror, flow, topic)
         assert not mirror.lines("REQTMOUT"), "nothing is asked on a connection that is held back"
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
-
-
-THREE_REPLICAS: Final = {
-    f"{name}replication.factor": "3"
-    for name in ("", "offset.storage.", "status.storage.", "config.storage.")
-}
 
 
 @contextmanager
