@@ -24,10 +24,12 @@ from tests.integration.setups import Setup
 from tests.integration.traffic import Load, copied, ends
 from tests.kit.regions import NewRegion
 from tests.spark.backfill_process import (
+    CLUSTER,
     BackfillProcess,
     Ended,
     attempts,
     command_line,
+    impatient,
     taken_over,
     thaw,
 )
@@ -44,28 +46,16 @@ log = logging.getLogger(__name__)
 
 RECORDS: Final = int(os.environ.get("MM2PY_CHAOS_SPARK_RECORDS", "2000000"))
 PARTITIONS: Final = 4
-CLUSTER: Final = "local-cluster[2,1,512]"
 SLOW: Final = str(RECORDS * 110 // 300)
 """Bytes per second: enough time for all faults."""
 
 FAST: Final = "100000000"
 """Without it the limit of the flow counts, which keeps its live traffic slow."""
 
-SPARK_DEFAULTS: Final = """\
-spark.network.timeout 20s
-spark.network.timeoutInterval 5s
-spark.executor.heartbeatInterval 4s
-spark.executor.memory 512m
-spark.task.maxFailures 8
-"""
-
 
 @pytest.fixture
 def spark_conf(tmp_path: Path) -> dict[str, str]:
-    folder = tmp_path / "spark-conf"
-    folder.mkdir()
-    (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
-    return {"SPARK_CONF_DIR": str(folder)}
+    return impatient(tmp_path)
 
 
 def progress(flow: Flow, topic: str, share: float = 0.01) -> None:

@@ -41,6 +41,7 @@ from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 from tests.spark import lane_functions
 from tests.spark.backfill_process import (
+    SLOW_FLOW,
     BackfillProcess,
     command,
     command_line,
@@ -54,8 +55,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(90
 OLD_MS = 1_600_000_000_000
 TOLD_S = 30.0
 """Within this an operator sees why nothing is copied."""
-SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
-"""The live flow gets nowhere by itself."""
 
 
 def history(topic_partitions: int, records: int, size: int = 200) -> list[Sent]:

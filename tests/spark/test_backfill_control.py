@@ -5,7 +5,7 @@ import pytest
 from tests.integration.mirror_process import Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
-from tests.spark.backfill_process import BackfillProcess, command, command_line
+from tests.spark.backfill_process import SLOW_FLOW, BackfillProcess, command, command_line
 
 pytestmark = [
     pytest.mark.faults,
@@ -15,8 +15,6 @@ pytestmark = [
     pytest.mark.usefixtures("lanes_session"),
 ]
 
-SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
-"""The live flow gets nowhere by itself."""
 
 RATE = ("--rate-limit", "60000")
 PARTITIONS = 2
