@@ -22,6 +22,7 @@ from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
 from mm2py_jobs.spark.java import find_java
 from tests.certificates import PASSWORD, write_jks
+from tests.integration.clients import connected
 from tests.integration.kerberos import (
     KRB5,
     NEEDS_KERBEROS,
@@ -43,7 +44,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.secured import jaas
 from tests.integration.setups import Setup
-from tests.integration.test_security_connections import admin_data_and_groups, connected
+from tests.integration.test_security_connections import admin_data_and_groups
 from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress
 
