@@ -17,7 +17,7 @@ from tests.integration.mirror_process import SHORT_SESSION, Mirror, until
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, read, wait_for_copy, write
-from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.region import KafkaAddress, Region, started
 
 pytestmark = [
     pytest.mark.faults,
@@ -57,12 +57,8 @@ LIMITS = {
 @pytest.fixture(scope="module")
 def two_regions() -> Iterator[Regions]:
     source, target = Region("quota-a", properties=WINDOWS), Region("quota-b", properties=WINDOWS)
-    try:
-        start_regions(source, target)
+    with started(source, target):
         yield source, target
-    finally:
-        source.close()
-        target.close()
 
 
 @contextmanager
