@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
+from tests.integration.clients import connected
 from tests.kit.kafka.region import KafkaAddress, Region
 
 OLDEST: Final = 9
@@ -43,33 +42,24 @@ def odd_batch(values: Sequence[bytes]) -> bytearray:
 
 def write_raw(region: KafkaAddress, tp: TopicPartition, batches: Sequence[bytearray]) -> None:
     """Write each batch with a request of its own and wait for its acknowledgement."""
-    asyncio.run(_write_raw(region, tp, batches))
 
+    async def write() -> None:
+        async with connected(region) as cluster:
+            leader = await cluster.leader(tp)
+            connection = await cluster.connection(leader.node_id, "produce")
+            version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
+            for data in batches:
+                sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+                number = connection.next_correlation_id()
+                answer = await connection.exchange(
+                    encode_produce(version, number, "raw", {(tp.topic, tp.partition): data}),
+                    number,
+                    lambda body, _lease: decode_produce(version, body),
+                )
+                (result,) = answer.partitions
+                assert result.error_code == 0, result
 
-async def _write_raw(
-    region: KafkaAddress, tp: TopicPartition, batches: Sequence[bytearray]
-) -> None:
-    settings = ConnectionSettings(
-        bootstrap_servers=parse_bootstrap_servers(region.bootstrap_servers), client_id="raw"
-    )
-    cluster = Cluster(settings, alias=region.name)
-    try:
-        await cluster.connect()
-        leader = await cluster.leader(tp)
-        connection = await cluster.connection(leader.node_id, "produce")
-        version = connection.negotiated(PRODUCE_KEY, OLDEST, NEWEST, "Produce")
-        for data in batches:
-            sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-            number = connection.next_correlation_id()
-            answer = await connection.exchange(
-                encode_produce(version, number, "raw", {(tp.topic, tp.partition): data}),
-                number,
-                lambda body, _lease: decode_produce(version, body),
-            )
-            (result,) = answer.partitions
-            assert result.error_code == 0, result
-    finally:
-        await cluster.close()
+    asyncio.run(write())
 
 
 def damage(region: Region, tp: TopicPartition, offset: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from tests.integration.other_releases import region_of
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import Load
-from tests.kit.kafka.region import Region, start_regions
+from tests.kit.kafka.region import Region, started
 from tests.kit.regions import ANY_SESSION
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1_800)]
@@ -42,12 +42,8 @@ def regions(request: pytest.FixtureRequest) -> Iterator[tuple[Region, Region]]:
         options = ("--feature", f"transaction.version={version}")
         source = region_of(request.param) if old else Region("source", properties=ANY_SESSION)
         target = Region("target", properties=ANY_SESSION, format_options=options)
-    try:
-        start_regions(source, target)
+    with started(source, target):
         yield source, target
-    finally:
-        source.close()
-        target.close()
 
 
 @pytest.fixture

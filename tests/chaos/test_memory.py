@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.chaos.census import Census, rise
 from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
 from tests.integration.cluster_changes import set_quota
 from tests.integration.far_regions import Rig
+from tests.integration.memory_census import Census, rise
 from tests.integration.mirror_process import Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.small_disk import fill, small_disk
@@ -33,11 +33,7 @@ from tests.kit.regions import NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
 
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.integration,
-    pytest.mark.timeout(DURATION_S * 2 + 400),
-]
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(DURATION_S * 2 + 400)]
 
 log = logging.getLogger(__name__)
 

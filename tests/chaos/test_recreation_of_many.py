@@ -1,10 +1,9 @@
 """T9 with three hundred topics: all are deleted and created again under load, while others keep flowing."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Self, final
+from typing import Final
 
 import pytest
 from confluent_kafka import (
@@ -18,10 +17,10 @@ from confluent_kafka import (
 
 from tests.integration.cluster_changes import create_topics, delete_topics, topics_of
 from tests.integration.far_regions import Rig
+from tests.integration.incarnations import Incarnation
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.setups import Setup
-from tests.integration.traffic import producer
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 TOPICS: Final = 300
 OTHERS: Final = 50
 INCARNATIONS: Final = 3
-TICK_S: Final = 0.02
 PER_TICK: Final = 20
 FLOW_S: Final = 60.0
 """A loaded machine's; what it took is logged."""
@@ -41,50 +39,25 @@ UP_S: Final = 120.0
 Values = dict[str, list[bytes]]
 
 
-@final
-class Writer:
-    """Writes to all topics in turn, 1,000 records/s together, until ``stop``."""
+class Writer(Incarnation):
+    """Writes to partition 0 of all topics in turn, 1,000 records/s together."""
 
     def __init__(self, region: KafkaAddress, topics: Sequence[str], number: int) -> None:
-        self._topics, self._number = topics, number
-        self._client = producer(region, message_timeout_ms=60_000)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
-        self.acked: Values = {topic: [] for topic in topics}
+        super().__init__(region, "", number, 1, per_tick=PER_TICK)
+        self._topics = topics
+        self.by_topic: Values = {topic: [] for topic in topics}
 
     @property
     def counts(self) -> dict[str, int]:
         """How many records of each topic were acknowledged."""
-        return {topic: len(values) for topic, values in self.acked.items()}
+        return {topic: len(values) for topic, values in self.by_topic.items()}
 
-    def stop(self, *, deleted: bool) -> None:
-        """Write nothing more; what deleted topics have not taken is dropped."""
-        self._stop.set()
-        self._thread.join(30)
-        if deleted:
-            self._client.purge()
-        assert self._client.flush(30) == 0
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(TICK_S):
-            for _ in range(PER_TICK):
-                topic = self._topics[number % len(self._topics)]
-                value = b"%d:%d" % (self._number, number)
-                self._client.produce(topic, value, partition=0, on_delivery=self._answered)
-                number += 1
-            self._client.poll(0)
+    def _place(self, number: int) -> tuple[str, int]:
+        return self._topics[number % len(self._topics)], 0
 
     def _answered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self.acked[message.topic() or ""].append(message.value() or b"")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
+            self.by_topic[message.topic() or ""].append(message.value() or b"")
 
 
 def end_of(consumer: Consumer, name: str) -> int:
@@ -196,7 +169,7 @@ def test_three_hundred_topics_created_again_are_copied_whole_while_others_keep_f
                 flowing_s,
             )
         untouched.stop(deleted=False)
-        last = written[-1].acked
+        last = written[-1].by_topic
         wait_until(
             mirror,
             lambda: [
@@ -215,13 +188,13 @@ def test_three_hundred_topics_created_again_are_copied_whole_while_others_keep_f
             alive=mirror,
         )
         assert mirror.stop() == 0
-    assert read_all(flow, others) == untouched.acked
+    assert read_all(flow, others) == untouched.by_topic
     told: dict[str, list[Entry]] = {}
     for entry in entries(flow):
         told.setdefault(entry.topic, []).append(entry)
     assert set(told) == set(topics)
     copies = read_all(flow, topics)
-    values = [each.acked for each in written]
+    values = [each.by_topic for each in written]
     lost = [check_topic(values, topic, copies[topic], told[topic]) for topic in topics]
     log.warning(
         "T9: %d records, %d gone with their incarnation", sum(map(len, copies.values())), sum(lost)

@@ -2,9 +2,11 @@
 
 The processes are those of a cluster (``local-cluster``): a driver, executors with a JVM each, Python workers. What was frozen is thawed when
 another attempt copies its partitions. The source has no holes, so both sides must be equal with their offsets.
-Beside it: one huge partition over lines of 20 ms, and ``make demo BACKFILL=1`` as its user runs it.
+Beside it: one huge partition over lines of 20 ms, ``make demo BACKFILL=1`` as its user runs it, and the archive of
+``make dist-spark`` on a cluster of processes whose Python has no mm2py.
 """
 
+import json
 import logging
 import os
 import signal
@@ -15,16 +17,19 @@ from typing import Final
 
 import pytest
 
+from scripts.spark_archive import build
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, copied, ends
 from tests.kit.regions import NewRegion
 from tests.spark.backfill_process import (
+    CLUSTER,
     BackfillProcess,
     Ended,
     attempts,
     command_line,
+    impatient,
     taken_over,
     thaw,
 )
@@ -41,28 +46,16 @@ log = logging.getLogger(__name__)
 
 RECORDS: Final = int(os.environ.get("MM2PY_CHAOS_SPARK_RECORDS", "2000000"))
 PARTITIONS: Final = 4
-CLUSTER: Final = "local-cluster[2,1,512]"
 SLOW: Final = str(RECORDS * 110 // 300)
 """Bytes per second: enough time for all faults."""
 
 FAST: Final = "100000000"
 """Without it the limit of the flow counts, which keeps its live traffic slow."""
 
-SPARK_DEFAULTS: Final = """\
-spark.network.timeout 20s
-spark.network.timeoutInterval 5s
-spark.executor.heartbeatInterval 4s
-spark.executor.memory 512m
-spark.task.maxFailures 8
-"""
-
 
 @pytest.fixture
 def spark_conf(tmp_path: Path) -> dict[str, str]:
-    folder = tmp_path / "spark-conf"
-    folder.mkdir()
-    (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
-    return {"SPARK_CONF_DIR": str(folder)}
+    return impatient(tmp_path)
 
 
 def progress(flow: Flow, topic: str, share: float = 0.01) -> None:
@@ -193,3 +186,44 @@ def test_the_demo_backfills_history_and_proves_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-1_000:]
     assert "DONE, 200,000 records by Spark" in done.stdout
     assert "Verify: 201,000 records of history are equal" in done.stdout
+
+
+DRIVER: Final = """
+import json
+
+from mm2py_jobs.spark.session import open_session, run_lanes
+
+
+def where(lane):
+    import pyarrow
+    from mm2py.protocol import _kernel
+    from mm2py.runtime.plugins.plugins import Plugins
+    from mm2py_jobs.copy import backfill_lane
+
+    Plugins().find("MirrorSourceConnector")
+    return {"files": [it.__file__ for it in (_kernel, backfill_lane, pyarrow)]}
+
+
+with open_session("local-cluster[1,1,512]", settings={"spark.executor.memory": "512m"}) as opened:
+    print(json.dumps(run_lanes(opened, where, [{}], tag="where", description="where")))
+"""
+
+
+def test_tasks_find_mm2py_its_kernel_and_connectors_in_the_archive(tmp_path: Path) -> None:
+    archive = build(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": "./environment/bin/python",
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": f"--archives {archive}#environment pyspark-shell",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    (answer,) = json.loads(ended.stdout.splitlines()[-1])
+    assert all("/environment/lib/" in file for file in answer["files"]), answer

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +17,7 @@ from tests.integration.cluster_changes import (
 )
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import entries
-from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.mirror_process import Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
@@ -27,6 +26,7 @@ from tests.integration.traffic import (
     assert_equal,
     ends,
     read,
+    wait_for_all,
     wait_for_copy,
     write,
 )
@@ -54,23 +54,6 @@ def target(new_region: NewRegion) -> Region:
     return new_region("guarded", properties={"super.users": "User:nobody"})
 
 
-def wait_until_flowing(mirror: Mirror, flow: Flow, topic: str) -> float:
-    """Wait until every partition is copied as far as it is written now; return the seconds."""
-    began, written = time.monotonic(), ends(flow.source, topic)
-
-    def copied() -> bool:
-        copies = ends(flow.target, flow.remote(topic))
-        return all(copies.get(partition, 0) >= end for partition, end in written.items())
-
-    until(
-        copied,
-        FLOW_S,
-        lambda: f"{topic}: {written}, {ends(flow.target, flow.remote(topic))}",
-        alive=mirror,
-    )
-    return time.monotonic() - began
-
-
 def test_ten_partitions_that_may_not_be_written_again_and_again_leave_ten_others_flowing(
     setup: Setup, rig: Rig, target: Region
 ) -> None:
@@ -86,10 +69,10 @@ def test_ten_partitions_that_may_not_be_written_again_and_again_leave_ten_others
             Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
         ):
             for _ in range(ROUNDS):
-                wait_until_flowing(mirror, flow, stuck)
+                wait_for_all(mirror, flow, stuck)
                 forbid_writing(target, flow.remote(stuck))
                 refused.wait_acked(REFUSED)
-                waited.append(wait_until_flowing(mirror, flow, flowing))
+                waited.append(wait_for_all(mirror, flow, flowing))
                 assert (
                     sum(ends(source, stuck).values())
                     - sum(ends(target, flow.remote(stuck)).values())
@@ -116,13 +99,13 @@ def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
             Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
         ):
             refused.wait_acked(REFUSED // 2)
-            wait_until_flowing(mirror, flow, stuck)
+            wait_for_all(mirror, flow, stuck)
             forbid_creating(target, flow.remote(stuck))
             delete_topic(target, flow.remote(stuck))
             until(lambda: flow.remote(stuck) not in topics_of(target), 30, "the deletion")
             refused.wait_acked(REFUSED)
             mirror.wait_for_log(f"cannot be created.* name={flow.remote(stuck)} ")
-            waited = wait_until_flowing(mirror, flow, flowing)
+            waited = wait_for_all(mirror, flow, flowing)
             assert flow.remote(stuck) not in topics_of(target)
             permit_creating(target, flow.remote(stuck))
         log.warning("seconds until the ten others were copied: %.1f", waited)
@@ -176,12 +159,7 @@ def test_ten_partitions_with_a_record_too_large_leave_the_other_ten_of_the_topic
             load.wait_acked(REFUSED)
         truth = read(source, topic)
         others = {p: one for p, one in truth.items() if p >= PARTITIONS}
-
-        def flowing() -> bool:
-            now = ends(target, remote)
-            return all(now[p] == len(one.records) for p, one in others.items())
-
-        until(flowing, FLOW_S, lambda: f"{ends(target, remote)}", alive=mirror)
+        wait_for_all(mirror, flow, topic, leave_out=range(PARTITIONS))
         copy = read(target, remote)
         assert_equal(others, {p: copy[p] for p in others})
         for p in range(PARTITIONS):

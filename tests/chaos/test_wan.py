@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.census import Census
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
 from tests.integration.far_regions import Far, Rig, TwoSides, two_sides
+from tests.integration.memory_census import Census
 from tests.integration.mirror_process import COMMAND, Mirror, running, write_flow
 from tests.integration.setups import Setup
 from tests.integration.traffic import assert_equal, wait_for_copy

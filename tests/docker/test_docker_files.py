@@ -154,10 +154,7 @@ def test_the_health_check_passes_only_a_healthy_worker(health: tuple[str, list[i
     url, status = health
     assert run_check(url) == (0, "")
     status[0] = 503
-    assert run_check(url) == (
-        1,
-        f'{url} answered 503: {{"status":"starting","message":"waits"}}',
-    )
+    assert run_check(url) == (1, f'{url} answered 503: {{"status":"starting","message":"waits"}}')
 
 
 def test_a_worker_that_asks_who_is_there_is_healthy(health: tuple[str, list[int]]) -> None:

@@ -1,7 +1,7 @@
 """Image, compose file, and the main job on containers: only ``make test-docker`` runs it.
 
 The image's steps need a registry, the rest a container engine; without one it is skipped with one line. The main job
-is that of ``tests/integration/test_replication_content.py`` and ``test_faults_process.py``, which run it on jars.
+is that of ``tests/integration/test_replication_content.py`` and ``test_faults_brokers.py``, which run it on jars.
 """
 
 import json
@@ -97,9 +97,7 @@ def kafka(compose: tuple[str, ...], service: str, script: str, *words: str) -> s
 
 
 @pytest.mark.usefixtures("engine")
-def test_the_compose_file_mirrors_and_goes_on_without_a_killed_worker(
-    compose: tuple[str, ...],
-) -> None:
+def test_the_compose_file_mirrors_on_without_a_killed_worker(compose: tuple[str, ...]) -> None:
     run(*compose, "up", "--build", "--detach", "--wait", "--wait-timeout", "600")
     assert "a->b" in run(*compose, "exec", "-T", "worker-1", "mm2py", "flow", "list")
     for topic in ("before", "after"):

@@ -17,7 +17,7 @@ from tests.integration.mirror_process import until
 from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress
 
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 90.0
 DELETE_TRIES: Final = 3
 ANONYMOUS: Final = "User:ANONYMOUS"
 CLUSTER: Final = "kafka-cluster"

@@ -7,16 +7,7 @@ from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.mirror_process import Flow, Mirror, Running, running, until
-from tests.integration.traffic import (
-    Logs,
-    Sent,
-    assert_equal,
-    copied,
-    ends,
-    is_longer,
-    read,
-    write,
-)
+from tests.integration.traffic import Logs, Sent, assert_equal, copied, ends, is_longer, read, write
 from tests.kit.kafka.region import KafkaAddress
 
 ENABLED: Final[Mapping[str, str]] = {
@@ -73,12 +64,7 @@ def wait_for_more(mirror: Running, flow: Flow, topic: str) -> None:
     """Wait until records are committed on the target that were not there before."""
     before = copied(flow, topic)
     # More than the markers of a transaction that was aborted.
-    until(
-        lambda: copied(flow, topic) > before + 100,
-        90,
-        "the copy to continue",
-        alive=mirror,
-    )
+    until(lambda: copied(flow, topic) > before + 100, 90, "the copy to continue", alive=mirror)
 
 
 SMALL_LIMIT: Final = {"max.message.bytes": "70000"}

@@ -37,7 +37,7 @@ from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import ends, producer, read
 from tests.kit.fork_server import FORKS, Forked
 from tests.kit.kafka.reaper import REAPER
-from tests.kit.kafka.region import MIN_FREE_BYTES, KafkaAddress, Region, start_regions
+from tests.kit.kafka.region import MIN_FREE_BYTES, KafkaAddress, Region, started
 from tests.kit.kafka.server_properties import Listener
 from tests.kit.regions import ANY_SESSION, COMPACTING, CreateTopic
 
@@ -80,12 +80,8 @@ def secured_region(
 def secured_pair(name: str) -> Generator[Sides]:
     """Start the two regions of a flow side by side; both are removed at the end."""
     a, b = secured_region(f"{name}-a"), secured_region(f"{name}-b")
-    try:
-        start_regions(a, b)
+    with started(a, b):
         yield a, b
-    finally:
-        a.close()
-        b.close()
 
 
 def as_mirror(region: Region, alias: str) -> dict[str, str]:

@@ -11,23 +11,12 @@ from pathlib import Path
 from typing import Any, Final, final
 from urllib.parse import quote, urlencode
 
-from tests.integration.mirror_process import Flow, Mirror, until, write_file
+from tests.integration.mirror_process import SINGLE_REPLICA, Flow, Mirror, until, write_file
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, write
 from tests.kit.kafka.region import KafkaAddress
 
 SOURCE: Final = "MirrorSourceConnector"
-SINGLE_REPLICA: Final = tuple(
-    f"{what}replication.factor"
-    for what in (
-        "",
-        "checkpoints.topic.",
-        "offset-syncs.topic.",
-        "offset.storage.",
-        "status.storage.",
-        "config.storage.",
-    )
-)
 _NOBODY: Final = "IO Error trying to forward REST request"
 _NOT_NOW: Final = ("momentarily", "conflicting operation")
 

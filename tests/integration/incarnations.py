@@ -1,7 +1,7 @@
 """A steady load on one incarnation of a topic, which remembers what was acknowledged: also when the topic is gone."""
 
 import threading
-from typing import Final, Self, final
+from typing import Final, Self
 
 from confluent_kafka import KafkaError, Message
 
@@ -16,18 +16,11 @@ Values = dict[int, list[bytes]]
 """By partition, in order."""
 
 
-@final
 class Incarnation:
     """Writes ``<number of the incarnation>:<number>`` at 2,000 records/s until its topic is deleted, or ``stop``."""
 
     def __init__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        number: int,
-        width: int,
-        *,
-        per_tick: int = PER_TICK,
+        self, region: KafkaAddress, topic: str, number: int, width: int, *, per_tick: int = PER_TICK
     ) -> None:
         self._topic, self._number, self._width = topic, number, width
         self._per_tick = per_tick
@@ -61,14 +54,13 @@ class Incarnation:
         while not self._stop.wait(TICK_S):
             for _ in range(self._per_tick):
                 value = b"%d:%d" % (self._number, number)
-                self._client.produce(
-                    self._topic,
-                    value=value,
-                    partition=number % self._width,
-                    on_delivery=self._answered,
-                )
+                topic, partition = self._place(number)
+                self._client.produce(topic, value, partition=partition, on_delivery=self._answered)
                 number += 1
             self._client.poll(0)
+
+    def _place(self, number: int) -> tuple[str, int]:
+        return self._topic, number % self._width
 
     def _answered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

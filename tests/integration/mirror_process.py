@@ -69,6 +69,8 @@ SINGLE_REPLICA: Final = (
     "status.storage.replication.factor",
     "config.storage.replication.factor",
 )
+THREE_REPLICAS: Final = {name: "3" for name in SINGLE_REPLICA if "topic" not in name}
+"""Of the copies and the stores of a flow to a target of three."""
 
 
 def until(

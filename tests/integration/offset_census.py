@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.types import TopicPartition
+from tests.integration.clients import connected
 from tests.integration.mirror_process import Flow
 from tests.integration.traffic import Log, Logs, ends
 
@@ -46,11 +45,8 @@ async def take_census(flow: Flow, topic: str, truth: Logs, copy: Logs) -> Census
     """
     census = Census()
     source_ends = ends(flow.source, topic)
-    servers = parse_bootstrap_servers(flow.target.bootstrap_servers)
-    cluster = Cluster(ConnectionSettings(bootstrap_servers=servers), alias="census")
-    reader = OffsetMapReader(cluster, flow.source_alias, clock=SYSTEM_CLOCK)
-    try:
-        await cluster.connect()
+    async with connected(flow.target) as cluster:
+        reader = OffsetMapReader(cluster, flow.source_alias, clock=SYSTEM_CLOCK)
         await reader.read_to_end()
         for number, log in truth.items():
             partition = TopicPartition(topic, number)
@@ -60,9 +56,7 @@ async def take_census(flow: Flow, topic: str, truth: Logs, copy: Logs) -> Census
             for offset, wanted in _back(log, copy[number]):
                 found = await reader.to_source(partition, offset)
                 census.note(f"target of {partition} at {offset}", wanted, found)
-    finally:
         await reader.close()
-        await cluster.close()
     return census
 
 

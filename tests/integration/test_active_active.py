@@ -1,7 +1,9 @@
 """Same names both ways on two real clusters: nothing runs in a circle, nothing is lost."""
 
 import json
+import os
 import random
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,7 +42,10 @@ from tests.kit.regions import NewRegion
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
 
 PARTITIONS = 3
-RATE = 800
+RATE = 500
+VALUE_BYTES = 20
+"""All of both sides is read into the memory of the test."""
+LONG_S = float(os.environ.get("MM2PY_CHAOS_ACTIVE_S", "600"))
 MARKS = b"one", b"two"
 HOUR_MS = 3_600_000
 
@@ -67,17 +72,31 @@ def test_each_record_is_once_on_each_side_and_log_ends_rest(
             assert sum(ends(setup.b, topic).values()) == 200
 
 
-def test_restarts_and_kills_under_load_lose_nothing_and_start_no_loop(setup: Setup) -> None:
+@pytest.mark.timeout(LONG_S * 2 + 1_400)
+@pytest.mark.parametrize(
+    "length_s", [0, pytest.param(LONG_S, marks=pytest.mark.chaos)], ids=["short", "long"]
+)
+def test_restarts_and_kills_under_load_lose_nothing_and_start_no_loop(
+    setup: Setup, length_s: float
+) -> None:
     topic = setup.topic_on_both("both-ways", PARTITIONS)
     flow = write_pair(setup.folder, setup.a, setup.b, topic, SHORT_SESSION)
     with (
-        Load(setup.a, topic, PARTITIONS, rate=RATE, mark=MARKS[0]) as first,
-        Load(setup.b, topic, PARTITIONS, rate=RATE, mark=MARKS[1]) as second,
+        Load(
+            setup.a, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES, mark=MARKS[0]
+        ) as first,
+        Load(
+            setup.b, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES, mark=MARKS[1]
+        ) as second,
     ):
-        for turn, end in enumerate(("stop", "kill", "stop", "kill")):
+        began = time.monotonic()
+        for turn, end in enumerate(("stop", "kill", "stop", "kill"), 1):
             with Mirror(flow.file, name=f"{turn}-{end}") as mirror:
                 wait_both_ready(mirror)
                 first.wait_acked(2 * RATE)
+                while time.monotonic() < began + turn * length_s / 4:
+                    first.wait_acked(RATE)
+                    mirror.check_running()
                 if end == "stop":
                     assert mirror.stop() == 0
                 else:
@@ -138,9 +157,7 @@ def test_what_compaction_leaves_of_a_mirrors_batches_is_still_recognised(setup: 
         assert any(MARKS[1] in value for value in values)
 
 
-def test_conflicting_writes_of_a_compacted_topic_are_counted_in_both_directions(
-    setup: Setup,
-) -> None:
+def test_conflicting_writes_of_a_compacted_topic_are_counted_both_ways(setup: Setup) -> None:
     topic, keys = setup.topic_on_both("compacted", 1, config={"cleanup.policy": "compact"}), 10
     flow = write_pair(setup.folder, setup.a, setup.b, topic)
     for region, mark, first in ((setup.a, MARKS[0], 0), (setup.b, MARKS[1], keys // 2)):

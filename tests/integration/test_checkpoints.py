@@ -89,9 +89,7 @@ def checkpoints_in(region: KafkaAddress, topic: str) -> list[Checkpoint]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_goes_on_at_the_other_side_without_skipping_a_record(
-    setup: Setup, protocol: str
-) -> None:
+def test_a_group_goes_on_at_the_other_side_skipping_nothing(setup: Setup, protocol: str) -> None:
     topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
     write(setup.a, topic, numbered(0, RECORDS))
     flow = setup.flow(topic, OFTEN)

@@ -265,9 +265,7 @@ def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(setup: Setup, to
     assert (gone.returncode, "nothing listens at" in gone.stderr) == (1, True)
 
 
-def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
-    setup: Setup, topic: str
-) -> None:
+def test_a_worker_with_tls_is_asked_with_certificate_and_password(setup: Setup, topic: str) -> None:
     authority = Authority()
     own = authority.issue("worker")
     files = {

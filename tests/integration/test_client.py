@@ -3,25 +3,22 @@
 import asyncio
 import os
 import secrets
-import socket
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.errors import ConnectionFailedError, RetriableServerError
+from mm2py.errors import RetriableServerError
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.record_batch import HEADER_BYTES, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import EARLIEST, LATEST, TopicPartition
+from tests.integration.clients import connected
 from tests.integration.cluster_changes import set_config
 from tests.integration.mirror_process import until
 from tests.integration.sending import SOURCE, sending
@@ -33,22 +30,6 @@ from tests.kit.lines.delay_proxy import DelayProxy, Way
 from tests.kit.regions import NewRegion, Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-@asynccontextmanager
-async def connected(region: KafkaAddress) -> AsyncGenerator[Cluster]:
-    settings = ConnectionSettings(
-        bootstrap_servers=parse_bootstrap_servers(region.bootstrap_servers),
-        client_id="test",
-        default_api_timeout_ms=20_000,
-    )
-    cluster = Cluster(settings, alias="a")
-    try:
-        await cluster.connect()
-        yield cluster
-    finally:
-        await cluster.close()
-        await cluster.close()
 
 
 def new_name(prefix: str) -> str:
@@ -113,9 +94,7 @@ async def test_topic_configs_change_one_by_one(region_a: KafkaAddress) -> None:
         assert wrong.name == "INVALID_CONFIG"
 
 
-async def test_offsets_are_listed_and_missing_topics_carry_their_error(
-    region_a: KafkaAddress,
-) -> None:
+async def test_offsets_are_listed_and_missing_topics_carry_an_error(region_a: KafkaAddress) -> None:
     async with connected(region_a) as cluster:
         admin, name = Admin(cluster), new_name("offsets")
         await create(admin, name, 2, {})
@@ -157,55 +136,6 @@ async def test_a_group_that_does_not_exist_is_dead(region_a: KafkaAddress) -> No
         assert group.members == ()
 
 
-async def test_concurrent_leader_lookups_share_one_refresh(region_a: KafkaAddress) -> None:
-    async with connected(region_a) as cluster:
-        name = new_name("leaders")
-        await Admin(cluster).create_topics([NewTopic(name, 20, 1)])
-        partitions = [TopicPartition(name, index) for index in range(20)]
-
-        async def leader(tp: TopicPartition) -> int:
-            while True:
-                try:
-                    return (await cluster.leader(tp)).node_id
-                except RetriableServerError:
-                    continue
-
-        nodes = await asyncio.gather(*(leader(tp) for tp in partitions))
-        assert set(nodes) <= set(cluster.broker_ids)
-        known = cluster.known_leader(partitions[0])
-        assert known is not None
-        assert any(known.topic_id)
-
-
-async def test_an_address_where_nobody_listens_is_named(unused_tcp_port: int) -> None:
-    settings = ConnectionSettings(
-        bootstrap_servers=(("127.0.0.1", unused_tcp_port),), reconnect_backoff_ms=1
-    )
-    cluster = Cluster(settings, alias="gone")
-    try:
-        with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{unused_tcp_port}"):
-            await cluster.connect()
-    finally:
-        await cluster.close()
-
-
-@pytest.fixture
-def unused_tcp_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@asynccontextmanager
-async def log_reader(address: str, topic: str) -> AsyncGenerator[tuple[Cluster, LogReader]]:
-    settings = ConnectionSettings(bootstrap_servers=parse_bootstrap_servers(address))
-    cluster = Cluster(settings, alias="a")
-    try:
-        yield cluster, LogReader(cluster, topic, clock=SYSTEM_CLOCK)
-    finally:
-        await cluster.close()
-
-
 async def read_by(reader: LogReader) -> list[tuple[int, Record]]:
     seen: list[tuple[int, Record]] = []
     await reader.read_to_end(lambda partition, record: seen.append((partition, record)))
@@ -221,7 +151,8 @@ async def test_every_record_of_every_partition_is_read_once(setup: Setup, codec:
     producer.produce(topic, None, b"tombstone", partition=0)
     producer.flush()
 
-    async with log_reader(setup.a.bootstrap_servers, topic) as (_, reader):
+    async with connected(setup.a) as cluster:
+        reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)
         seen = await read_by(reader)
         by_key = {record.key: record.value for _, record in seen}
         assert len(seen) == len(by_key) == 3001
@@ -251,7 +182,8 @@ async def test_records_of_aborted_transactions_are_not_handed_on(setup: Setup) -
             client.abort_transaction(20)
     await asyncio.to_thread(wait_for_markers, setup.a, topic)
 
-    async with log_reader(setup.a.bootstrap_servers, topic) as (_, reader):
+    async with connected(setup.a) as cluster:
+        reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)
         assert [record.value for _, record in await read_by(reader)] == [b"1", b"3"]
         assert await read_by(reader) == []
 
@@ -266,7 +198,8 @@ async def test_a_broker_restart_between_and_during_reads_is_survived(
     producer.produce(topic, b"a")
     producer.flush()
 
-    async with log_reader(region.bootstrap_servers, topic) as (_, reader):
+    async with connected(region) as cluster:
+        reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)
         assert [r.value for _, r in await read_by(reader)] == [b"a"]
         producer.produce(topic, b"b")
         producer.flush()
@@ -358,9 +291,7 @@ async def test_rule_5_a_batch_that_a_forgetful_broker_may_have_is_looked_up_not_
     assert values_of(region, topic) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_batches_above_the_topics_limit_are_cut_before_they_are_sent(
-    setup: Setup, far: Far
-) -> None:
+async def test_batches_above_the_topics_limit_are_cut_first(setup: Setup, far: Far) -> None:
     region, line = far
     topic = setup.topic("limited", on=region, config={"max.message.bytes": "20000"})
     target = TopicPartition(topic, 0)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,39 +11,10 @@ from mm2py.types import State, TargetState, TaskId
 from tests.integration.connect_stores import Stores, eventually, open_stores
 from tests.integration.java_connect import JavaConnect
 from tests.integration.setups import Setup
-from tests.kit.kafka.region import Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RUNNING = StoredStatus(state=State.RUNNING, worker_id="w:1", generation=1, version="4.3.1")
-
-
-async def test_configs_and_states_reach_the_other_worker_at_once_and_survive(setup: Setup) -> None:
-    prefix = setup.unique("connect")
-    servers = setup.a.bootstrap_servers
-    async with open_stores(servers, prefix) as one, open_stores(servers, prefix) as two:
-        took_s: list[float] = []
-        for _ in range(10):
-            began = time.monotonic()
-            await one.config.put_connector("c", {"a": "1"})
-            took_s.append(time.monotonic() - began)
-        assert min(took_s) < 0.5, "at once, but where the machine stands still"
-        assert one.config.snapshot().offset == 10
-        await one.config.put_tasks("c", [{"n": "0"}, {"n": "1"}])
-        await two.config.put_target("c", TargetState.PAUSED)
-        one.status.put(TaskId("c", 0), RUNNING)
-        one.status.put_topic(TopicUse("t", "c", 0, 1))
-        assert await one.status.flush(10)
-        await eventually(lambda: two.status.get(TaskId("c", 0)) == RUNNING, "the task's state")
-        await eventually(lambda: two.status.topics("c"), "the topic in use")
-        await one.config.refresh(10)
-        assert one.config.snapshot() == two.config.snapshot()
-        assert one.news == two.news
-    async with open_stores(servers, prefix) as later:
-        assert later.news.told == []
-        assert later.config.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
-        assert later.config.snapshot().target("c") is TargetState.PAUSED
-        assert later.status.get(TaskId("c", 0)) == RUNNING
 
 
 async def test_idle_stores_cost_next_to_nothing(setup: Setup) -> None:
@@ -53,20 +23,6 @@ async def test_idle_stores_cost_next_to_nothing(setup: Setup) -> None:
         await asyncio.sleep(4)  # this is the time that is measured
         spent_s = time.thread_time() - before_s
         assert spent_s < 0.08
-
-
-@pytest.mark.faults
-async def test_followers_come_back_after_the_broker(
-    new_region: Callable[[str], Region], unique: Callable[[str], str]
-) -> None:
-    region = new_region("own")
-    prefix = unique("connect")
-    async with open_stores(region.bootstrap_servers, prefix) as stores:
-        await stores.config.put_connector("c", {"a": "1"})
-        await asyncio.to_thread(region.restart)
-        await stores.config.put_connector("c", {"a": "2"})
-        assert stores.config.snapshot().connectors == {"c": {"a": "2"}}
-        assert stores.news.told == ["changed c", "changed c"]
 
 
 HEARTBEAT = "org.apache.kafka.connect.mirror.MirrorHeartbeat"

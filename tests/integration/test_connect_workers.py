@@ -49,9 +49,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
 
     def arrived(count: int) -> None:
         until(
-            lambda: sum(ends(setup.b, copy).values()) == count,
-            90,
-            lambda: f"{ends(setup.b, copy)}",
+            lambda: sum(ends(setup.b, copy).values()) == count, 90, lambda: f"{ends(setup.b, copy)}"
         )
 
     assert rest.ok("GET", "connectors") == []
@@ -90,9 +88,7 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
     until(lambda: rest.call("GET", "connectors/m/status")[0] == 404, 90, "its states go")
 
 
-def test_positions_that_were_removed_are_copied_from_the_beginning(
-    setup: Setup, rest: Rest
-) -> None:
+def test_positions_that_were_removed_are_copied_from_the_start(setup: Setup, rest: Rest) -> None:
     topic, alias = setup.topic("removed", 2), setup.unique("src")
     copy = f"{alias}.{topic}"
     write(setup.a, topic, _lines(0, 100))
@@ -142,6 +138,13 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     assert _said(lambda: client.get_connector_config("c")) == config | {"name": "c"}
     rest.wait_states("c", "RUNNING", "RUNNING")
     assert _said(lambda: client.list_connectors(state="RUNNING")) == ["c"]
+    expanded = _said(lambda: client.list_connectors(expand="status", state="RUNNING"))
+    assert list(expanded) == ["c"]
+    assert len(_said(lambda: client.list_connector_tasks("c"))) == 1
+    assert _said(lambda: client.get_connector_task_status("c", 0))["state"] == "RUNNING"
+    _said(lambda: client.restart_connector_task("c", 0))
+    _said(lambda: client.restart_connector("c"))
+    rest.wait_states("c", "RUNNING", "RUNNING")
     status = _said(lambda: client.get_connector_status("c"))
     owner = cast("dict[str, str]", status["connector"])["worker_id"]
     assert owner == rest.url.removeprefix("http://").rstrip("/")
@@ -160,10 +163,11 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     assert CANARY not in str(wrong)
     remote = {"c": {"topics": [f"{alias}.{topic}"]}}
     until(
-        lambda: _said(lambda: client.list_connector_topics("c")) == remote,
-        90,
-        "the topic is known",
+        lambda: _said(lambda: client.list_connector_topics("c")) == remote, 90, "the topic is known"
     )
+    _said(lambda: client.reset_connector_topics("c"))
+    _said(lambda: client.stop_connector("c"))
+    rest.wait_states("c", "STOPPED")
     _said(lambda: client.delete_connector("c"))
     assert _said(client.list_connectors) == []
 

@@ -367,9 +367,7 @@ def test_a_missing_right_has_the_line_that_grants_it(
     assert f"--operation {grants}" in found
 
 
-def test_a_missing_right_to_read_the_configs_of_a_source_topic(
-    setup: Setup, guarded: Region
-) -> None:
+def test_a_missing_right_to_read_configs_of_a_source_topic(setup: Setup, guarded: Region) -> None:
     topic = setup.topic("closed", on=guarded)
     forbid_reading_configs(guarded, topic)
     _, rows = examined(setup.flow(topic, source=guarded))
@@ -386,9 +384,7 @@ def brief() -> Iterator[Region]:
         yield region
 
 
-def test_copies_are_judged_by_the_defaults_of_a_target_that_has_none_yet(
-    setup: Setup, brief: Region
-) -> None:
+def test_copies_are_judged_by_defaults_of_a_target_without_any(setup: Setup, brief: Region) -> None:
     topic = setup.topic("kept")
     write(setup.a, topic, [Sent(0, b"old", timestamp_ms=SYSTEM_CLOCK.now_ms() - 86_400_000)])
     code, rows = examined(setup.flow(topic, target=brief))
@@ -526,9 +522,7 @@ def test_a_worker_that_is_not_reached_where_its_group_has_it(setup: Setup) -> No
 
 
 @pytest.mark.faults
-def test_a_broker_that_is_dark_at_its_advertised_address(
-    setup: Setup, region_three: Region
-) -> None:
+def test_a_broker_that_is_dark_where_it_is_advertised(setup: Setup, region_three: Region) -> None:
     flow = setup.flow(setup.topic("dark", on=region_three, replicas=3), source=region_three)
     dark = region_three.node(3)
     dark.freeze()

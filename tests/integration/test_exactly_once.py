@@ -127,9 +127,7 @@ def test_what_a_killed_worker_left_open_is_aborted_when_its_successor_starts(
 
 
 @pytest.mark.faults
-def test_what_a_flow_wrote_before_it_was_exactly_once_is_not_written_again(
-    setup: Setup, topic: str
-) -> None:
+def test_what_a_flow_wrote_before_exactly_once_is_never_twice(setup: Setup, topic: str) -> None:
     """Killed before its first position, at least once: all that it wrote lies behind what is stored."""
     write(setup.a, topic, (Sent(number % PARTITIONS, b"%d" % number) for number in range(20_000)))
     late = {"{target}.offset.flush.interval.ms": "600000"}

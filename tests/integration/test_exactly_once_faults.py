@@ -14,7 +14,7 @@ from tests.integration.connect_process import (
     write_worker,
 )
 from tests.integration.exactly_once import ENABLED, assert_each_once, wait_for_more
-from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.traffic import (
@@ -36,10 +36,6 @@ pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(5
 
 PARTITIONS = 6
 RATE = 1_000
-THREE_REPLICAS = {
-    f"{name}replication.factor": "3"
-    for name in ("", "offset.storage.", "status.storage.", "config.storage.")
-}
 
 
 def test_each_broker_is_killed_in_turn(setup: Setup, region_three: Region) -> None:

@@ -38,14 +38,7 @@ from tests.integration.failovers import (
     settled,
 )
 from tests.integration.members import READ_OF_60, place_of, read_next
-from tests.integration.mirror_process import (
-    SHORT_SESSION,
-    Flow,
-    Mirror,
-    running,
-    until,
-    write_flow,
-)
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.test_quotas import throttled
@@ -61,6 +54,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import KafkaAddress, Region
+from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -86,10 +80,7 @@ def shown(url: str) -> Mapping[str, object]:
 
 
 def move_there_and_back(
-    stage: Stage,
-    *,
-    kills: list[tuple[str, str]],
-    properties: Mapping[str, str] | None = None,
+    stage: Stage, *, kills: list[tuple[str, str]], properties: Mapping[str, str] | None = None
 ) -> list[float]:
     """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
     a, b = stage.a, stage.b
@@ -98,10 +89,7 @@ def move_there_and_back(
         with Shop(drivers.flow, topic, PARTITIONS) as shop:
             shop.wait_acked(50)
             for there, back in kills:
-                for kind, at, here, other in (
-                    ("failover", there, a, b),
-                    ("failback", back, b, a),
-                ):
+                for kind, at, here, other in (("failover", there, a, b), ("failback", back, b, a)):
                     read_to = {p: end - 3 for p, end in ends(here, topic).items()}
                     commit(here, group, topic, read_to)
                     drivers.execute(kind, kills=[at] if at else [])
@@ -127,11 +115,24 @@ def check_group(
         assert wanted == there
 
 
+TWICE: Final = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
+STEPS: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "TAIL", "REVERSE")
+TWENTY: Final = [*((STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(19)), ("", "")]
+GAP_S: Final = 10.0
+"""A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own."""
+
+
 @pytest.mark.faults
-def test_clients_move_there_and_back_whatever_kills_the_driver(stage: Stage) -> None:
-    kills = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
+@pytest.mark.timeout(5_400)
+@pytest.mark.parametrize("kills", matrix([(TWICE,)], [(TWENTY,)]), ids=["twice", "twenty times"])
+def test_clients_move_there_and_back_whatever_kills_the_driver(
+    stage: Stage, kills: list[tuple[str, str]]
+) -> None:
     gaps = move_there_and_back(stage, kills=kills)
     assert len(gaps) == 2 * len(kills), gaps
+    if kills is TWENTY:
+        assert max(gaps[-2:]) <= GAP_S, gaps
+        assert sorted(gaps)[int(len(gaps) * 0.9)] <= GAP_S, gaps
 
 
 @pytest.mark.faults
@@ -427,9 +428,7 @@ async def stopped_late(drivers: Drivers) -> FlowAnswer | None:
         return await work.control.now(work.clusters.name)
 
 
-def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
-    stage: Stage,
-) -> None:
+def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_a_stopped_one(stage: Stage) -> None:
     with stage.home(stage.unique("orders")) as drivers:
         now = asyncio.run(stopped_late(drivers))
         assert now is not None
@@ -474,11 +473,11 @@ def test_a_failback_waits_for_a_job_of_the_flow_that_it_begins_again(stage: Stag
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("worker", ["restarts", "lives"])
-def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, worker: str) -> None:
-    with secured_pair("lost") as (a, b):
+@pytest.mark.parametrize("number", range(10))
+def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, number: int) -> None:
+    with secured_pair(f"lost{number}") as (a, b):
         lost = replace(stage, a=a, b=b)
-        lose_and_return(lost, tail=7, restarts=worker == "restarts")
+        lose_and_return(lost, tail=2 + 13 * number, restarts=bool(number % 2))
 
 
 def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
@@ -645,12 +644,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         assert dry["failover"] is None
         status, begun = ask(url, "POST")
         assert status == 202, begun
-        until(
-            lambda: shown(url).get("step") == "DONE",
-            90,
-            lambda: f"{ask(url)}",
-            alive=mirror,
-        )
+        until(lambda: shown(url).get("step") == "DONE", 90, lambda: f"{ask(url)}", alive=mirror)
         assert shown(url)["tail"] == []
         assert committed(b, group, copy) == {0: 6, 1: 4}
         assert max(committed(b, excluded, copy).values()) < 0, "it has no offset there"
@@ -678,8 +672,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
 
 @pytest.mark.faults
 def test_a_failover_that_is_cancelled_lets_clients_write_on(
-    stage: Stage,
-    monkeypatch: pytest.MonkeyPatch,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = stage.b
     topic = stage.unique("orders")

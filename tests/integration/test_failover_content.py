@@ -158,12 +158,7 @@ class Way:
 
 
 @contextmanager
-def prepared(
-    kind: str,
-    stage: Stage,
-    topic: str,
-    properties: Mapping[str, str],
-) -> Generator[Way]:
+def prepared(kind: str, stage: Stage, topic: str, properties: Mapping[str, str]) -> Generator[Way]:
     """Run a worker, and bring clients to where they are to leave."""
     a, b = stage.a, stage.b
     with stage.home(topic, properties) as drivers:
@@ -215,9 +210,7 @@ def names(record: Any) -> set[str]:
     ids=["exactly-once", "failback", "committed"],
 )
 def test_a_drain_waits_for_producers_that_write_on_hang_or_are_fenced_and_names_them(
-    stage: Stage,
-    kind: str,
-    properties: dict[str, str],
+    stage: Stage, kind: str, properties: dict[str, str]
 ) -> None:
     topic, till, gone = stage.unique("orders"), stage.unique("till"), stage.unique("gone")
     with prepared(kind, stage, topic, properties) as way:
@@ -471,8 +464,7 @@ def values_in_order(region: Region, topic: str) -> list[bytes | None]:
     "properties", matrix([(EXACTLY_ONCE,)], [({},)]), ids=["exactly-once", "plain"]
 )
 def test_what_a_chain_drops_or_routes_is_copied_and_groups_inside_of_it_skip_nothing(
-    stage: Stage,
-    properties: Mapping[str, str],
+    stage: Stage, properties: Mapping[str, str]
 ) -> None:
     a, b = stage.a, stage.b
     topic = stage.unique("orders")

@@ -1,15 +1,20 @@
-"""T5, T6, T7, short: the line to a cluster is cut, loses replies, is slow, stalls and resets, also for longer than a session."""
+"""T5, T6, T7: the line to a cluster is cut, loses replies, is slow, stalls and resets, also for longer than a session.
+
+Each for seconds, and as a row of `make chaos` again and again or for long; then memory is flat, too.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.far_regions import Rig, far_pair
+from tests.integration.memory_census import Census
 from tests.integration.mirror_process import running
 from tests.integration.setups import Setup
 from tests.integration.target_outages import PARTITIONS, outages
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 from tests.kit.lines.delay_proxy import Way
+from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -17,6 +22,12 @@ LINE_PARTITIONS = 2
 RATE = 1_000
 LONGER_THAN_A_SESSION = 8 * RATE
 """Records that are written meanwhile; the session is 6 s."""
+LONG = 40 * RATE
+"""The buffers are full after a third of it, so that the second half is flat."""
+MOST_GROWTH_MB = 20.0
+BUFFERS_MB = 150.0
+"""What memory may rise by while nothing moves: ``buffer.memory`` of 32 MiB as whole receive buffers, and the
+batches cut from them."""
 
 
 @pytest.fixture(scope="module")
@@ -31,29 +42,44 @@ def rig(lines: Rig) -> Iterator[Rig]:
     lines.heal()
 
 
-@pytest.mark.parametrize(("side", "how"), [("target", "silent"), ("source", "refused")])
+CUTS = [("target", "silent"), ("target", "refused"), ("source", "silent"), ("source", "refused")]
+SHORT_CUTS = [(*cut, LONGER_THAN_A_SESSION) for cut in (CUTS[0], CUTS[3])]
+
+
+@pytest.mark.parametrize(
+    ("side", "how", "records"), matrix(SHORT_CUTS, [(*cut, LONG) for cut in CUTS])
+)
 def test_a_region_that_was_cut_off_is_copied_again_once(
-    setup: Setup, rig: Rig, side: str, how: str
+    setup: Setup, rig: Rig, side: str, how: str, records: int
 ) -> None:
     topic = setup.topic("cut", LINE_PARTITIONS, on=rig.source.region)
     flow = setup.flow(topic, rig.bootstrap, source=rig.source.region, target=rig.target.region)
     line = (rig.target if side == "target" else rig.source).line
     with running(flow.file) as mirror:
-        with Load(rig.source.region, topic, LINE_PARTITIONS, rate=RATE) as load:
+        with Load(rig.source.region, topic, LINE_PARTITIONS, rate=RATE, value_bytes=2_500) as load:
             wait_for_progress(mirror, flow, topic)
-            if how == "silent":
-                line.stall()
-            else:
-                line.refuse()
-            load.wait_acked(LONGER_THAN_A_SESSION)
+            with Census(mirror.pid) as census:
+                if how == "silent":
+                    line.stall()
+                else:
+                    line.refuse()
+                load.wait_acked(records)
             line.heal()
             wait_for_progress(mirror, flow, topic, RATE)
         assert_equal(*wait_for_copy(mirror, flow, topic))
+    assert census.peak_mb - census.used_mb[0] < BUFFERS_MB
+    if records == LONG:
+        assert census.growth_mb() < MOST_GROWTH_MB
 
 
-@pytest.mark.parametrize("side", ["target", "source"])
-def test_replies_that_are_lost_cost_and_double_nothing(setup: Setup, rig: Rig, side: str) -> None:
+@pytest.mark.parametrize(
+    ("side", "times"), matrix([("target", 1), ("source", 1)], [("target", 5), ("source", 5)])
+)
+def test_replies_that_are_lost_cost_and_double_nothing(
+    setup: Setup, rig: Rig, side: str, times: int
+) -> None:
     topic = setup.topic("one-way", LINE_PARTITIONS, on=rig.source.region)
+    # What is asked is done, and nobody hears of it, until the client gives the connection up.
     properties = rig.bootstrap | {
         "{source}.consumer.request.timeout.ms": "3000",
         "{target}.producer.request.timeout.ms": "3000",
@@ -63,16 +89,18 @@ def test_replies_that_are_lost_cost_and_double_nothing(setup: Setup, rig: Rig, s
     with running(flow.file) as mirror:
         with Load(rig.source.region, topic, LINE_PARTITIONS, rate=RATE) as load:
             wait_for_progress(mirror, flow, topic)
-            line.stall(Way.REPLIES)
-            load.wait_acked(5 * RATE)
-            line.reset()
-            line.heal()
-            wait_for_progress(mirror, flow, topic, RATE)
+            for _ in range(times):
+                line.stall(Way.REPLIES)
+                load.wait_acked(5 * RATE)
+                line.reset()
+                line.heal()
+                wait_for_progress(mirror, flow, topic, RATE)
         assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
+@pytest.mark.parametrize("turns", [2, pytest.param(10, marks=pytest.mark.chaos)])
 def test_a_long_slow_line_that_stalls_and_resets_changes_nothing_of_the_content(
-    setup: Setup, rig: Rig
+    setup: Setup, rig: Rig, turns: int
 ) -> None:
     topic = setup.topic("slow", LINE_PARTITIONS, on=rig.source.region)
     flow = setup.flow(topic, rig.bootstrap, source=rig.source.region, target=rig.target.region)
@@ -80,7 +108,7 @@ def test_a_long_slow_line_that_stalls_and_resets_changes_nothing_of_the_content(
         far.line.set_round_trip(0.08, rate_bytes_s=4_000_000)
     with running(flow.file) as mirror:
         with Load(rig.source.region, topic, LINE_PARTITIONS, rate=RATE, value_bytes=1_000) as load:
-            for line in (rig.target.line, rig.source.line) * 2:
+            for line in (rig.target.line, rig.source.line) * turns:
                 wait_for_progress(mirror, flow, topic, RATE // 2)
                 line.stall()
                 load.wait_acked(RATE // 2)
@@ -94,13 +122,15 @@ UNDER_WAY = 4_000
 """What eight partitions may have under way and not committed at two outages, at 1,000 records/s."""
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.chaos)])
 def test_no_stored_position_goes_back_and_nothing_is_lost_when_the_target_is_cut_off(
-    setup: Setup,
+    setup: Setup, times: int
 ) -> None:
     topic = setup.unique("outage")
     with far_pair() as rig:
         setup.create_topic(rig.source.region, topic, PARTITIONS)
-        outcome = outages(rig, setup.folder, topic, (8.0, 15.0))
+        outcome = outages(rig, setup.folder, topic, (8.0, 15.0) * times)
     assert outcome.positions
     assert (outcome.lost, outcome.steps_back) == (0, []), outcome
-    assert outcome.doubled < UNDER_WAY, outcome
+    assert outcome.doubled < UNDER_WAY * times, outcome

@@ -1,10 +1,12 @@
-"""T19, short: transactions that are aborted, left open by a producer that was killed, or never ended."""
+"""T19: transactions that are aborted, huge, left open by a producer that was killed, or never ended."""
 
 import pytest
 
+from tests.integration.memory_census import Census
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
+    Logs,
     Sent,
     assert_equal,
     copied,
@@ -13,12 +15,29 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
-from tests.integration.transactions import abandon, is_aborted, kept, write_mixed
+from tests.integration.transactions import (
+    ABORTED,
+    abandon,
+    is_aborted,
+    kept,
+    write_mixed,
+    write_one,
+)
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 TIMEOUT_MS = 10_000
+COMMITTED = {"{source}.consumer.isolation.level": "read_committed"}
+HUGE = 200_000
+MANY, EACH = 400, 250
+MOST_MB = 150.0
+
+
+def count_kept(copy: Logs) -> int:
+    values = [record.value for log in copy.values() for record in log.records]
+    assert not any(map(is_aborted, values))
+    return len(values)
 
 
 def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_broker_aborts_it(
@@ -27,8 +46,7 @@ def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_b
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     source = new_region("transactional", properties=often)
     topic = setup.topic("abandoned", 2, on=source)
-    properties = {"{source}.consumer.isolation.level": "read_committed"}
-    flow = setup.flow(topic, properties, source=source)
+    flow = setup.flow(topic, COMMITTED, source=source)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         write_mixed(source, topic, 20, 20)
@@ -43,9 +61,28 @@ def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_b
         )
         truth, copy = wait_for_copy(mirror, flow, topic, committed=True)
         assert_equal(truth, copy)
-        values = [record.value for log in copy.values() for record in log.records]
-        assert len(values) == wanted
-        assert not any(map(is_aborted, values))
+        assert count_kept(copy) == wanted
+        assert mirror.stop() == 0
+        assert not mirror.complaints()
+
+
+@pytest.mark.chaos
+def test_transactions_of_200_000_records_arrive_whole_or_not_at_all(setup: Setup) -> None:
+    topic = setup.topic("huge", 2)
+    flow = setup.flow(topic, COMMITTED)
+    client = producer(setup.a, transactional_id=topic)
+    client.init_transactions(30)
+    padding = b"." * 200
+    with Mirror(flow.file) as mirror, Census(mirror.pid) as census:
+        mirror.wait_ready()
+        for word, commit in ((ABORTED, False), (b"kept", True)):
+            values = (b"%s %d %s" % (word, number, padding) for number in range(HUGE))
+            write_one(client, topic, values, commit=commit)
+        write_mixed(setup.a, topic, MANY, EACH)
+        truth, copy = wait_for_copy(mirror, flow, topic, committed=True, timeout_s=120)
+        assert_equal(truth, copy)
+        assert count_kept(copy) == HUGE + kept(MANY, EACH)
+        assert census.peak_mb < MOST_MB
         assert mirror.stop() == 0
         assert not mirror.complaints()
 
@@ -54,8 +91,7 @@ def test_an_open_transaction_is_reported_holds_back_its_partition_alone_and_is_f
     setup: Setup,
 ) -> None:
     topic = setup.topic("hanging", 2)
-    committed = {"{source}.consumer.isolation.level": "read_committed"}
-    flow = setup.flow(topic, committed)
+    flow = setup.flow(topic, COMMITTED)
     remote = flow.remote(topic)
     settings: dict[str, str | int] = {"transaction_timeout_ms": 170_000}
     client = producer(setup.a, transactional_id=topic, **settings)

@@ -1,145 +1,23 @@
 """The Fetcher on real brokers: idle partitions, retention, followers, many leaders of which one dies."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import cast
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.types import TopicPartition
-from tests.integration.cluster_changes import delete_records, delete_topic, leader_of, topics_of
+from tests.integration.cluster_changes import create_led_by, delete_topic, leader_of
 from tests.integration.fetching import Reading, produce, reading
 from tests.integration.setups import Setup
-from tests.integration.traffic import wait_for_markers
-from tests.kit.kafka.region import KafkaAddress, Region
-from tests.kit.regions import CreateTopic
+from tests.kit.kafka.region import Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-COMMITTED = ConsumerSettings(
-    connection=ConnectionSettings(bootstrap_servers=()), isolation_level="read_committed"
-)
-Name = Callable[[str], str]
-
-
-async def test_twenty_random_cuts_are_twenty_gaps_with_their_exact_ranges(setup: Setup) -> None:
-    """T8 of users-and-faults.md: half of the partitions hold transactions, some of them aborted."""
-
-    chance = random.Random(8)
-    topic = setup.topic("cuts", 20)
-    tps = [TopicPartition(topic, index) for index in range(20)]
-
-    async def write() -> None:
-        for tp in tps[:10]:
-            await produce(setup.a, tp, range(chance.randrange(5, 40)))
-        await asyncio.gather(
-            *(
-                asyncio.to_thread(
-                    transact, setup.a, tp, setup.unique("txn"), ["commit", "abort", "commit"]
-                )
-                for tp in tps[10:]
-            )
-        )
-
-    await write()
-    async with reading(setup.a, COMMITTED) as found:
-        found.fetcher.add(dict.fromkeys(tps, 0))
-        await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
-        assert found.gaps == []
-        await found.hold(tps)
-        await write()
-        expected: list[tuple[int, int, str]] = []
-        for tp in tps:
-            first = found.fetcher.position(tp)
-            cut = first + chance.randrange(1, 6)
-            await asyncio.to_thread(delete_records, setup.a, topic, tp.partition, cut)
-            expected.append((first, cut - 1, "retention"))
-        found.fetcher.resume(tps)
-        await found.until(lambda: len(found.gaps) == 20)
-        await found.until(lambda: all(found.fetcher.lag(tp) == 0 for tp in tps))
-        assert sorted(found.gaps) == sorted(expected)
-
-
-async def test_a_topic_recreated_under_the_same_name_is_copied_from_its_beginning(
-    setup: Setup,
-) -> None:
-    tp = TopicPartition(setup.topic("again"), 0)
-    await produce(setup.a, tp, range(20))
-    async with reading(setup.a) as found:
-        found.fetcher.add({tp: 0})
-        await found.until(lambda: found.fetcher.position(tp) == 20)
-        old = found.fetcher.incarnation(tp)
-        await asyncio.to_thread(delete_topic, setup.a, tp.topic)
-        await asyncio.to_thread(recreate, setup.a, setup.create_topic, tp.topic)
-        await produce(setup.a, tp, range(1000, 1050))
-        await found.until(lambda: found.fetcher.position(tp) == 50)
-        assert found.values[tp] == [str(n) for n in [*range(20), *range(1000, 1050)]]
-        assert found.gaps == [(20, 19, "recreated")]
-    # The same after a restart, for who kept the topic id beside the position.
-    async with reading(setup.a) as found:
-        found.fetcher.add({tp: 20}, topic_ids={tp: old})
-        await found.until(lambda: found.fetcher.position(tp) == 50)
-        assert found.values[tp] == [str(n) for n in range(1000, 1050)]
-        assert found.gaps == [(20, 19, "recreated")]
-
-
-def recreate(region: KafkaAddress, create_topic: CreateTopic, topic: str) -> None:
-    deadline = time.monotonic() + 90
-    while topic in topics_of(region):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    create_topic(region, topic)
-
-
-async def test_aborted_data_and_markers_leave_no_lag_and_no_gap(setup: Setup) -> None:
-    tp = TopicPartition(setup.topic("aborts"), 0)
-    await asyncio.to_thread(
-        transact, setup.a, tp, setup.unique("txn"), ["commit", "abort", "abort"]
-    )
-    async with reading(setup.a, COMMITTED) as found:
-        found.fetcher.add({tp: 0})
-        await found.until(lambda: found.fetcher.lag(tp) == 0)
-        # Three transactions of five records and one marker each; the last two were aborted.
-        assert found.fetcher.position(tp) == 18
-        assert found.values[tp] == [f"0-{n}" for n in range(5)]
-        assert found.gaps == []
-        # Deleting what was dropped anyway, markers and all, is no loss either.
-        await asyncio.to_thread(delete_records, setup.a, tp.topic, 0, 18)
-        await produce(setup.a, tp, range(3))
-        await found.until(lambda: found.fetcher.position(tp) == 21)
-        assert found.gaps == []
-
-
-def transact(region: KafkaAddress, tp: TopicPartition, name: str, ends: list[str]) -> Producer:
-    """Write one transaction of five records for each of ``ends``."""
-    settings = {"transactional.id": name, "transaction.timeout.ms": 600_000}
-    producer = Producer({"bootstrap.servers": region.bootstrap_servers, **settings})
-    producer.init_transactions(60)
-    for index, end in enumerate(ends):
-        producer.begin_transaction()
-        for number in range(5):
-            producer.produce(tp.topic, f"{index}-{number}", partition=tp.partition)
-        producer.flush(60)
-        if end == "commit":
-            producer.commit_transaction(60)
-        elif end == "abort":
-            producer.abort_transaction(60)
-    if ends[-1] != "open":
-        wait_for_markers(region, tp.topic)
-    return producer
-
 
 @pytest.mark.faults
-async def test_a_thousand_idle_partitions_cost_below_a_third_of_a_percent_of_a_core(
-    setup: Setup,
-) -> None:
+async def test_a_thousand_idle_partitions_cost_below_0_33_percent_of_a_core(setup: Setup) -> None:
     topics = [setup.unique("idle"), setup.unique("idle")]
     for topic in topics:
         setup.create_topic(setup.a, topic, 500)
@@ -177,12 +55,7 @@ def racks() -> Iterator[Region]:
 
 def create(region: Region, topic: str, replicas: list[int], **config: str) -> TopicPartition:
     """Create one partition on these nodes; the first one leads."""
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
-    new = NewTopic(topic, 1, replica_assignment=[replicas], config=config)
-    # confluent-kafka's annotation leaves the future's result open.
-    answers = admin.create_topics([new])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(60)
+    create_led_by(region, topic, [replicas], config)
     return TopicPartition(topic, 0)
 
 
@@ -258,18 +131,6 @@ WITHIN_S = 20.0
 """The goal is 5 s behind the election; a loaded machine gets more, but less than a request's timeout."""
 
 
-def create_spread(region: Region, topic: str) -> list[TopicPartition]:
-    """Create a topic whose partitions node 1 leads, each with a copy on another node."""
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers})
-    replicas = [[1, 2 + number % 2] for number in range(PARTITIONS)]
-    new = NewTopic(topic, PARTITIONS, replica_assignment=replicas)
-    # confluent-kafka's annotation leaves the future's result open.
-    answers = admin.create_topics([new], request_timeout=180)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    for answer in cast("dict[str, Future[None]]", answers).values():
-        answer.result(180)
-    return [TopicPartition(topic, number) for number in range(PARTITIONS)]
-
-
 def write(region: Region, topic: str) -> None:
     """Write a record to each partition; returns when all are acknowledged, so after the elections."""
     producer = Producer({"bootstrap.servers": region.bootstrap_servers, "acks": "1"})
@@ -284,7 +145,10 @@ async def test_all_partitions_of_a_dead_leader_are_read_again_soon_after_the_ele
     region_three: Region, unique: Callable[[str], str], *, dark: bool
 ) -> None:
     topic = unique("many-leaders")
-    tps = await asyncio.to_thread(create_spread, region_three, topic)
+    # Node 1 leads all, and each has a copy on another node.
+    spread = [[1, 2 + number % 2] for number in range(PARTITIONS)]
+    await asyncio.to_thread(create_led_by, region_three, topic, spread)
+    tps = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     await asyncio.to_thread(write, region_three, topic)
     async with reading(region_three) as found:
         found.fetcher.add(dict.fromkeys(tps, 0))

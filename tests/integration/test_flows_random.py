@@ -248,9 +248,7 @@ def state_of(ask: Asked, flow: Flow) -> str:
     return states.pop() if len(states) == 1 else "UNASSIGNED"
 
 
-def test_after_a_hundred_random_operations_the_flows_are_what_a_model_says(
-    setup: Setup, seed: int
-) -> None:
+def test_a_hundred_random_operations_end_as_a_model_says(setup: Setup, seed: int) -> None:
     names = [(setup.unique(f"random{n}"), setup.unique(f"random{n}-more")) for n in range(5)]
     for name in (name for pair in names for name in pair):
         setup.create_topic(setup.a, name, 1)

@@ -13,7 +13,7 @@ from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import running, until, write_flow
 from tests.integration.setups import Setup
 from tests.integration.traffic import METADATA_TIMEOUT_S, Load, ends, reader
-from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.region import KafkaAddress, Region
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,8 @@ LIMITS: Final = {
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Region]:
     """A region that deletes at once what retention gives it."""
-    region = Region("hasty", properties=PROMPT)
-    try:
-        start_regions(region)
+    with Region("hasty", properties=PROMPT) as region:
         yield region
-    finally:
-        region.close()
 
 
 @pytest.mark.parametrize("by", [*LIMITS])

@@ -99,10 +99,7 @@ def test_a_source_whose_producer_ids_may_not_be_read(
     topic = setup.topic("granted", 1, on=guarded)
     setup.create_topic(setup.b, topic, 1)
     write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
-    properties = {
-        SUPPRESSION: suppression,
-        "replication.policy.class": IDENTITY,
-    }
+    properties = {SUPPRESSION: suppression, "replication.policy.class": IDENTITY}
     flow = setup.flow(topic, properties, source=guarded)
     if PRODUCERS not in topics_of(guarded):
         setup.create_topic(guarded, PRODUCERS, 1, config=COMPACT)

@@ -68,9 +68,7 @@ def topic(setup: Setup) -> str:
     return name
 
 
-def test_groups_and_offsets_are_exact_over_rest_command_and_client(
-    setup: Setup, topic: str
-) -> None:
+def test_groups_and_offsets_are_exact_over_rest_command_client(setup: Setup, topic: str) -> None:
     group, left_out = setup.unique("billing"), setup.unique("left-out")
     commit_at(setup.a, topic, group, 150)
     commit_at(setup.a, topic, left_out, 10)

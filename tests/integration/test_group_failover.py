@@ -119,11 +119,7 @@ def move_at_random_moments(
     topic = unique("orders")
     create_topic(a, topic, PARTITIONS)
     flow = write_flow(
-        folder,
-        a,
-        b,
-        topic,
-        {"{source}->{target}.sync.group.offsets.enabled": "true"},
+        folder, a, b, topic, {"{source}->{target}.sync.group.offsets.enabled": "true"}
     )
     copy, chance = flow.remote(topic), random.Random(moments)
     groups = [

@@ -91,9 +91,7 @@ def test_a_waiting_worker_ends_with_exit_code_0_too(story: Handover) -> None:
     assert story.exit_codes["java, at the end"] == JAVA_STOPPED
 
 
-def test_neither_starts_a_source_task_twice_because_it_would_deal_in_another_order(
-    story: Handover,
-) -> None:
+def test_neither_starts_a_source_task_twice_because_it_deals_otherwise(story: Handover) -> None:
     """A deal that means the same is kept; else Java stops its tasks amid the backlog, and may copy twice."""
     story.reach(Step.ALL_STOPPED)
     for log in story.java_logs:

@@ -210,9 +210,7 @@ def truth(classes: Path) -> Truth:
     return Truth(answers[0], answers[1:])
 
 
-def test_every_option_of_kafkas_connectors_is_declared_with_its_type_and_default(
-    truth: Truth,
-) -> None:
+def test_every_option_of_kafkas_connectors_is_declared_with_type_and_default(truth: Truth) -> None:
     for definition in CONNECTORS:
         if definition.name == "MirrorSinkConnector":
             continue  # KIP-382 describes it, Kafka never had it

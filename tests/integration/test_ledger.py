@@ -36,25 +36,26 @@ def scene(request: pytest.FixtureRequest, setup: Setup) -> Scene:
 
 @pytest.mark.faults
 @pytest.mark.fuzz
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.chaos)])
 def test_the_ledger_names_exactly_what_retention_took_from_a_slow_flow(
-    scene: Scene, seed: int
+    scene: Scene, seed: int, rounds: int
 ) -> None:
     chance = random.Random(seed)
     scene.write(scene.flow.source, scene.topic, 0)
     with running(scene.flow.file, ready=False) as mirror:
         scene.wait_for_copy(mirror)
         scene.wait_until_committed(mirror)
-        # Round one: the process is frozen while it happens.
-        lost = frozen_round(scene, mirror, chance, 1)
+        # The process is frozen while it happens.
+        lost = sum(frozen_round(scene, mirror, chance, turn) for turn in range(1, rounds + 1))
         first = entries(scene.flow)
-    # Round two: it does not run.
+    # The last time it does not run.
     copied, before = ends(scene.flow.source, scene.topic), scene.copy()
-    scene.write(scene.flow.source, scene.topic, 2)
+    scene.write(scene.flow.source, scene.topic, rounds + 1)
     truth = scene.truth()
     cuts = cut_ahead(scene, chance, copied)
     with running(scene.flow.file, ready=False) as mirror:
         scene.wait_for_copy(mirror)
-        second = wait_for_entries(scene.flow, 2 * PARTITIONS, mirror)[PARTITIONS:]
+        second = wait_for_entries(scene.flow, len(first) + PARTITIONS, mirror)[len(first) :]
         lost += check_round(scene, truth, cuts, second, before, copied)
     assert lost
     assert entries(scene.flow) == first + second
@@ -238,9 +239,7 @@ def _is_stored(flow: Flow, topic: str) -> bool:
     return committed_positions(flow, topic) == wanted
 
 
-def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_the_ledger(
-    setup: Setup,
-) -> None:
+def test_what_a_topic_made_again_narrower_had_not_copied_is_in_the_ledger(setup: Setup) -> None:
     topic = setup.topic("fewer", 3)
     limits = {"{source}->{target}.source.consumer.max.partition.fetch.bytes": "20000"}
     flow = setup.flow(topic, limits | {"flow.max.bytes.per.second": "30000"})

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.protocol.connect_group import WorkerMetadata, offers
+from tests.integration.clients import connected
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     SHORT_SESSION_S,
@@ -29,9 +28,7 @@ from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
     assert_equal,
-    copied,
-    ends,
-    read,
+    wait_for_all,
     wait_for_copy,
     wait_for_progress,
 )
@@ -88,21 +85,16 @@ def run_for(load: Load, seconds: float) -> None:
 
 async def be_member(target: KafkaAddress, group: str) -> None:
     """Be a member as another worker is: wait for the empty group, join, take the work, leave."""
-    settings = ConnectionSettings(
-        bootstrap_servers=parse_bootstrap_servers(target.bootstrap_servers), client_id="other"
-    )
-    cluster = Cluster(settings, alias="t")
-    link = CoordinatorLink(cluster, group)
-    member = GroupMember(
-        link,
-        Permit(SYSTEM_CLOCK),
-        session_timeout_ms=int(SHORT_SESSION_S * 1000),
-        heartbeat_interval_ms=200,
-        rebalance_timeout_ms=10_000,
-        clock=SYSTEM_CLOCK,
-    )
-    try:
-        await cluster.connect()
+    async with connected(target) as cluster:
+        link = CoordinatorLink(cluster, group)
+        member = GroupMember(
+            link,
+            Permit(SYSTEM_CLOCK),
+            session_timeout_ms=int(SHORT_SESSION_S * 1000),
+            heartbeat_interval_ms=200,
+            rebalance_timeout_ms=10_000,
+            clock=SYSTEM_CLOCK,
+        )
         async with asyncio.timeout(120):
             for _ in range(600):
                 if (await link.describe()).state == "Empty":
@@ -111,9 +103,7 @@ async def be_member(target: KafkaAddress, group: str) -> None:
             joined = await member.join(offers("sessioned", WorkerMetadata(2, "http://other:0/", 0)))
             assert joined.leads
             await member.sync(joined, {joined.member_id: b""})
-    finally:
         await member.leave()
-        await cluster.close()
 
 
 def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_order(
@@ -176,15 +166,7 @@ async def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_mea
             mirror.wait_for_log(LOST, 90)
             until(lambda: len(mirror.lines("source task started")) >= 2, 90, "the next term")
             wait_for_progress(mirror, flow, topic)
-        wanted = {p: len(log.records) for p, log in read(setup.a, topic).items()}
-        until(
-            lambda: all(
-                ends(flow.target, flow.remote(topic)).get(p, 0) >= n for p, n in wanted.items()
-            ),
-            90,
-            "everything, if not only once",
-            alive=mirror,
-        )
+        wait_for_all(mirror, flow, topic)
 
 
 def far_flow(folder: Path, source: KafkaAddress, target: FarTarget, topic: str) -> Flow:
@@ -208,16 +190,6 @@ def target(own_region: Region) -> Region:
     return own_region
 
 
-def _wait_for_progress(mirror: Mirror, flow: Flow, topic: str) -> None:
-    before = copied(flow, topic)
-    until(
-        lambda: copied(flow, topic) > before,
-        90,
-        "the copy to go on",
-        alive=mirror,
-    )
-
-
 def _wait_for_lines(mirror: Mirror, text: str, count: int) -> None:
     until(lambda: len(mirror.lines(text)) >= count, 90, f"{count} times {text!r}", alive=mirror)
 
@@ -229,14 +201,14 @@ def test_a_target_away_for_longer_than_a_session_gets_everything_once_from_the_s
     flow = setup.flow(topic, SHORT_SESSION, target=target)
     with running(flow.file) as mirror:
         with Load(setup.a, topic, PARTITIONS, rate=SUSPEND_RATE):
-            _wait_for_progress(mirror, flow, topic)
+            wait_for_progress(mirror, flow, topic)
             for end in (target.kill, target.stop):
                 outage = 1 + len(mirror.lines("flow is suspended"))
                 end()
                 _wait_for_lines(mirror, "flow is suspended", outage)
                 target.start()
                 _wait_for_lines(mirror, "the flow continues", outage)
-                _wait_for_progress(mirror, flow, topic)
+                wait_for_progress(mirror, flow, topic)
         assert_equal(*wait_for_copy(mirror, flow, topic))
         assert mirror.lines("membership lost") == []
         assert len(mirror.lines("source task started")) == 1
@@ -248,7 +220,7 @@ def test_a_stop_while_suspended_is_quick(setup: Setup, target: Region) -> None:
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         with Load(setup.a, topic, 1, rate=100):
-            _wait_for_progress(mirror, flow, topic)
+            wait_for_progress(mirror, flow, topic)
             target.kill()
             mirror.wait_for_log("flow is suspended")
             assert mirror.stop() == 0

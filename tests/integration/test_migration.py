@@ -124,9 +124,7 @@ def test_positions_are_written_in_javas_bytes(files: Files, flow: Flow, topic: s
     }
 
 
-def test_a_mirror_that_runs_is_refused_and_nothing_is_printed(
-    files: Files, flow: Flow, topic: str
-) -> None:
+def test_a_mirror_that_runs_is_refused_without_output(files: Files, flow: Flow, topic: str) -> None:
     write(files.source, topic, numbered(0, 40))
     with start(files, "--whitelist", topic, *COMMITS) as mirror:
         wait_for_records(files.target, topic, 40, mirror)
@@ -235,9 +233,7 @@ async def positions_are(java: JavaConnect, connector: str, offsets: list[int]) -
 
 @pytest.mark.java
 @pytest.mark.parametrize("way", ["carried", "same group"])
-async def test_a_flow_continues_where_the_connector_of_the_operator_stopped(
-    setup: Setup, way: str
-) -> None:
+async def test_a_flow_continues_where_the_operators_one_stopped(setup: Setup, way: str) -> None:
     topic, group = setup.topic("orders", 2), setup.unique("mirror")
     source, target = setup.unique("west"), setup.unique("east")
     copy, name = f"{source}.{topic}", f"{source}->{target}.MirrorSourceConnector"

@@ -62,9 +62,7 @@ def every_kind(count: int) -> list[Sent]:
     return found
 
 
-def test_records_keep_key_value_headers_timestamp_and_the_order_of_their_key(
-    files: Files, topic: str
-) -> None:
+def test_records_keep_their_content_and_the_order_of_their_key(files: Files, topic: str) -> None:
     write(files.source, topic, every_kind(3_000))
     with start(files, "--whitelist", topic, "--num.streams", "3") as mirror:
         wait_for_records(files.target, topic, 3_000, mirror)
@@ -275,9 +273,7 @@ def test_a_blacklist_mirrors_the_others_but_no_internal_topic(
     assert ends(files.target, left_out) == {}
 
 
-def test_a_cluster_that_does_not_answer_is_waited_for_until_a_stop(
-    files: Files, tmp_path: Path
-) -> None:
+def test_a_silent_cluster_is_waited_for_until_a_stop(files: Files, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens there
         away = ForeignRegion("away", f"127.0.0.1:{taken.getsockname()[1]}")

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.mirror_maker_1 import Files, start
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, ends, read, write
-from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.region import KafkaAddress, Region, started
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -88,15 +88,11 @@ SCENES: Final = {
 def regions_of_the_guides(create_topic: CreateTopic) -> Iterator[tuple[Region, Region]]:
     """Two clusters that the guides' own topic and group names belong to; the target creates topics by itself."""
     source, target = Region("guide-source"), Region("guide-target")
-    try:
-        start_regions(source, target)
+    with started(source, target):
         create_topic(source, "testtopic", 8)
         for name in ("topic1", "topic2", "my-topic", "app_log"):
             create_topic(source, name, 2)
         yield source, target
-    finally:
-        source.close()
-        target.close()
 
 
 def written(

@@ -19,7 +19,7 @@ from tests.integration.cluster_changes import (
 from tests.integration.connect_process import Rest, rest_of
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, wait_for_entries
-from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.sinks import PARTITIONS, a_flow, group_of, shown, wait_committed, wait_ready
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
@@ -57,29 +57,34 @@ def topic(setup: Setup) -> str:
     return setup.topic("sink", PARTITIONS)
 
 
-def test_a_worker_that_is_killed_repeats_at_most_and_the_other_skips_nothing(
-    setup: Setup, topic: str
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_two_workers_share_the_group_and_one_that_ends_hands_its_part_over(
+    setup: Setup, topic: str, how: str
 ) -> None:
     flow = a_flow(setup.folder, setup.a, setup.b, topic)
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
         running(flow.file, name="stays", ready=False) as stays,
     ):
-        with Mirror(flow.file, name="dies") as dies:
+        with Mirror(flow.file, name=how) as leaves:
             until(
-                lambda: stays.lines("partitions assigned") and dies.lines("partitions assigned"),
+                lambda: stays.lines("partitions assigned") and leaves.lines("partitions assigned"),
                 90,
                 "both have members",
                 alive=stays,
             )
             wait_for_progress(stays, flow, topic)
             load.wait_acked(2 * RATE)
-            dies.kill()
+            if how == "killed":
+                leaves.kill()
+            else:
+                assert leaves.stop() == 0
         load.wait_acked(2 * RATE)
         load.stop()
         truth, copy = wait_for_copy(stays, flow, topic)
-        # A step back where members came and one where they went.
-        assert_resumed(truth, copy, rewinds=2)
+        # A step back where members came and one where they went; what is stopped in order doubles nothing.
+        doubled = assert_resumed(truth, copy, rewinds=2)
+        assert how == "killed" or doubled == 0
         wait_committed(stays, flow, topic)
 
 
@@ -123,12 +128,6 @@ def test_quotas_of_both_sides_double_and_skip_nothing(setup: Setup, topic: str) 
         wait_committed(mirror, flow, topic)
         assert not mirror.lines("REQTMOUT"), "nothing is asked on a connection that is held back"
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
-
-
-THREE_REPLICAS: Final = {
-    f"{name}replication.factor": "3"
-    for name in ("", "offset.storage.", "status.storage.", "config.storage.")
-}
 
 
 @contextmanager

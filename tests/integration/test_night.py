@@ -151,9 +151,7 @@ def test_what_is_wrong_with_a_flow(setup: Setup, row: str) -> None:
         assert [text for text in scene.found if text not in said] == [], said
 
 
-def test_a_source_topic_that_is_deleted_and_a_group_that_is_active_on_the_target(
-    setup: Setup,
-) -> None:
+def test_a_source_topic_that_is_deleted_and_a_group_active_on_the_target(setup: Setup) -> None:
     topic, gone, busy = setup.topic("night"), setup.topic("night-gone"), setup.unique("busy")
     flow = setup.flow(f"{topic},{gone}", SOON)
     write(setup.a, topic, numbered(100))

@@ -16,11 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
-from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.mirror.offset_lookup import Place
-from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.offset_syncs import OffsetSync, OffsetSyncStore, decode_offset_sync
 from mm2py.types import TopicPartition as Partition
 from tests.integration.cluster_changes import delete_records, set_config
@@ -39,10 +35,10 @@ from tests.integration.offset_census import take_census
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
-    Logs,
     Sent,
     assert_equal,
     committed_positions,
+    copied,
     ends,
     producer,
     read,
@@ -51,7 +47,9 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import write_mixed
-from tests.kit.kafka.region import KafkaAddress
+from tests.kit.kafka.region import KafkaAddress, Region
+from tests.kit.matrix import matrix
+from tests.kit.regions import COMPACTING, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -67,40 +65,6 @@ def topic(setup: Setup) -> str:
     return setup.topic("mapped", MAP_PARTITIONS)
 
 
-async def wrong_translations(flow: Flow, topic: str, truth: Logs, copy: Logs) -> list[str]:
-    """Ask for every source and target offset, and return the answers that are not right."""
-    settings = ConnectionSettings(
-        bootstrap_servers=parse_bootstrap_servers(flow.target.bootstrap_servers)
-    )
-    cluster = Cluster(settings, alias="target")
-    reader = OffsetMapReader(cluster, flow.source_alias, clock=SYSTEM_CLOCK)
-    wrong: list[str] = []
-    try:
-        await cluster.connect()
-        await reader.read_to_end()
-        for partition, log in truth.items():
-            tp = Partition(topic, partition)
-            place = dict(zip(copy[partition].records, copy[partition].offsets, strict=True))
-            expected = [place[record] for record in log.records]
-            end = copy[partition].offsets[-1] + 1
-            for source, target, following in zip(
-                log.offsets, expected, [*expected[1:], end], strict=True
-            ):
-                found = await reader.to_target(tp, source)
-                back = await reader.to_source(tp, target)
-                behind = await reader.to_target(tp, source + 1)
-                if found != (Place.COPIED, target):
-                    wrong.append(f"{tp} source {source} is at {target}: {found}")
-                if back != (Place.COPIED, source):
-                    wrong.append(f"{tp} target {target} is of {source}: {back}")
-                if behind is None or behind.offset != following:
-                    wrong.append(f"{tp} source {source + 1} continues at {following}: {behind}")
-    finally:
-        await reader.close()
-        await cluster.close()
-    return wrong
-
-
 async def assert_exact(mirror: Mirror, flow: Flow, topic: str) -> None:
     """Both sides hold the same records, each once, and the map says where."""
     truth, copy = await asyncio.to_thread(wait_for_copy, mirror, flow, topic)
@@ -109,8 +73,8 @@ async def assert_exact(mirror: Mirror, flow: Flow, topic: str) -> None:
         p: log.offsets for p, log in truth.items()
     }
     assert await asyncio.to_thread(mirror.stop) == 0  # the last runs are durable then
-    wrong = await wrong_translations(flow, topic, truth, copy)
-    assert not wrong, f"{len(wrong)} wrong, first {wrong[:5]}"
+    census = await take_census(flow, topic, truth, copy)
+    assert not census.wrong, f"{census.wrong} of {census.asked}: {census.examples}"
 
 
 @pytest.mark.faults
@@ -281,28 +245,44 @@ def wait_until_covered(mirror: Mirror, flow: Flow, topic: str) -> None:
 
 
 @pytest.mark.faults
-async def test_every_offset_translates_right_in_both_directions(setup: Setup) -> None:
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize(
+    ("transactions", "each", "least"), matrix([(20, 50, 2_000)], [(800, 320, 1_500_000)])
+)
+async def test_every_offset_translates_right_in_both_directions(
+    setup: Setup, new_region: NewRegion, transactions: int, each: int, least: int
+) -> None:
+    """In holes and aborted transactions, with a kill; of a million records with everything restarted."""
+    own: list[Region] = []
+    if least > 1_000_000:
+        own = [new_region("source", properties=COMPACTING), new_region("target")]
+    source, target = own or setup.regions
     topic = setup.unique("census")
     config = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.001", "retention.ms": "-1"}
-    setup.create_topic(setup.a, topic, PARTITIONS, config=config)
-    write_compacted(setup.a, topic, 0)
-    flow = setup.flow(topic, PROPERTIES)
+    setup.create_topic(source, topic, PARTITIONS, config=config)
+    write_compacted(source, topic, 0)
+    flow = setup.flow(topic, PROPERTIES, source=source, target=target)
     for turn in range(4):
         with Mirror(flow.file) as mirror:
             mirror.wait_ready()
-            write_mixed(setup.a, topic, 20, 50, turn=turn)
+            before = copied(flow, topic)
+            write_mixed(source, topic, transactions, each, turn=turn)
             if turn == 2:
-                until(lambda: ends(setup.b, flow.remote(topic)), 90, "the copy", alive=mirror)
+                wait_for_progress(mirror, flow, topic, before=before)
                 mirror.kill()
                 continue
-            wait_for_copy(mirror, flow, topic, committed=True)
+            wait_for_copy(mirror, flow, topic, committed=True, timeout_s=300)
             if turn == 3:
                 wait_until_covered(mirror, flow, topic)
             assert mirror.stop() == 0
-    truth = read(setup.a, topic, committed=True)
-    copy = read(setup.b, flow.remote(topic))
+        if turn == 1:
+            for region in own:
+                region.stop()
+                region.start()
+    truth = read(source, topic, committed=True)
+    copy = read(target, flow.remote(topic))
     census = await take_census(flow, topic, truth, copy)
-    assert census.asked > 2_000
+    assert census.asked > least
     assert not census.wrong, f"{census.wrong} of {census.asked}: {census.examples}"
 
 
@@ -473,8 +453,7 @@ def test_java_translates_every_group_as_far_with_our_syncs_as_with_its_own(setup
     with start_java(file, setup.folder / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
         for alias in (our_source, java_source):
             eventually(
-                functools.partial(is_complete, setup.b, alias, complete),
-                lambda: java.log()[-4000:],
+                functools.partial(is_complete, setup.b, alias, complete), lambda: java.log()[-4000:]
             )
         found, expected = checkpoints(setup.b, our_source), checkpoints(setup.b, java_source)
         java.stop()

@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
+from tests.integration.clients import connected
 from tests.integration.cluster_changes import configs_of, grow, topics_of
 from tests.integration.exactly_once import (
     ENABLED,
@@ -112,9 +111,7 @@ def test_brokers_of_other_releases_are_mirrored_with_groups_and_configs_and_may_
         _wait_synced(mirror, flow, topic, group, SYNCED + 20)
 
 
-def test_a_target_whose_brokers_write_an_old_message_format_gets_topics_of_a_newer_one(
-    setup: Setup,
-) -> None:
+def test_a_target_with_an_old_message_format_gets_topics_of_a_newer_one(setup: Setup) -> None:
     topic = setup.topic("format", 2)
     write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(200)])
     with region_of("2.4.1", {"log.message.format.version": "0.10.2"}) as target:
@@ -170,13 +167,8 @@ def test_exactly_once_copies_each_record_once_behind_a_kill_and_refuses_a_target
 
 
 async def _sizes_known(region: KafkaAddress, topic: str) -> bool:
-    servers = parse_bootstrap_servers(region.bootstrap_servers)
-    cluster = Cluster(ConnectionSettings(bootstrap_servers=servers), alias="sizes")
-    try:
-        await cluster.connect()
+    async with connected(region) as cluster:
         sizes = await Admin(cluster).partition_sizes({topic: range(4)})
-    finally:
-        await cluster.close()
     return len(sizes) == 4 and sum(sizes.values()) > 0
 
 

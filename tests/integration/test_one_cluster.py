@@ -30,9 +30,7 @@ def _admin(region: KafkaAddress) -> AdminClient:
     return AdminClient({"bootstrap.servers": region.bootstrap_servers})
 
 
-def test_a_flow_whose_source_is_its_target_is_refused_with_both_addresses_and_the_id(
-    setup: Setup,
-) -> None:
+def test_a_flow_whose_source_is_its_target_is_refused_with_addresses_and_id(setup: Setup) -> None:
     topic, other = setup.topic("orders"), setup.unique("other")
     port = setup.a.bootstrap_servers.rpartition(":")[2]
     again = ForeignRegion("again", f"localhost:{port}")

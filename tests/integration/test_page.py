@@ -72,9 +72,7 @@ def evil_rig(rig: Rig) -> Rig:
     return rig
 
 
-async def test_a_page_that_is_half_loaded_says_so_and_is_loaded_again(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_half_loaded_page_says_so_and_is_loaded_again(browser: Browser, rig: Rig) -> None:
     """Else it reads its flows for ever, as if it had none."""
     app, is_ending = public_app(rig.parts), True
 
@@ -91,9 +89,7 @@ async def test_a_page_that_is_half_loaded_says_so_and_is_loaded_again(
         await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
 
 
-async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_browser_at_the_root_sees_flows_state_lag_rate(browser: Browser, rig: Rig) -> None:
     async with served(public_app(rig.parts)) as url:
         await browser.open(url)
         await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
@@ -243,9 +239,7 @@ async def test_what_retention_overtakes_and_what_stands_still_is_on_the_page_of_
         assert_quiet(browser, url)
 
 
-async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_flow_with_all_topics_paused_is_not_green(browser: Browser, rig: Rig) -> None:
     del rig.herders[BA]
     async with served(public_app(rig.parts)) as url:
         await browser.open(f"{url}ui/")
@@ -310,9 +304,7 @@ async def test_the_last_numbers_stay_grey_with_their_age_while_the_worker_does_n
         assert "does not answer" not in await browser.text()
 
 
-async def test_a_hidden_tab_asks_nothing_and_asks_at_once_when_it_is_seen(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_hidden_tab_asks_nothing_and_at_once_when_seen(browser: Browser, rig: Rig) -> None:
     def hide(hidden: str) -> str:
         return (
             f"Object.defineProperty(document, 'hidden', {{value: {hidden}, configurable: true}});"
@@ -400,9 +392,7 @@ async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is
         assert_quiet(browser, url)
 
 
-async def test_the_ledger_says_in_words_what_was_lost_where_and_why(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_the_ledger_tells_what_was_lost_where_and_why(browser: Browser, rig: Rig) -> None:
     jobs = Jobs(rig)
     async with served(jobs) as url:
         own = url.replace("//", "//ann:pw@")
@@ -432,9 +422,7 @@ async def test_the_ledger_says_in_words_what_was_lost_where_and_why(
         assert_quiet(browser, url)
 
 
-async def test_names_that_are_markup_are_shown_as_texts_everywhere(
-    browser: Browser, evil_rig: Rig
-) -> None:
+async def test_names_that_are_markup_are_texts_everywhere(browser: Browser, evil_rig: Rig) -> None:
     evil = flow(f"A{HOSTILE}", "B")
     app = public_app(evil_rig.parts)
     groups = [group(HOSTILE, not_synced=f"why {HOSTILE}"), group("skipper", skips=3)]
@@ -471,9 +459,7 @@ async def test_names_that_are_markup_are_shown_as_texts_everywhere(
         assert [it for it in browser.errors if "404" not in it] == []
 
 
-async def test_the_course_of_the_last_hour_says_whether_it_gets_better(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_the_last_hour_says_whether_it_gets_better(browser: Browser, rig: Rig) -> None:
     async with served(public_app(rig.parts)) as url:
         for lags, said in (
             ([None, 90_000, 40_000, 3_000], "Getting better: 3.0 s behind, 30 s ago 90 s."),
@@ -543,9 +529,7 @@ async def test_thousands_of_topics_are_searched_and_only_visible_ones_are_drawn(
         assert_quiet(browser, url)
 
 
-async def test_a_link_that_leads_nowhere_says_so_above_what_there_is(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_link_that_leads_nowhere_says_so_on_top(browser: Browser, rig: Rig) -> None:
     async with served(public_app(rig.parts)) as url:
         for place, said, there in (
             ("flows/no-such", "This worker has no flow no-such.", "th a[href='#/flows/A-%3EB']"),
@@ -596,9 +580,7 @@ async def test_the_page_needs_no_mouse_and_fits_a_phone(browser: Browser, rig: R
         assert_quiet(browser, url)
 
 
-async def test_a_reader_who_signs_in_with_a_password_sees_the_numbers(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_reader_who_signs_in_by_password_sees_numbers(browser: Browser, rig: Rig) -> None:
     settings = RestSettings.of_worker({"rest.insecure": "true"})
     gate = gate_for(settings, RestCredentials({"bob": "pw"}, {}, read_only=["bob"]))
     async with served(public_app(replace(rig.parts, gate=gate))) as url:

@@ -11,14 +11,7 @@ from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.types import State
 from mm2py_jobs.copy.backfill_jobs import CommandEnd
 from tests.integration import page_stage
-from tests.integration.failovers import (
-    PARTITIONS,
-    Shop,
-    Stage,
-    secured_pair,
-    settled,
-    values_of,
-)
+from tests.integration.failovers import PARTITIONS, Shop, Stage, secured_pair, settled, values_of
 from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
 from tests.integration.mirror_process import Mirror, running, until, until_equal
 from tests.integration.page_stage import (
@@ -60,9 +53,7 @@ def job_rig(rig: Rig) -> Rig:
     return rig
 
 
-async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_readers_see_no_button_who_may_change_is_named(browser: Browser, rig: Rig) -> None:
     async with served(gated(rig.parts)) as url:
         for user, may, said in (("bob", False, "as bob (may only read)"), ("ann", True, "as ann")):
             await browser.open("about:blank")
@@ -82,9 +73,7 @@ async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
                 assert may or not await browser.evaluate(ACTIONS), place
 
 
-async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_a_plan_is_shown_first_and_texts_stay_texts(browser: Browser, rig: Rig) -> None:
     async with served(gated(rig.parts)) as url:
         own = url.replace("//", "//ann:pw@")
         rig.listed = ["t", "u", "__own"]
@@ -121,9 +110,7 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
         assert not await browser.evaluate(f"{OPEN}.querySelector('img, script')")
 
 
-async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
-    browser: Browser, job_rig: Rig
-) -> None:
+async def test_a_backfill_shows_progress_and_is_cancelled(browser: Browser, job_rig: Rig) -> None:
     async with served(gated(job_rig.parts)) as url:
         await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
         await browser.until_text("its driver is gone and nothing copies what is left")

@@ -22,12 +22,7 @@ from tests.integration.cluster_changes import (
     set_config,
 )
 from tests.integration.flow_questions import Asked, path_of, wait_for_records
-from tests.integration.mirror_process import (
-    PROMPT,
-    Flow,
-    Mirror,
-    running,
-)
+from tests.integration.mirror_process import PROMPT, Flow, Mirror, running
 from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
 from tests.integration.page_stage import (
     GOOD,
@@ -245,9 +240,7 @@ async def test_a_source_topic_that_is_deleted_and_a_copy_that_cannot_be_created(
         await night.quiet()
 
 
-async def test_a_typing_error_in_topics_and_a_flow_that_is_not_enabled(
-    browser: Browser, setup: Setup
-) -> None:
+async def test_a_wrong_topic_name_and_a_flow_not_enabled(browser: Browser, setup: Setup) -> None:
     beats = {"emit.heartbeats.enabled": "true", "heartbeats.replication.enabled": "true"}
     mistyped = setup.flow("ordes-misspelt", SOON | beats)
     disabled = setup.flow(

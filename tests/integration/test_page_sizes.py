@@ -122,9 +122,7 @@ async def test_fifty_flows_are_a_list_by_cluster_that_is_there_about_as_soon_as_
         assert_quiet(browser, url)
 
 
-async def test_five_thousand_topics_hold_up_no_frame_while_they_update(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_five_thousand_topics_hold_up_no_frame_updating(browser: Browser, rig: Rig) -> None:
     parts = [partition(f"orders.{number:04d}", 0, 0) for number in range(TOPICS)]
     rig.herders[AB].show(partitions=tuple(parts))
     async with served(public_app(rig.parts)) as url:
@@ -137,10 +135,7 @@ async def test_five_thousand_topics_hold_up_no_frame_while_they_update(
 
 @pytest.mark.parametrize(
     ("topics", "place", "paces_ms"),
-    [
-        (0, "", {5_000}),
-        (TOPICS, "flows/A-%3EB/topics", {10_000, 40_000, 60_000}),
-    ],
+    [(0, "", {5_000}), (TOPICS, "flows/A-%3EB/topics", {10_000, 40_000, 60_000})],
 )
 async def test_a_page_asks_seldom_for_fifty_flows_and_for_thousands_of_topics(
     browser: Browser, many: Rig, rig: Rig, topics: int, place: str, paces_ms: set[int]
@@ -189,9 +184,7 @@ CASES: Final[list[tuple[str, Any, bool, int]]] = [
 ]
 
 
-async def test_the_pace_of_a_path_follows_from_what_was_answered_last(
-    browser: Browser, rig: Rig
-) -> None:
+async def test_the_pace_of_a_path_follows_from_the_last_answer(browser: Browser, rig: Rig) -> None:
     async with served(public_app(rig.parts)) as url:
         await browser.open(f"{url}ui/")
         await browser.until("document.querySelector('main')")

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.chaos.census import Census
 from tests.integration.cluster_changes import set_quota
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import path_of, wait_for_records
+from tests.integration.memory_census import Census
 from tests.integration.mirror_process import SHORT_SESSION, Mirror, until
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, read, wait_for_copy, write
-from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.region import KafkaAddress, Region, started
 
 pytestmark = [
     pytest.mark.faults,
@@ -57,12 +57,8 @@ LIMITS = {
 @pytest.fixture(scope="module")
 def two_regions() -> Iterator[Regions]:
     source, target = Region("quota-a", properties=WINDOWS), Region("quota-b", properties=WINDOWS)
-    try:
-        start_regions(source, target)
+    with started(source, target):
         yield source, target
-    finally:
-        source.close()
-        target.close()
 
 
 @contextmanager
@@ -78,9 +74,7 @@ def throttled(*sides: tuple[KafkaAddress, str], rate: int = SHARED_RATE) -> Gene
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_byte_rate_is_kept_without_an_error(
-    setup: Setup, two_regions: Regions, limit: str
-) -> None:
+def test_a_byte_rate_is_kept_without_error(setup: Setup, two_regions: Regions, limit: str) -> None:
     source, target = two_regions
     topic = setup.topic("quota", 2, on=source)
     properties = {"{source}.consumer.client.id": "quota"}

@@ -1,5 +1,6 @@
 """What arrives: codecs, compaction, new topics, topics of a policy of one's own."""
 
+import asyncio
 import json
 import os
 import re
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from mm2py.client.connect.admin import Admin, ConfigOp
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from tests.integration.clients import connected
 from tests.integration.cluster_changes import configs_of, grow
 from tests.integration.main_job import (
     CODECS,
@@ -176,15 +180,58 @@ def test_new_partitions_and_new_topics_arrive_from_their_first_record(setup: Set
         assert not mirror.complaints()
 
 
+def a_rule(topic: str, operation: AclOperation, permission: AclPermission) -> Acl:
+    return Acl(
+        AclResourceType.TOPIC, topic, PatternType.LITERAL, "User:app", "*", operation, permission
+    )
+
+
+async def test_configs_follow_the_source_or_the_targets_default_and_rules_become_rights_to_read(
+    setup: Setup,
+) -> None:
+    topic, other = setup.topic("ruled", config={"delete.retention.ms": "1"}), setup.topic("other")
+    each_second = {f"sync.topic.{it}.interval.seconds": "1" for it in ("configs", "acls")}
+    flow = setup.flow(topic, each_second)
+    copy, copy_of_other = flow.remote(topic), flow.remote(other)
+    allow, deny = AclPermission.ALLOW, AclPermission.DENY
+    given = [
+        a_rule(topic, AclOperation.ALL, allow),
+        a_rule(topic, AclOperation.WRITE, allow),
+        a_rule(topic, AclOperation.DELETE, deny),
+        a_rule(other, AclOperation.READ, allow),
+    ]
+    wanted = {a_rule(copy, AclOperation.READ, allow), a_rule(copy, AclOperation.DELETE, deny)}
+    async with connected(setup.a) as source, connected(setup.b) as target:
+        assert await Admin(source).create_acls(given) == [None] * 4
+        with running(flow.file) as mirror:
+            until(lambda: configs_of(setup.b, copy)["delete.retention.ms"] == "1", 90, "configs")
+            changes = [ConfigOp("delete.retention.ms", "DELETE")]
+            changes.append(ConfigOp("max.message.bytes", "SET", "2000000"))
+            await Admin(source).alter_topic_configs({topic: changes})
+            by_hand = [ConfigOp("segment.ms", "SET", "77777777")]
+            await Admin(target).alter_topic_configs({copy: by_hand})
+            followed = {
+                "max.message.bytes": "2000000",
+                "delete.retention.ms": "86400000",
+                "segment.ms": "604800000",
+            }
+            until(lambda: followed.items() <= configs_of(setup.b, copy).items(), 90, "changes")
+            async with asyncio.timeout(90):
+                found: set[Acl] = set()
+                while found != wanted:
+                    rules = await Admin(target).describe_topic_acls() or ()
+                    names = {topic, other, copy, copy_of_other}
+                    found = {it for it in rules if it.resource_name in names}
+            assert not mirror.complaints()
+
+
 NEW = 60
 NEW_PARTITIONS = 4
 TASKS = 2
 
 
 @pytest.mark.faults
-def test_topics_that_appear_one_after_the_other_are_collected_and_hold_up_no_other(
-    setup: Setup,
-) -> None:
+def test_topics_that_appear_one_by_one_are_collected_and_hold_up_no_other(setup: Setup) -> None:
     prefix = setup.unique("many")
     old = f"{prefix}-old"
     setup.create_topic(setup.a, old, NEW_PARTITIONS)
@@ -234,9 +281,7 @@ for tp, found in mirror_client.exact_offsets(props, sys.argv[2], sys.argv[3]).it
 @pytest.mark.parametrize(
     "topic_name", ["orders", pytest.param("orders.from-elsewhere", marks=pytest.mark.faults)]
 )
-def test_the_policy_of_the_page_names_copies_groups_and_answers(
-    setup: Setup, topic_name: str
-) -> None:
+def test_the_page_s_policy_names_copies_groups_and_answers(setup: Setup, topic_name: str) -> None:
     policy = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
     (setup.folder / "my_names.py").write_text(policy)
     path = os.pathsep.join([str(setup.folder), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,6 +1,5 @@
 """REST of real workers: clients of Connect, loggers, and strangers that flood it."""
 
-import asyncio
 import base64
 import contextlib
 import http.client
@@ -12,91 +11,20 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from kafka_connect import KafkaConnect
 
-from mm2py.rest.app import DIALECT, public_app
-from mm2py.rest.listening import Listener
-from mm2py.rest.server import RestServer
-from mm2py.testing.waiting import until as reached
+from mm2py.rest.app import DIALECT
 from tests.integration.mirror_process import COMMAND, Flow, Mirror, until
 from tests.integration.setups import Setup
-from tests.unit.rest.rest_fakes import parts_of
-from tests.unit.runtime.herder_fakes import CONFIG, FLOW, Cluster, Node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-T = TypeVar("T")
-
-
-async def said(call: Callable[[], T]) -> T:
-    """Ask in a thread; again where a rebalance is under way, as clients of Connect have to."""
-    for _ in range(100):
-        try:
-            return await asyncio.to_thread(call)
-        except OSError as error:  # requests' HTTPError
-            if not str(error).startswith(("409", "500")):
-                raise
-    return await asyncio.to_thread(call)
-
-
-async def session(client: KafkaConnect, name: str, node: Node) -> None:
-    """Everything the client can ask; the path goes as it encodes it."""
-    assert (await said(client.get_cluster_info))["version"] == "4.3.1"
-    assert [p["type"] for p in await said(client.list_connector_plugins)] == ["source"]
-    config = CONFIG | {"tasks.max": "2"}
-    made = await said(lambda: client.create_connector({"name": name, "config": config}))
-    assert (made["name"], made["type"]) == (name, "source")
-    await reached(lambda: node.state(name) == "RUNNING" and len(node.host.running) == 2)
-    assert await said(lambda: client.list_connectors(state="RUNNING")) == [name]
-    expanded = await said(lambda: client.list_connectors(expand="status", state="RUNNING"))
-    assert list(expanded) == [name]
-    assert (await said(lambda: client.get_connector_config(name)))["name"] == name
-    updated = await said(lambda: client.update_connector(name, config | {"tasks.max": 3}))
-    assert updated["config"] == config | {"tasks.max": "3", "name": name}
-    await reached(lambda: node.state(name) == "RUNNING" and len(node.host.running) == 2)
-    assert len(await said(lambda: client.list_connector_tasks(name))) == 2
-    task = await said(lambda: client.get_connector_task_status(name, 0))
-    assert task["state"] == "RUNNING"
-    await said(lambda: client.restart_connector_task(name, 0))
-    await said(lambda: client.restart_connector(name))
-    restarted = await said(lambda: client.restart_connector(name, include_tasks=True))
-    assert restarted is not None
-    assert restarted["name"] == name
-    await reached(lambda: node.state(name) == "RUNNING")
-    await said(lambda: client.pause_connector(name))
-    await reached(lambda: node.state(name) == "PAUSED")
-    await said(lambda: client.resume_connector(name))
-    await reached(lambda: node.state(name) == "RUNNING")
-    assert await said(lambda: client.list_connector_topics(name)) == {name: {"topics": []}}
-    await said(lambda: client.reset_connector_topics(name))
-    checked = await said(lambda: client.validate_connector_config("MirrorSource", {"name": name}))
-    assert checked["error_count"] == 1
-    await said(lambda: client.stop_connector(name))
-    await reached(lambda: node.state(name) == "STOPPED")
-    await said(lambda: client.delete_connector(name))
-    assert await said(client.list_connectors) == []
-
-
-@pytest.mark.parametrize("name", ["mirror", "A->B mirror"])
-async def test_kafka_connect_py_drives_a_connector_through_its_life(name: str) -> None:
-    node = Cluster().node("n1")
-    app = public_app(parts_of({FLOW: node.herder}, dedicated=True, eager=True))
-    server = RestServer([Listener("127.0.0.1", 0)], app)
-    (url,) = await server.start()
-    node.start()
-    await reached(lambda: node.herder.session_key() is not None)
-    await session(KafkaConnect(f"{url}{FLOW.source}/{FLOW.target}"), name, node)
-    await node.stop()
-    await server.stop(5)
-
 
 WAIT_S: Final = 90.0
 CANARY: Final = "canary" + secrets.token_hex(4)
@@ -335,9 +263,7 @@ def strangers(address: tuple[str, int], pair: str) -> Generator[list[socket.sock
 
 
 @pytest.mark.faults
-def test_a_flood_on_the_internal_listener_costs_neither_memory_nor_answers_nor_task_hosts(
-    setup: Setup,
-) -> None:
+def test_a_flood_on_the_internal_listener_costs_no_memory_answer_or_host(setup: Setup) -> None:
     topic = setup.topic("flood")
     flow = setup.flow(topic, {"listeners": "http://127.0.0.1:0", "task.host.processes": "1"})
     with Mirror(flow.file, program=LIMITED) as worker, httpx.Client(timeout=ANSWER_S) as client:

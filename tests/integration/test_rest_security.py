@@ -225,9 +225,7 @@ def test_readers_change_nothing_however_they_came_in(guarded: Guarded) -> None:
     assert ask(guarded.http, "POST", f"{guarded.flow}/pause?dry_run=true", TOKEN).status == 200
 
 
-def test_a_body_that_is_too_long_is_never_read_for_strangers_nor_kept_for_friends(
-    guarded: Guarded,
-) -> None:
+def test_a_too_long_body_is_never_read_for_strangers_nor_kept_for_friends(guarded: Guarded) -> None:
     body = b'"' + b"x" * BODY_BYTES + b'"'
     assert ask(guarded.http, "POST", "/connectors", body=body).status == 401
     answer = ask(guarded.http, "POST", "/connectors", ANN, body=body)
@@ -395,32 +393,13 @@ def complaint(said: str) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("properties", "wanted"),
-    [
-        (
-            {"listeners": "https://127.0.0.1:0"},
-            "listeners: ssl.keystore.location is missing, which https needs; set ssl.keystore.location",
-        ),
-        (
-            {"rest.read.only.users": "bob"},
-            "rest.read.only.users names users, but authentication is off; "
-            "set rest.basic.auth.file or rest.bearer.tokens.file",
-        ),
-        ({"rest.extension.classes": "com.example.Own"}, "com.example.Own: Java code"),
-        ({"listeners": "127.0.0.1:8083"}, "write http://<host>:<port> or https://<host>:<port>"),
-    ],
-)
-def test_a_file_that_cannot_be_served_is_refused_with_its_line(
-    regions: Pair, tmp_path: Path, properties: dict[str, str], wanted: str
-) -> None:
-    flow = write_flow(tmp_path, *regions, "never", properties)
+def test_a_file_that_cannot_be_served_is_refused_by_line(regions: Pair, tmp_path: Path) -> None:
+    flow = write_flow(tmp_path, *regions, "never", {"rest.read.only.users": "bob"})
     number = len(flow.file.read_text().splitlines())
     done = run_to_end(flow.file)
     assert done.returncode == 1
-    line = complaint(done.stderr)
-    assert f"{flow.file}:{number}: " in line
-    assert wanted in line
+    wanted = f"{flow.file}:{number}: rest.read.only.users names users, but authentication is off"
+    assert wanted in complaint(done.stderr)
 
 
 def test_a_taken_internal_listener_is_refused_in_one_line(regions: Pair, tmp_path: Path) -> None:
@@ -433,9 +412,7 @@ def test_a_taken_internal_listener_is_refused_in_one_line(regions: Pair, tmp_pat
     assert wanted in complaint(done.stderr)
 
 
-def test_an_ordinary_worker_does_not_start_where_anybody_could_rule_it(
-    regions: Pair, tmp_path: Path
-) -> None:
+def test_an_ordinary_worker_never_starts_where_anybody_rules(regions: Pair, tmp_path: Path) -> None:
     file = write_worker(tmp_path, regions[1], {"listeners": "http://0.0.0.0:0"})
     worker = Mirror(file, program=DISTRIBUTED)
     try:

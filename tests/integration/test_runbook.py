@@ -28,7 +28,7 @@ from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import Load, Sent, assert_equal, ends, read, write
 from tests.kit.kafka.jars import fetch_jars
 from tests.kit.kafka.reaper import REAPER
-from tests.kit.kafka.region import Region, start_regions
+from tests.kit.kafka.region import Region, started
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(900)]
@@ -168,15 +168,11 @@ class Operator:
 @pytest.fixture(scope="module")
 def regions_of_the_page(create_topic: CreateTopic) -> Iterator[tuple[Region, Region]]:
     a, b = (Region(f"runbook-{name}", properties=ANY_SESSION) for name in "ab")
-    try:
-        start_regions(a, b)
+    with started(a, b):
         create_topic(a, "orders", PARTITIONS)
         create_topic(a, "invoices", PARTITIONS)
         create_topic(b, "payments", PARTITIONS)
         yield a, b
-    finally:
-        a.close()
-        b.close()
 
 
 @pytest.fixture
@@ -241,8 +237,7 @@ def test_failover_and_failback(setup: Setup) -> None:
     look, switch = sections()["Failover"]
     (back,) = sections()["Failback"]
     a, b = (Region(f"runbook-move-{name}", properties=ANY_SESSION) for name in "ab")
-    try:
-        start_regions(a, b)
+    with started(a, b):
         for region in (a, b):
             setup.create_topic(region, "orders", PARTITIONS)
         operator = Operator(setup.folder, a, b)
@@ -261,9 +256,6 @@ def test_failover_and_failback(setup: Setup) -> None:
                 operator.wait_until_equal()
         finally:
             operator.close()
-    finally:
-        a.close()
-        b.close()
 
 
 @pytest.mark.parametrize("lost", ["source", "target"])

@@ -4,8 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -26,6 +25,7 @@ from mm2py.protocol.records import NewRecord, Record
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
 from tests.certificates import PASSWORD, Authority
+from tests.integration.clients import connected
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 from tests.integration.secured import (
     CLIENT_WORD,
@@ -54,17 +54,6 @@ PATIENCE_S = 60.0
 """How long a test waits for what a session's end brings."""
 WRONG = "no-way"
 STRANGER = Authority("A stranger")
-
-
-@asynccontextmanager
-async def connected(props: Mapping[str, str]) -> AsyncGenerator[Cluster]:
-    settings = connection_settings({"client.id": "test", **props}, scope="cluster A")
-    cluster = Cluster(settings, alias="A")
-    try:
-        await cluster.connect()
-        yield cluster
-    finally:
-        await cluster.close()
 
 
 async def admin_data_and_groups(cluster: Cluster, props: Mapping[str, str]) -> None:
@@ -124,9 +113,7 @@ async def test_data_group_and_admin_calls_work_over(secured: SecuredRegion, name
         await admin_data_and_groups(cluster, props)
 
 
-async def test_a_token_is_fetched_once_for_all_connections_of_a_client(
-    secured: SecuredRegion,
-) -> None:
+async def test_a_token_is_fetched_once_for_all_connections(secured: SecuredRegion) -> None:
     with TokenEndpoint() as endpoint:
         props = token_properties(secured, endpoint, "TLSLOGIN")
         async with connected(props) as cluster:
@@ -259,9 +246,7 @@ async def test_a_mistake_is_named_at_once_with_the_property_to_change(
     assert WRONG not in str(refusal.value)
 
 
-async def test_a_token_endpoint_that_refuses_is_told_from_one_that_is_away(
-    secured: SecuredRegion,
-) -> None:
+async def test_a_refusing_token_endpoint_is_told_from_an_absent_one(secured: SecuredRegion) -> None:
     with TokenEndpoint() as endpoint:
         props = token_properties(secured, endpoint, "LOGIN", secret=WRONG)
         with pytest.raises(ConnectionFailedError, match=r"HTTP 401: unknown client.*clientSecret"):
@@ -302,7 +287,7 @@ async def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegi
         acl(*topic, AclOperation.ALL, *everyone),
     ]
 
-    async with connected({"bootstrap.servers": secured.region.bootstrap_servers}) as admin:
+    async with connected(secured.region) as admin:
         assert await Admin(admin).create_acls(acls) == [None] * 4
         async with asyncio.timeout(90):  # the answer is the controller's
             while acls[1] not in (await Admin(admin).describe_topic_acls() or ()):
@@ -363,9 +348,7 @@ async def test_an_idle_connection_ends_with_its_session(secured: SecuredRegion) 
         assert await ended.get() == ("idle for a whole session", 0)
 
 
-async def test_a_login_that_is_refused_later_ends_the_connection_and_says_so(
-    secured: SecuredRegion,
-) -> None:
+async def test_a_login_refused_later_ends_its_connection_with_why(secured: SecuredRegion) -> None:
     secured.set_scram_user("leaver", ODD_WORD)
     props = secured.properties(
         "SHORT", "SCRAM-SHA-512", SCRAM, username="leaver", password=ODD_WORD

@@ -22,6 +22,7 @@ from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
 from mm2py_jobs.spark.java import find_java
 from tests.certificates import PASSWORD, write_jks
+from tests.integration.clients import connected
 from tests.integration.kerberos import (
     KRB5,
     NEEDS_KERBEROS,
@@ -43,7 +44,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.secured import jaas
 from tests.integration.setups import Setup
-from tests.integration.test_security_connections import admin_data_and_groups, connected
+from tests.integration.test_security_connections import admin_data_and_groups
 from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress
 
@@ -58,10 +59,7 @@ RATE: Final = 200
 
 @pytest.fixture(scope="module")
 def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    with (
-        Kdc(tmp_path_factory.mktemp("kdc")) as server,
-        pytest.MonkeyPatch.context() as environment,
-    ):
+    with Kdc(tmp_path_factory.mktemp("kdc")) as server, pytest.MonkeyPatch.context() as environment:
         for name, value in server.environ.items():
             environment.setenv(name, value)
         # Of the broker's JVM.
@@ -239,11 +237,7 @@ async def test_tickets_are_renewed_and_sessions_too_under_load(
 
 
 async def test_the_ticket_of_a_cache_is_renewed_by_kinit_under_load(
-    broker: KerberosRegion,
-    kdc: Kdc,
-    keytab: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    broker: KerberosRegion, kdc: Kdc, keytab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "cache"
     kdc.kinit(keytab, MIRROR, life="16s", cache=cache, renewable="1h")

@@ -27,12 +27,12 @@ from mm2py.config.clients import connection_settings
 from mm2py.errors import Mm2pyError
 from mm2py.types import TopicPartition as Partition
 from mm2py_cli.app import app
+from tests.integration.clients import connected
 from tests.integration.cluster_changes import forbid_group, permit_group, set_group_config
 from tests.integration.mirror_process import Flow, Mirror, running, until, until_equal
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.test_group_commands import commit_at, offset_of
-from tests.integration.test_security_connections import connected
 from tests.integration.traffic import producer
 from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress, Region
@@ -133,9 +133,7 @@ def until_at(region: KafkaAddress, group: str, topic: str, offset: int, worker: 
     )
 
 
-def test_a_share_group_continues_on_the_target_with_its_next_record(
-    flow: tuple[Flow, str, str],
-) -> None:
+def test_a_share_group_continues_with_its_next_record(flow: tuple[Flow, str, str]) -> None:
     """It has read everything; the records that come later are the first it gets there, none skipped, none again."""
     mirror, topic, group = flow
     member = Shares(mirror.source, topic, group)

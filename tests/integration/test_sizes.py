@@ -1,4 +1,4 @@
-"""Sizes that users have: from one task to two hundred, wide topics, many topics at once, three workers."""
+"""Sizes that users have: from one task to two hundred, wide topics, many topics at once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,16 +39,6 @@ def test_a_flow_copies_with_any_number_of_tasks(regions: Pair, tmp_path: Path, t
             workers.until_spread(tasks=tasks, over=1)
             write(flow.source, topic, one_each(round_))
             wait_for_copy(worker, flow, topic, timeout_s=UP_S)
-        workers.stop()
-
-
-def test_three_workers_share_twelve_tasks(regions: Pair, tmp_path: Path, topic: str) -> None:
-    flow = write_flow(tmp_path, *regions, topic, {"tasks.max": "12"})
-    with Workers(flow) as workers:
-        first, _, _ = workers.start("one", "two", "three")
-        workers.until_spread(tasks=12, over=3)
-        write(flow.source, topic, one_each(0))
-        wait_for_copy(first, flow, topic, timeout_s=UP_S)
         workers.stop()
 
 

@@ -19,9 +19,7 @@ COUNT: Final = 400
 Values = dict[str, list[list[bytes]]]
 
 
-def test_each_topic_begins_where_its_rule_says_and_continues_there_after_a_restart(
-    setup: Setup,
-) -> None:
+def test_each_topic_begins_where_its_rule_says_and_goes_on_after_a_restart(setup: Setup) -> None:
     prefix = setup.unique("starts")
     aged, since, placed, latest, rest = names = [
         f"{prefix}-{it}" for it in ("aged", "since", "placed", "latest", "rest")
@@ -156,9 +154,7 @@ def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(setup: 
         assert said in ended.stderr, ended.stderr
 
 
-def test_what_arrives_while_no_task_runs_is_copied_and_so_is_a_topic_made_meanwhile(
-    setup: Setup,
-) -> None:
+def test_what_comes_while_no_task_runs_is_copied_and_a_topic_made_then(setup: Setup) -> None:
     prefix = setup.unique("latest")
     idle, empty, late = (f"{prefix}-{name}" for name in ("idle", "empty", "late"))
     setup.create_topic(setup.a, idle, 1)

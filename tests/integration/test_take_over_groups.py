@@ -189,9 +189,7 @@ def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(setup: Setup) 
         scene.check(mirror, 3)
 
 
-def test_checkpoints_of_each_kind_of_group_skip_nothing_where_offsets_are_not_synced(
-    setup: Setup,
-) -> None:
+def test_checkpoints_of_each_kind_of_group_skip_nothing_without_syncs(setup: Setup) -> None:
     topic = setup.unique("not-synced")
     setup.create_topic(setup.b, topic, 1)
     off = {"{source}->{target}.sync.group.offsets.enabled": "false"}
@@ -344,11 +342,7 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(set
     for offset, place in ((100, Place.UNKNOWN), (220, Place.COPIED), (270, Place.UNKNOWN)):
         for name, to_source in ((plain, False), (flow.remote(plain), True)):
             found = translate_offset(
-                properties,
-                flow.source_alias,
-                TopicPartition(name, 0),
-                offset,
-                to_source=to_source,
+                properties, flow.source_alias, TopicPartition(name, 0), offset, to_source=to_source
             )
             assert found is not None
             assert found == (place, offset if place is Place.COPIED else -1), f"{name} {offset}"

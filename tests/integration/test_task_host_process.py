@@ -162,9 +162,7 @@ async def test_a_killed_starter_takes_its_hosts_with_it_and_is_replaced(
     starter.close()
 
 
-async def test_a_starter_that_does_not_answer_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_starter_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py.runtime.hosts.process.START_WITHIN_S", 0.5)
     starter = host_starter(SYSTEM_CLOCK)
     with monkeypatch.context() as patient:

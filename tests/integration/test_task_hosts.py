@@ -151,9 +151,7 @@ def test_a_host_that_thaws_behind_its_permit_writes_nothing_until_its_worker_ren
 
 
 @pytest.mark.faults
-def test_a_host_that_was_frozen_alone_goes_on_without_a_trace_in_the_copy(
-    flow: Flow, topic: str
-) -> None:
+def test_a_host_that_was_frozen_alone_goes_on_without_a_trace(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load, Mirror(flow.file) as mirror:
         hosts = wait_for_both(mirror)
         wait_for_progress(mirror, flow, topic)
@@ -306,9 +304,7 @@ def test_a_level_set_over_rest_is_the_hosts_level_too(make_flow: MakeFlow, topic
 
 
 @pytest.mark.faults
-def test_what_a_host_counts_and_loses_is_known_to_the_worker(
-    make_flow: MakeFlow, topic: str
-) -> None:
+def test_what_a_host_counts_and_loses_the_worker_knows(make_flow: MakeFlow, topic: str) -> None:
     flow = make_flow()
     sent = [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)]
     write(flow.source, topic, sent)

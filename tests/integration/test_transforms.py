@@ -278,9 +278,7 @@ def test_topics_that_a_transform_names_are_created_by_the_targets_brokers(setup:
         assert [it.value for it in log.records] == [b"%d" % n for n in range(number, 300, 3)]
 
 
-def test_a_flow_that_cannot_have_transforms_is_refused_with_its_line(
-    setup: Setup, topic: str
-) -> None:
+def test_a_flow_that_may_not_have_transforms_is_refused_by_line(setup: Setup, topic: str) -> None:
     flow = a_flow(
         setup.folder, setup.a, setup.b, topic, FILTERED, {"{source}->{target}.offsets.identical": "require"}
     )  # fmt: skip

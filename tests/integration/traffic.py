@@ -7,7 +7,7 @@ order, by key, value, headers and timestamp. The truth is what the source cluste
 import json
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, final
@@ -137,11 +137,7 @@ def wait_for_markers(region: KafkaAddress, topic: str) -> None:
 
 
 def read(
-    region: KafkaAddress,
-    topic: str,
-    *,
-    committed: bool = False,
-    timeout_s: float = READ_TIMEOUT_S,
+    region: KafkaAddress, topic: str, *, committed: bool = False, timeout_s: float = READ_TIMEOUT_S
 ) -> Logs:
     """Read every partition from its start to its present end."""
     consumer = reader(region, committed=committed)
@@ -218,6 +214,30 @@ def wait_for_progress(
     """
     first = copied(flow, topic) if before is None else before
     until(lambda: copied(flow, topic) >= first + more, 300, "the copy to go on", alive=mirror)
+
+
+def wait_for_all(
+    mirror: Running,
+    flow: Flow,
+    topic: str,
+    *,
+    source: KafkaAddress | None = None,
+    leave_out: Collection[int] = (),
+) -> float:
+    """Wait until every partition is copied as far as it is written now; return the seconds.
+
+    ``source`` is the flow's as clients see it that leave a broken node out.
+    """
+    began = time.monotonic()
+    # None of them is known while one partition has no leader.
+    written = until(lambda: ends(source or flow.source, topic), 90, "all log ends", alive=mirror)
+
+    def copied() -> bool:
+        copies = ends(flow.target, flow.remote(topic))
+        return all(copies.get(p, 0) >= end for p, end in written.items() if p not in leave_out)
+
+    until(copied, 120, lambda: f"{written}, {ends(flow.target, flow.remote(topic))}", alive=mirror)
+    return time.monotonic() - began
 
 
 # -- comparing --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.secured import SecuredRegion
-from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region, start_regions
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region, started
 
 Pair = tuple[KafkaAddress, KafkaAddress]
 ANY_SESSION: Final = {"group.min.session.timeout.ms": "500"}
@@ -50,20 +50,13 @@ class CreateTopic(Protocol):
 @pytest.fixture(scope="session")
 def regions() -> Iterator[Pair]:
     """Two clusters shared by the whole session, which compact at once; never stop or freeze them."""
-    addresses = (
-        os.environ.get("MM2PY_TEST_BOOTSTRAP_A"),
-        os.environ.get("MM2PY_TEST_BOOTSTRAP_B"),
-    )
+    addresses = (os.environ.get("MM2PY_TEST_BOOTSTRAP_A"), os.environ.get("MM2PY_TEST_BOOTSTRAP_B"))
     if addresses[0] and addresses[1]:
         yield ForeignRegion("a", addresses[0]), ForeignRegion("b", addresses[1])
         return
     a, b = (Region(name, properties=ANY_SESSION | COMPACTING) for name in "ab")
-    try:
-        start_regions(a, b)
+    with started(a, b):
         yield a, b
-    finally:
-        a.close()
-        b.close()
 
 
 @pytest.fixture(scope="session")
@@ -88,12 +81,8 @@ def own_regions() -> Iterator[tuple[Region, Region]]:
     """Two clusters of a module, to stand still and go on; the first one creates no topic by itself."""
     source = Region("own-a", properties={**ANY_SESSION, "auto.create.topics.enable": "false"})
     target = Region("own-b", properties=ANY_SESSION)
-    try:
-        start_regions(source, target)
+    with started(source, target):
         yield source, target
-    finally:
-        source.close()
-        target.close()
 
 
 @pytest.fixture(scope="session")

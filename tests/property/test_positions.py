@@ -227,9 +227,7 @@ def test_behind_the_place_of_a_group_lies_no_record_of_any_flow_that_the_group_h
 
 
 @given(courses(), st.integers(0, 10))
-def test_a_copy_whose_name_says_where_it_came_from_is_never_shared(
-    course: Course, committed: int
-) -> None:
+def test_a_copy_whose_name_says_its_origin_is_never_shared(course: Course, committed: int) -> None:
     for flow, keeps_name in course.keeps_names.items():
         if not keeps_name:
             alone = Course({flow: False}, course.source, [it for it in course.order if it == flow])
@@ -237,9 +235,7 @@ def test_a_copy_whose_name_says_where_it_came_from_is_never_shared(
 
 
 @given(courses(), st.integers(0, 10))
-def test_a_copy_that_only_one_source_writes_into_places_groups(
-    course: Course, committed: int
-) -> None:
+def test_a_copy_that_one_source_writes_into_places_groups(course: Course, committed: int) -> None:
     for flow in course.keeps_names:
         writers = {course.source[it.flow] for it in course.logs().get(course.copy_of(flow), [])}
         if writers == {course.source[flow]} and flow in course.order:

@@ -225,9 +225,7 @@ async def test_dropped_records_are_counted_by_their_headers() -> None:
 
 
 @pytest.mark.parametrize("value", [b"\x01{", b"\x02{}", b"text", b"", b'\x01{"flow":1}'])
-async def test_a_record_that_cannot_be_read_holds_back_the_batches_under_its_id_alone(
-    value: bytes,
-) -> None:
+async def test_an_unreadable_record_holds_back_the_batches_under_its_id_alone(value: bytes) -> None:
     world = World(random.Random(1))
     loops = new_filter(world)
     for key in (None, b"", b"\xff", b"text", b"-7", b"7"):

@@ -130,9 +130,7 @@ def look(line: str, password: str, environ: Mapping[str, str]) -> None:
 @example('"hunt3r2x"')
 @example("hunt3r2x;tr0ub4dor")
 @example("hunt3r2x\\x7Qz81kk")
-def test_no_part_of_a_password_is_shown_wherever_it_comes_from(
-    spelling: str, password: str
-) -> None:
+def test_no_part_of_a_password_is_shown_wherever_it_is_from(spelling: str, password: str) -> None:
     line = LINES[spelling]
     look(line.format(written(password)), password, {})
     look(line.format("${env:PW}"), password, {"PW": password})
@@ -146,9 +144,7 @@ def test_no_part_of_a_password_is_shown_wherever_it_comes_from(
 @example("hunt3r2x")
 @example("*hunt3r2x")
 @example("com.HunT3r2x.x7Qz81kk")
-def test_no_part_of_what_a_provider_supplies_is_shown_of_any_property(
-    line: str, password: str
-) -> None:
+def test_no_part_of_a_providers_values_is_shown_of_any_property(line: str, password: str) -> None:
     look(line.format("${env:PW}"), password, {"PW": password})
 
 

@@ -314,9 +314,7 @@ def test_every_record_arrives_once_and_in_order_whatever_is_lost(
 
 @settings(max_examples=examples(300))
 @given(steps=st.lists(STEPS, max_size=60))
-def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
-    steps: list[Step],
-) -> None:
+def test_rule_1_only_one_batch_is_under_way_before_the_first_answer(steps: list[Step]) -> None:
     rig = Rig(5)
     confirmed = False
     for step in steps:

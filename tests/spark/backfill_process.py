@@ -26,6 +26,24 @@ from tests.kit.kafka.reaper import REAPER
 
 MASTER: Final = "local[2]"
 END_WITHIN_S: Final = 240
+SLOW_FLOW: Final = {"flow.max.bytes.per.second": "20000"}
+"""The live flow gets nowhere by itself."""
+CLUSTER: Final = "local-cluster[2,1,512]"
+SPARK_DEFAULTS: Final = """\
+spark.network.timeout 20s
+spark.network.timeoutInterval 5s
+spark.executor.heartbeatInterval 4s
+spark.executor.memory 512m
+spark.task.maxFailures 8
+"""
+
+
+def impatient(folder: Path) -> dict[str, str]:
+    """Return the environment of a driver that takes silent processes for dead within seconds."""
+    conf = folder / "spark-conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    return {"SPARK_CONF_DIR": str(conf)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +84,7 @@ def here(flow: Flow, words: Sequence[str], *options: str) -> Ended:
 def command_line(flow: Flow, name: str, *options: str) -> Ended:
     """Run a command to its end in a process of its own, which starts its own Spark."""
     done = subprocess.run(
-        [
-            MM2PY,
-            "backfill",
-            name,
-            str(flow.file),
-            "--flow",
-            flow.name,
-            "-o",
-            "json",
-            *options,
-        ],
+        [MM2PY, "backfill", name, str(flow.file), "--flow", flow.name, "-o", "json", *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

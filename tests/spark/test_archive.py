@@ -18,10 +18,7 @@ from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py_cli.app import app
 from mm2py_jobs.archive.archive import archive_flow
-from mm2py_jobs.archive.archive_format import (
-    FileManifest,
-    Shape,
-)
+from mm2py_jobs.archive.archive_format import FileManifest, Shape
 from mm2py_jobs.archive.restore import Rename
 from mm2py_jobs.copy import dealing
 from mm2py_jobs.copy.restored_flows import renamed_flow

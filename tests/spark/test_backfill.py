@@ -41,6 +41,7 @@ from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 from tests.spark import lane_functions
 from tests.spark.backfill_process import (
+    SLOW_FLOW,
     BackfillProcess,
     command,
     command_line,
@@ -54,8 +55,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(90
 OLD_MS = 1_600_000_000_000
 TOLD_S = 30.0
 """Within this an operator sees why nothing is copied."""
-SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
-"""The live flow gets nowhere by itself."""
 
 
 def history(topic_partitions: int, records: int, size: int = 200) -> list[Sent]:
@@ -231,8 +230,7 @@ def test_a_transaction_that_is_open_ends_the_range_and_the_flow_copies_it_once_i
         client.commit_transaction(30)
         until(lambda: copied(flow, topic) >= 601, 90, "the rest", alive=mirror)
         assert_equal(
-            read(setup.a, topic, committed=True),
-            read(setup.b, flow.remote(topic), committed=True),
+            read(setup.a, topic, committed=True), read(setup.b, flow.remote(topic), committed=True)
         )
         mirror.check_defects()
 
@@ -556,9 +554,7 @@ async def test_why_a_command_failed_is_its_last_word(children: BackfillChildren)
         assert option in " ".join(refused.log)
 
 
-async def test_a_child_that_is_ended_with_its_worker_leaves_nothing_behind(
-    children: BackfillChildren,
-) -> None:
+async def test_a_child_that_ends_with_its_worker_leaves_nothing(children: BackfillChildren) -> None:
     running = asyncio.create_task(children.run(FLOW, ORDER))
     await asyncio.sleep(0)
     async with asyncio.timeout(120):

@@ -5,7 +5,7 @@ import pytest
 from tests.integration.mirror_process import Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
-from tests.spark.backfill_process import BackfillProcess, command, command_line
+from tests.spark.backfill_process import SLOW_FLOW, BackfillProcess, command, command_line
 
 pytestmark = [
     pytest.mark.faults,
@@ -15,8 +15,6 @@ pytestmark = [
     pytest.mark.usefixtures("lanes_session"),
 ]
 
-SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
-"""The live flow gets nowhere by itself."""
 
 RATE = ("--rate-limit", "60000")
 PARTITIONS = 2
@@ -68,9 +66,7 @@ def copied_when_it_rests(flow: Flow, topic: str) -> int:
     return before
 
 
-def test_a_paused_backfill_copies_nothing_and_continues_at_the_next_record(
-    history: tuple[Flow, str],
-) -> None:
+def test_a_paused_backfill_rests_and_goes_on_at_the_next_record(history: tuple[Flow, str]) -> None:
     flow, topic = history
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()

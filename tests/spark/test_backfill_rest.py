@@ -12,7 +12,7 @@ from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.several_workers import CALM
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
-from tests.spark.backfill_process import command, drivers_of
+from tests.spark.backfill_process import SLOW_FLOW, command, drivers_of
 
 pytestmark = [
     pytest.mark.faults,
@@ -21,8 +21,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SLOW_FLOW = {"flow.max.bytes.per.second": "20000", **CALM}
-"""The live flow gets nowhere by itself."""
 
 RECORDS = 40_000
 
@@ -69,7 +67,7 @@ def history(setup: Setup) -> tuple[Flow, str]:
     """A flow whose file names another topic, and 9 MB of history on its source."""
     topic = setup.topic("history", 2)
     write(setup.a, topic, [Sent(i % 2, b"%d-" % i + b"x" * 200) for i in range(RECORDS)])
-    return setup.flow(f"not-{topic}", SLOW_FLOW), topic
+    return setup.flow(f"not-{topic}", SLOW_FLOW | CALM), topic
 
 
 def add_topic(rest: Backfills, flow: Flow, topic: str) -> None:

@@ -196,9 +196,7 @@ def test_a_program_for_spark_s_kafka_source_finds_its_columns_and_choices(
         assert sorted(int(row["v"]) for row in values) == list(range(20))
 
 
-def test_ranges_of_times_are_those_of_a_lookup_and_of_a_few_partitions_many_tasks(
-    setup: Setup,
-) -> None:
+def test_ranges_of_times_are_as_looked_up_and_few_partitions_many_tasks(setup: Setup) -> None:
     topic = setup.topic("times", 2)
     write(setup.a, topic, [Sent(0, b"v", timestamp_ms=OLD_MS + n) for n in range(100)])
     write(setup.a, topic, [Sent(1, b"v", timestamp_ms=OLD_MS + n) for n in range(10)])
@@ -225,9 +223,7 @@ def test_ranges_of_times_are_those_of_a_lookup_and_of_a_few_partitions_many_task
     ]
 
 
-def test_spark_reads_a_frame_with_the_filters_that_another_use_of_it_pushed(
-    lanes_session: OpenSession,
-) -> None:
+def test_spark_reads_a_frame_with_filters_of_another_use(lanes_session: OpenSession) -> None:
     """Why ours takes none (docs/reference/compatibility.md); where this fails, Spark has mended it, and it may."""
 
     class Reader(DataSourceReader):

@@ -44,9 +44,7 @@ def test_without_its_target_only_what_needs_none_takes_the_file(
     assert flow_sides(file, "A->B", "payments", needs_target=False).chooses("payments")
 
 
-def test_a_flow_that_the_file_does_not_have_is_refused_one_that_it_disables_is_not(
-    file: Path,
-) -> None:
+def test_a_flow_that_the_file_lacks_is_refused_one_that_it_disables_is_not(file: Path) -> None:
     with pytest.raises(UsageError, match="is no flow of"):
         flow_plan(file, "A->C")
     write_file(file, {**LINES, "A->B.enabled": "false"})

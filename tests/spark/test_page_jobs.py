@@ -75,9 +75,7 @@ async def test_verify_archive_and_rerun_are_seen_as_they_run_and_with_their_resu
 
 
 @pytest.mark.faults
-async def test_a_stream_is_seen_with_its_rate_and_how_far_it_is_behind(
-    browser: Browser, setup: Setup
-) -> None:
+async def test_a_stream_is_seen_with_its_rate_and_its_lag(browser: Browser, setup: Setup) -> None:
     topic = setup.topic("page-stream", 2)
     flow = setup.flow(topic, ON_SPARK)
     with running(flow.file, ready=False) as mirror:

@@ -47,9 +47,7 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
     assert cost.seconds > 0
 
 
-def test_workers_of_a_session_of_ours_load_pyspark_that_is_compiled(
-    lanes_session: OpenSession,
-) -> None:
+def test_workers_of_our_session_load_pyspark_that_is_compiled(lanes_session: OpenSession) -> None:
     """Not from the archive that Spark puts first on their path."""
     (answer,) = run_lanes(
         lanes_session, lane_functions.where_pyspark_is, [{}], tag="where", description="where"
@@ -61,9 +59,7 @@ def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
     assert run_lanes(lanes_session, lane_functions.double, [], tag="t", description="d") == []
 
 
-def test_a_lane_is_run_again_when_its_worker_is_killed(
-    lanes_session: OpenSession, tmp_path: Path
-) -> None:
+def test_a_lane_runs_again_when_its_worker_dies(lanes_session: OpenSession, tmp_path: Path) -> None:
     answers = run_lanes(
         lanes_session,
         lane_functions.die_once,
@@ -74,9 +70,7 @@ def test_a_lane_is_run_again_when_its_worker_is_killed(
     assert answers == [{"attempt": "second"}]
 
 
-def test_a_partition_that_each_process_dies_of_keeps_no_other_from_its_end(
-    lanes_session: OpenSession,
-) -> None:
+def test_a_partition_that_each_process_dies_of_stops_no_other(lanes_session: OpenSession) -> None:
     lanes = [{"partitions": it, "lost": ""} for it in ([1, 2, 3, 4], [5])]
     answers = run_lanes(
         lanes_session, lane_functions.die_of_three, lanes, tag="lost", description="dies"
@@ -85,9 +79,7 @@ def test_a_partition_that_each_process_dies_of_keeps_no_other_from_its_end(
     assert [it["partitions"] for it in answers] == [[1, 2, lost, 4], [5]]
 
 
-def test_which_lanes_have_ended_is_told_while_the_others_run(
-    lanes_session: OpenSession, tmp_path: Path
-) -> None:
+def test_ended_lanes_are_told_while_others_run(lanes_session: OpenSession, tmp_path: Path) -> None:
     """The last lane waits for a file, which is made once the other two are known to have ended."""
     mark = tmp_path / "mark"
 
@@ -270,9 +262,7 @@ async def test_lanes_run_on_executors_and_a_cluster_that_stops_ends_the_run(tmp_
 
 
 @pytest.mark.chaos
-async def test_why_spark_gave_a_lane_up_is_named_where_its_executor_dies_each_time(
-    tmp_path: Path,
-) -> None:
+async def test_why_spark_gave_a_lane_up_is_named_where_executors_die(tmp_path: Path) -> None:
     running = await driver("local-cluster[1,1,512]", tmp_path, DYING)
     try:
         _, err = await asyncio.wait_for(running.communicate(), 300)

@@ -27,8 +27,10 @@ from tests.integration.traffic import (
     write,
 )
 from tests.spark.backfill_process import (
+    CLUSTER,
     attempts,
     freeze_tree,
+    impatient,
     kill_all,
     orphan_worker,
     spark_workers,
@@ -43,21 +45,10 @@ pytestmark = [
     pytest.mark.timeout(1_500),
 ]
 
-ON_SPARK = {
-    "{source}->{target}.flow.engine": "spark",
-    "refresh.topics.interval.seconds": "2",
-}
+ON_SPARK = {"{source}->{target}.flow.engine": "spark", "refresh.topics.interval.seconds": "2"}
 
 
 BEGUN: Final = "copying .* lanes"
-CLUSTER: Final = "local-cluster[2,1,512]"
-SPARK_DEFAULTS: Final = """\
-spark.network.timeout 20s
-spark.network.timeoutInterval 5s
-spark.executor.heartbeatInterval 4s
-spark.executor.memory 512m
-spark.task.maxFailures 8
-"""
 
 
 def stream_of(
@@ -109,10 +100,7 @@ def test_a_topic_that_is_created_again_under_a_stream_is_copied_whole_and_holds_
     flow = setup.flow(f"{orders}.*", ON_SPARK)
     steady = f"{orders}-steady"
     setup.create_topic(setup.a, steady, 2, config={})
-    with (
-        Load(setup.a, steady, 2, rate=200) as load,
-        stream_of(flow, "--term", "6") as stream,
-    ):
+    with Load(setup.a, steady, 2, rate=200) as load, stream_of(flow, "--term", "6") as stream:
         until(lambda: copied(flow, orders) == 3_000, 300, "the first topic", alive=stream)
         delete_topic(setup.a, orders)
         until(lambda: orders not in topics_of(setup.a), 60, "deletion")
@@ -168,12 +156,9 @@ def test_frozen_workers_and_drivers_that_are_thawed_later_lose_and_double_nothin
     setup: Setup, orders: str
 ) -> None:
     flow = setup.flow(orders, ON_SPARK)
-    folder = setup.folder / "spark-conf"
-    folder.mkdir()
-    (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    environ = impatient(setup.folder)
 
     def on_cluster(name: str) -> Mirror:
-        environ = {"SPARK_CONF_DIR": str(folder)}
         return stream_of(flow, "--term", "20", name=name, master=CLUSTER, environ=environ)
 
     with ExitStack() as left, Load(setup.a, orders, 3, rate=800) as load:

@@ -27,14 +27,7 @@ from mm2py_jobs.verify.verify import verify_flow
 from mm2py_jobs.verify.verify_runs import exit_code
 from tests.integration.mirror_process import MM2PY, Flow, Mirror, until
 from tests.integration.setups import Setup
-from tests.integration.traffic import (
-    Load,
-    Sent,
-    producer,
-    wait_for_copy,
-    wait_for_progress,
-    write,
-)
+from tests.integration.traffic import Load, Sent, producer, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
 from tests.kit.kafka.region import KafkaAddress
 
@@ -182,10 +175,7 @@ def test_compaction_of_either_side_is_no_difference_and_a_lost_key_is(
     everything = [Sent(0, b"%d" % n, b"k%d" % (n % 61), (), START_MS + n) for n in range(3_000)]
     kept = [it for n, it in enumerate(everything) if n >= 2_900 or n % 3 == 0]
     sides = (kept, everything) if compacted == "source" else (everything, kept)
-    for region, name, rows in (
-        (setup.a, topic, sides[0]),
-        (setup.b, flow.remote(topic), sides[1]),
-    ):
+    for region, name, rows in ((setup.a, topic, sides[0]), (setup.b, flow.remote(topic), sides[1])):
         setup.create_topic(region, name, config={"cleanup.policy": "compact"})
         write(region, name, rows)
     assert report_of(lanes_session, flow, topic)["equal"] is True

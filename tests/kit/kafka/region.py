@@ -10,7 +10,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -302,6 +303,17 @@ def start_regions(*regions: Region, timeout_s: float = READY_TIMEOUT_S) -> None:
         region.launch()
     for region in regions:
         _wait_ready(region, timeout_s)
+
+
+@contextmanager
+def started(*regions: Region) -> Generator[None]:
+    """Start regions side by side, and close them at the end."""
+    try:
+        start_regions(*regions)
+        yield
+    finally:
+        for region in regions:
+            region.close()
 
 
 def _wait_ready(region: Region, timeout_s: float) -> None:

@@ -67,9 +67,7 @@ def test_a_command_on_a_file_ends_with_0_1_or_where_its_usage_is_wrong_with_2(
     assert (result.exit_code, said in result.output) == (code, True)
 
 
-def test_a_failure_is_one_line_unless_debug(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_a_line_unless_debug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The only way to a machine without disk space; nothing of ours is replaced.
     def full(_folder: object) -> SimpleNamespace:
         return SimpleNamespace(free=1 << 20)
@@ -93,9 +91,7 @@ def test_a_failure_is_one_line_unless_debug(
         ("mm2py_workers.connect_mirror_maker", ["/no/such/file"], 1, "/no/such/file"),
     ],
 )
-def test_both_commands_run_as_modules_too(
-    module: str, words: list[str], code: int, said: str
-) -> None:
+def test_both_commands_are_modules_too(module: str, words: list[str], code: int, said: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=90
     )

@@ -72,9 +72,7 @@ def test_json_and_yaml_are_the_answer_itself() -> None:
     ],
 )
 @pytest.mark.parametrize("words", ["flow list", "flow describe A/B", "lag", "lag --flow A/B"])
-def test_a_flow_that_is_not_well_ends_with_3(
-    flow: dict[str, object], code: int, words: str
-) -> None:
+def test_a_flow_that_is_unwell_ends_with_3(flow: dict[str, object], code: int, words: str) -> None:
     assert api(flow).run(*words.split()).code == code
 
 
@@ -466,9 +464,7 @@ def test_describe_prints_partitions_and_members() -> None:
     ("place", "code"),
     [("copied", 0), ("at-end", 0), ("lost", 3), ("never-existed", 3), ("not-yet-copied", 3)],
 )
-def test_translate_names_the_place_and_ends_with_3_where_there_is_no_record(
-    place: str, code: int
-) -> None:
+def test_translate_names_the_place_and_ends_with_3_without_a_record(place: str, code: int) -> None:
     asked = groups_api(place=place)
     words = ("group", "translate", "A/B", "orders", "0", "4711", "--direction", "to-source")
     ended = asked.run(*words)

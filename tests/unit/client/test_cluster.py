@@ -337,9 +337,7 @@ async def test_names_that_no_server_resolves_keep_no_other_broker_waiting(
         assert [asked[name] for name in names] == [1] * len(names)
 
 
-async def test_metadata_that_a_broker_refuses_as_a_whole_are_not_taken_for_a_cluster_without_topics() -> (
-    None
-):
+async def test_metadata_that_a_broker_refuses_are_not_taken_for_a_cluster_without_topics() -> None:
     async with connected() as (broker, cluster):
         await cluster.leader(TP)
         broker.fail_next(METADATA, REBOOTSTRAP_REQUIRED)
@@ -521,9 +519,7 @@ async def test_topic_creation_is_retried_at_a_new_controller_and_refusals_are_va
         assert "newer" in await admin.list_topics()
 
 
-async def test_what_a_quota_puts_off_is_a_value_for_who_asks_again_and_is_waited_for_by_others() -> (
-    None
-):
+async def test_what_a_quota_puts_off_is_a_value_for_who_asks_again_and_others_wait_for_it() -> None:
     async with connected() as (broker, cluster):
         admin, new = Admin(cluster), [NewTopic("new", 2, 1)]
         broker.fail_next(CREATE_TOPICS, THROTTLING_QUOTA_EXCEEDED)

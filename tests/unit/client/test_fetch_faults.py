@@ -392,9 +392,7 @@ def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout() -> N
     assert watch.check([cursor], 62.0) == [(cursor, None)]
 
 
-async def test_a_leader_that_moves_hides_no_transaction_that_stays_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_moved_leader_hides_no_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py.client.fetch.fetcher._CHECK_S", 0.0)
     at_once = partial(OpenTransactions, timeout_s=0.0)
     monkeypatch.setattr("mm2py.client.fetch.fetcher.OpenTransactions", at_once)

@@ -191,15 +191,10 @@ async def test_a_topic_that_was_created_again_is_read_from_its_beginning() -> No
         assert values(await read(reader)) == [b"c"]
 
 
-async def test_a_log_that_was_cut_is_handed_on_again_as_a_whole_where_the_newest_of_a_key_counts() -> (
-    None
-):
+async def test_a_cut_log_is_handed_on_again_whole_where_the_newest_of_a_key_counts() -> None:
     """A follower of jobs would copy what a lane copies, by what counted before."""
     rows = ("job", "one"), ("lease", "a"), ("job", "two"), ("job", "three")
-    async with (
-        FakeBroker(topics={"log": 2}) as broker,
-        connected_to(broker, alias="x") as cluster,
-    ):
+    async with FakeBroker(topics={"log": 2}) as broker, connected_to(broker, alias="x") as cluster:
         for key, value in rows:
             record = NewRecord(key.encode(), value.encode(), timestamp=1)
             broker.append(TP, bytes(encode_batch([record])))

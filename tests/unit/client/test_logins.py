@@ -19,11 +19,7 @@ from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.kerberos import KerberosExchange, KerberosLogin, use_java_krb5_conf
 from mm2py.client.connect.oauth_tokens import TokenSource
 from mm2py.config.clients import ConnectionSettings
-from mm2py.config.security import (
-    KerberosSettings,
-    OAuthSettings,
-    SaslSettings,
-)
+from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
@@ -158,9 +154,7 @@ async def test_a_token_that_brokers_refuse_is_replaced_but_not_at_once() -> None
         assert (await source.token()).value == jwt(9_000, "two")
 
 
-async def test_a_wall_clock_that_is_set_back_makes_no_token_live_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_clock_set_back_makes_no_token_live_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with token_source() as (endpoint, source, clock):
         endpoint.answers = [(200, answer("one", expires_in=1_000)), (200, answer("two"))]
         await source.token()

@@ -18,10 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.tls import TlsContexts, tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.key_material import read_identity
-from mm2py.config.security import (
-    StoreSettings,
-    TlsSettings,
-)
+from mm2py.config.security import StoreSettings, TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from mm2py.testing.clock import FakeClock
 from tests.certificates import Authority, Issued
@@ -157,9 +154,7 @@ def ends(issued: Issued) -> tuple[float, float]:
     return first, second
 
 
-async def test_the_certificates_of_a_broker_and_our_own_are_known_with_the_connection(
-    tmp_path: Path,
-) -> None:
+async def test_certificates_of_both_sides_are_known_with_the_connection(tmp_path: Path) -> None:
     brokers, ours = AUTHORITY.issue("broker", days=20), AUTHORITY.issue("the client", days=10)
     clock = FakeClock()
     async with FakeBroker(tls=served_by(brokers, tmp_path)) as broker:

@@ -333,9 +333,7 @@ async def test_what_was_sent_to_a_frozen_broker_goes_to_the_leaders_that_follow_
         assert (rig.doubts, rig.failed) == ([], [])
 
 
-async def test_partitions_that_wait_for_a_dead_broker_find_their_new_leaders_with_one_request() -> (
-    None
-):
+async def test_partitions_that_wait_for_a_dead_broker_find_new_leaders_with_one_request() -> None:
     shared, partitions = FakeCluster(), 50
     async with (
         FakeBroker(node_id=1, cluster=shared, topics={"copy": partitions}) as dying,
@@ -368,9 +366,7 @@ async def test_a_flush_without_a_permit_waits_for_no_target_that_is_away(rig: Se
         assert not await rig.sender.flush(10)
 
 
-async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(
-    rig: SendRig,
-) -> None:
+async def test_at_the_end_nobody_waits_for_partitions_with_nothing_sent(rig: SendRig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     rig.enqueue(FIRST)

@@ -449,9 +449,7 @@ async def writing(
 
 @pytest.mark.parametrize("in_flight", [1, 5])
 @pytest.mark.parametrize("posts", [1, 10, 11, 50, 200])
-async def test_each_of_many_posts_at_once_is_answered_with_its_own_offset(
-    posts: int, in_flight: int
-) -> None:
+async def test_each_of_many_posts_is_answered_with_its_offset(posts: int, in_flight: int) -> None:
     async with writing(in_flight=in_flight) as it:
         for n in range(posts):
             it.post(f"post{n}", records=1 + n % 3)

@@ -354,9 +354,7 @@ def test_each_option_is_carried_over_or_named(
         (("--whitelist", "x", "--blacklist", "y"), 1),
     ],
 )
-def test_what_mirror_maker_refuses_is_refused(
-    files: list[str], words: tuple[str, ...], code: int
-) -> None:
+def test_what_mm1_refuses_is_refused(files: list[str], words: tuple[str, ...], code: int) -> None:
     found = run("migrate", "mm1", *files, *words)
     assert found.exit_code == code
     assert found.stdout == ""

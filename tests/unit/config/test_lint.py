@@ -200,9 +200,7 @@ SINK = "A->B.copy.connector = sink\nA->B.enabled = true\n"
         "a group copies at least once",
     ],
 )
-def test_of_lines_that_do_not_go_together_this_one_is_told(
-    say: Say, lines: str, line: int, said: str
-) -> None:
+def test_of_lines_in_conflict_this_one_is_told(say: Say, lines: str, line: int, said: str) -> None:
     (found,) = say.all(lines)
     assert found.line == line
     assert re.search(said, f"{found.severity.name}: {found.message}")

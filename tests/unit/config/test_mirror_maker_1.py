@@ -62,9 +62,7 @@ def test_a_consumers_old_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["zookeeper.connect", "zk.connect"])
-def test_a_left_over_zookeeper_beside_brokers_is_named_and_ignored(
-    tmp_path: Path, name: str
-) -> None:
+def test_leftover_zookeeper_beside_brokers_is_named_and_ignored(tmp_path: Path, name: str) -> None:
     file = tmp_path / "consumer.properties"
     file.write_text(f"bootstrap.servers=h:9092\ngroup.id=g\n{name}=zk:2181\n")
     found = consumer_file(str(file))
@@ -96,9 +94,7 @@ def test_what_may_lose_or_reorder_is_told_and_kept(tmp_path: Path, line: str, sa
     assert [it for it in found.warnings if said in it]
 
 
-def test_a_partitioner_of_java_is_told_and_one_of_scala_has_no_effect_any_more(
-    tmp_path: Path,
-) -> None:
+def test_a_partitioner_of_java_is_told_and_one_of_scala_has_no_effect(tmp_path: Path) -> None:
     file = "bootstrap.servers=h:1\npartitioner.class="
     warned = producer_file(written(tmp_path, file + "com.example.ByCustomer\n")).warnings
     assert warned[0].endswith("ByCustomer is not loaded: the key chooses the partition")

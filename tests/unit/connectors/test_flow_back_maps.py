@@ -9,11 +9,7 @@ from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.types import TopicPartition
 from mm2py_connectors import offset_translator
 from tests.unit.connectors.group_fakes import GroupRegion
-from tests.unit.connectors.test_mirror_checkpoint import (
-    SYNCS,
-    copied,
-    running,
-)
+from tests.unit.connectors.test_mirror_checkpoint import SYNCS, copied, running
 
 SAME_NAMES = {"replication.policy.class": "IdentityReplicationPolicy"}
 
@@ -136,9 +132,7 @@ async def test_a_frozen_leader_of_a_copy_holds_up_the_checkpoints_of_no_other(
         assert {it.group: it.downstream for it in await bench.polled(3)} == {"frozen": 30}
 
 
-async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_offsets_unknown() -> (
-    None
-):
+async def test_with_the_same_names_both_ways_a_lost_map_back_leaves_offsets_unknown() -> None:
     region = GroupRegion()
     # Each side had 20 records of its own first: who has read those of the source has read none of the target's.
     region.map.put("t", 0, (0, 20, 20), covered=40)

@@ -1,12 +1,19 @@
 """Places of groups that do not count any more: in copies that Java made once more, or that the target lost, of groups that are gone or were reset."""
 
+from typing import Any, cast
+
 import pytest
 
+from mm2py.client.connect.group_admin import GroupListing
 from mm2py.errors import ConnectionFailedError
+from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.mirror.offset_map import Mark, Segment
-from mm2py.types import TopicPartition
+from mm2py.protocol.groups import FetchedOffset
+from mm2py.testing.clock import FakeClock
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_connectors import offset_translator, translated_groups
-from tests.unit.connectors.group_fakes import GroupRegion
+from tests.unit.connectors.group_fakes import FakeMap, GroupRegion
+from tests.unit.connectors.mirror_fakes import flow_config
 from tests.unit.connectors.test_mirror_checkpoint import (
     SYNCS,
     WRITTEN,
@@ -68,9 +75,7 @@ async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_b
         await bench.idle(3)
 
 
-async def test_a_group_that_was_deleted_at_the_source_while_no_task_ran_does_not_come_back() -> (
-    None
-):
+async def test_a_group_deleted_at_the_source_while_no_task_ran_does_not_come_back() -> None:
     region = with_a_group()
     region.log(*WRITTEN).checkpoint("deleted", "A.t", 0, 50, 50)
     async with synced(region) as bench:
@@ -92,9 +97,7 @@ async def test_a_log_of_commits_that_is_read_again_moves_no_group_to_where_it_wa
 
 
 @pytest.mark.parametrize("offset", [60, None], ids=["not chosen", "deleted at the source"])
-async def test_a_partition_that_is_not_chosen_any_more_or_has_no_offset_is_left_alone(
-    offset: int | None,
-) -> None:
+async def test_a_partition_not_chosen_or_without_offset_is_left_alone(offset: int | None) -> None:
     region = with_a_group()
     region.log(*WRITTEN).checkpoint("g", "A.u", 0, 50, 50)
     if offset is not None:
@@ -138,3 +141,31 @@ async def test_nothing_is_written_into_a_copy_that_was_created_again_since_anybo
         await bench.polled(30)
     written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
     assert written == [148, 0]
+
+
+@pytest.mark.parametrize(
+    ("copied", "is_former", "reason"),
+    [
+        (None, False, "t-0: not copied or not checkpointed yet"),
+        ((200, 50, 200), False, "t-0: it lies below the beginning of the map"),
+        ((0, 50, 0), True, "t-0: the map is about another copy than the one that is there now"),
+    ],
+)
+async def test_a_group_without_a_place_is_shown_with_the_reason(
+    copied: tuple[int, int, int] | None, is_former: bool, reason: str
+) -> None:
+    config = flow_config("MirrorCheckpointConnector", sync_group_offsets_enabled="true")
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+    offsets = cast("Any", FlowOffsets(flow, config, FakeClock(), has_checkpoints=True))
+    offsets._map = exact = FakeMap()
+    if copied is not None:
+        offsets._has_map = True
+        exact.put("t", 0, copied, covered=copied[0] + copied[1])
+    if is_former:
+        exact.former.add(TopicPartition("t", 0))
+    parts = await offsets._partitions(
+        {TopicPartition("t", 0): FetchedOffset("t", 0, 20, -1, "", 0)}, {}, {}, {}
+    )
+    view = offsets._view(GroupListing("g", 1, "Empty", "classic"), None, parts, "")
+    assert view.not_synced.startswith(reason)
+    assert view.partitions[0].continues_at is None

@@ -204,9 +204,7 @@ async def test_new_groups_start_no_task_anew_until_there_are_a_thousand_more() -
 
 
 @pytest.mark.parametrize(("policy", "is_wrong"), [("delete", True), ("compact", False)])
-async def test_a_checkpoints_topic_that_is_deleted_from_is_a_problem(
-    policy: str, is_wrong: bool
-) -> None:
+async def test_a_checkpoints_topic_with_deletion_is_a_problem(policy: str, is_wrong: bool) -> None:
     region = GroupRegion()
     region.target.configs["A.checkpoints.internal"] = (ConfigEntry("cleanup.policy", policy),)
     connector = connector_of(region)

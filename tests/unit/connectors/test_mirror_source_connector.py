@@ -16,11 +16,7 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors import mirror_source
-from mm2py_connectors.mirror_source import (
-    SETTLES_S,
-    SUPPRESSION_EVERY_S,
-    MirrorSourceConnector,
-)
+from mm2py_connectors.mirror_source import SETTLES_S, SUPPRESSION_EVERY_S, MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.topic_upkeep import MEASURE_S
 from tests.unit.connectors.group_fakes import GroupRegion
@@ -523,9 +519,7 @@ async def test_a_copy_that_somebody_else_just_created_is_used() -> None:
         assert bench.dealt() == ["t-0", "t-1"]
 
 
-async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_missing_offset_syncs_topic_stops_no_copy(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Region({"t": 1}), {"offset-syncs.topic.replication.factor": "3"})
     bench.region.source.refuse[SYNCS.name] = server_error(38, "1 broker")
     async with running(bench):
@@ -549,9 +543,7 @@ async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist
 
 
 @pytest.mark.parametrize("code", [29, 31])
-async def test_an_offset_syncs_topic_that_can_be_neither_seen_nor_created_is_named(
-    code: int,
-) -> None:
+async def test_an_offset_syncs_topic_neither_seen_nor_created_is_named(code: int) -> None:
     bench = Bench(Region({"t": 1}))
     refusal = bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
     refusal.remedy = "grant Create"
@@ -586,9 +578,7 @@ async def test_without_offset_syncs_their_topic_is_not_created() -> None:
     ("limit", "partitions", "shares"),
     [("3000", 8, ["1000"] * 3), ("3000", 2, ["1500"] * 2), ("0", 8, ["0"] * 3)],
 )
-async def test_tasks_of_a_flow_share_its_rate(
-    limit: str, partitions: int, shares: list[str]
-) -> None:
+async def test_tasks_of_a_flow_share_a_rate(limit: str, partitions: int, shares: list[str]) -> None:
     bench = await ran(Region({"t": partitions}), {"flow.max.bytes.per.second": limit})
     configs = bench.connector.task_configs(3)
     assert [config["flow.max.bytes.per.second"] for config in configs] == shares

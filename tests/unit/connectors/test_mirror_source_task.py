@@ -148,9 +148,7 @@ async def test_start_positions_count_where_nothing_is_stored_and_are_stored_at_o
 
 
 @pytest.mark.parametrize("told", [{}, {"task.first.start.ms": "1700000000000"}])
-async def test_an_age_is_counted_from_the_first_start_of_the_flow_where_it_is_told(
-    told: dict[str, str],
-) -> None:
+async def test_an_age_is_counted_from_the_flows_start_if_it_is_told(told: dict[str, str]) -> None:
     bench = Bench({"start.positions": "1 hour ago"} | told, {DASH: 4})
     await bench.context.clock.advance(7_200)
     start_ms = bench.context.clock.now_ms()
@@ -256,9 +254,7 @@ async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
 
 
 @pytest.mark.parametrize(("limit", "paced"), [("1500", 700), ("0", 0)])
-async def test_a_part_that_changes_is_that_of_the_reader_of_now_and_of_the_next(
-    limit: str, paced: int
-) -> None:
+async def test_a_part_that_changes_is_the_readers_of_now_and_next(limit: str, paced: int) -> None:
     bench = Bench({"flow.max.bytes.per.second": limit})
     bench.task.pace(700)  # before it has read anything
     async with running(bench):
@@ -439,9 +435,7 @@ async def test_what_was_read_and_goes_with_a_partition_that_stops_is_lost_too(
 
 
 @pytest.mark.parametrize(("policy", "stops"), [("continue", False), ("stop", True)])
-async def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
-    policy: str, stops: bool
-) -> None:
+async def test_a_recreated_topic_stops_its_partition_if_asked_to(policy: str, stops: bool) -> None:
     async with running(Bench({"recreate.policy": policy})) as bench:
         bench.reader.events.on_gap(SourceGap(T0, 5, 4, "recreated", "new topic id"))
         await bench.task.poll(1)

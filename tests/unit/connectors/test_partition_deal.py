@@ -64,9 +64,7 @@ def test_a_partition_taken_out_leaves_the_others_where_they_are() -> None:
         pytest.param([], False, id="none-is-published"),
     ],
 )
-def test_what_tasks_have_is_kept_if_it_is_the_same_set(
-    published: list[tuple[int, ...]], kept: bool
-) -> None:
+def test_what_tasks_have_is_kept_if_the_same(published: list[tuple[int, ...]], kept: bool) -> None:
     deal = PartitionDeal()
     deal.update(parts(0, 1, 2, 3))
     deal.continue_with([parts(*hand) for hand in published])

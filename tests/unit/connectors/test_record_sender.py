@@ -267,9 +267,7 @@ def test_what_another_reader_has_sent_since_is_not_given_up(cluster: Cluster) ->
     assert cluster.written == [b"0:1"]
 
 
-def test_records_of_a_topic_that_was_created_again_go_behind_those_of_the_former(
-    cluster: Cluster,
-) -> None:
+def test_records_of_a_topic_created_again_go_behind_the_former(cluster: Cluster) -> None:
     sender = RecordSender({}, accept)
     cluster.fails = 4
     for offset in (998, 999, 0, 1):
@@ -363,9 +361,7 @@ def test_what_is_taken_back_is_in_order_with_its_cause_and_is_not_sent(cluster: 
     assert (sender.waiting, cluster.written) == ((0, ""), [])
 
 
-def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next_try(
-    cluster: Cluster,
-) -> None:
+def test_what_was_not_there_is_asked_for_before_the_next_try(cluster: Cluster) -> None:
     sender = RecordSender({}, accept)
     cluster.failures, cluster.fails = [KafkaError(KafkaError._UNKNOWN_PARTITION)], 1
     sender.send(sent(KEPT, 1), never)
@@ -374,9 +370,7 @@ def test_topics_and_partitions_that_were_not_there_are_asked_for_before_the_next
     assert cluster.written == [b"1:1"]
 
 
-def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another(
-    cluster: Cluster,
-) -> None:
+def test_a_broker_that_forgot_the_producer_takes_records_from_another(cluster: Cluster) -> None:
     refused: list[SentRecord] = []
     sender = RecordSender({}, lambda it, _text: refused.append(it))
     # The first producer, and the one that sends alone.
@@ -387,9 +381,7 @@ def test_a_broker_that_has_forgotten_the_producer_takes_the_records_from_another
     assert refused == []
 
 
-def test_an_error_that_somebody_mends_refuses_no_record_of_a_sender_that_waits_for_it(
-    cluster: Cluster,
-) -> None:
+def test_a_passing_error_refuses_no_record_of_a_sender_that_waits_for_it(cluster: Cluster) -> None:
     refused: list[int] = []
     forbidden = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     for waits_for in ((), ("TOPIC_AUTHORIZATION_FAILED",)):

@@ -264,9 +264,7 @@ async def test_what_stands_still_for_long_is_named_though_nothing_more_is_writte
         )
 
 
-async def test_a_thousand_topics_are_one_question_and_one_that_may_not_be_read_hides_no_other() -> (
-    None
-):
+async def test_a_thousand_topics_are_one_question_and_an_unreadable_one_hides_none() -> None:
     async with watch() as bench:
         names = [f"t-{number:04d}" for number in range(1_000)]
         bench.admin.topics |= dict.fromkeys(names, 1)

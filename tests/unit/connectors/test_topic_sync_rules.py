@@ -29,12 +29,7 @@ from mm2py_connectors.config_sync import (
     config_operations,
     new_topic_configs,
 )
-from mm2py_connectors.remote_topics import (
-    CERTAIN_S,
-    TARGET_CHECK_S,
-    FlowTopics,
-    RemoteTopics,
-)
+from mm2py_connectors.remote_topics import CERTAIN_S, TARGET_CHECK_S, FlowTopics, RemoteTopics
 from tests.unit.connectors.mirror_fakes import FakeAdmin
 
 ENTRIES = (
@@ -307,9 +302,7 @@ async def test_a_topic_that_cannot_be_created_now_holds_up_neither_others_nor_th
     assert topics.waiting() == {}
 
 
-async def test_a_copy_that_exists_and_is_not_visible_is_named_with_the_right_that_is_missing() -> (
-    None
-):
+async def test_a_copy_that_exists_and_is_not_visible_is_named_with_the_missing_right() -> None:
     source, target = FakeAdmin({"t": 1}), FakeAdmin({"A.t": 1})
     target.hidden.add("A.t")
     topics = remote_topics(source, target, FakeClock())

@@ -91,9 +91,7 @@ def test_whom_a_quota_is_for_is_named_as_kafkas_tool_takes_it(
 
 
 @pytest.mark.parametrize("records_per_s", [0.0, 0.5, 200.0, 1e6])
-def test_a_worker_has_no_more_rounds_than_records_and_than_brokers_let_it(
-    records_per_s: float,
-) -> None:
+def test_a_worker_has_no_more_rounds_than_records_and_brokers_let_it(records_per_s: float) -> None:
     few, many = (Load(partitions=it, records_per_s=records_per_s) for it in (10, 10_000))
     assert many.rounds_per_s <= few.rounds_per_s <= min(records_per_s, 1 / CYCLE_S)
 

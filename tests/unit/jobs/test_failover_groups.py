@@ -14,11 +14,7 @@ from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListi
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS
 from mm2py.errors import FatalError, RetriableError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
-from mm2py.mirror.failovers import (
-    Failover,
-    Step,
-    encode_failover,
-)
+from mm2py.mirror.failovers import Failover, Step, encode_failover
 from mm2py.mirror.filters import TopicSelection
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import PageRef

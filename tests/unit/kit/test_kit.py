@@ -143,9 +143,7 @@ def test_a_forked_worker_has_its_words_its_session_and_its_exit_code(
     process.send_signal(signal.SIGTERM)  # it is gone
 
 
-def test_the_exit_code_of_a_process_is_not_that_of_a_later_one_with_the_same_id(
-    tmp_path: Path,
-) -> None:
+def test_the_exit_code_of_a_process_is_not_that_of_a_later_one_of_its_id(tmp_path: Path) -> None:
     here, there = socket.socketpair()
     server = ForkServer()
     server._control, server._owner = here, os.getpid()  # pyright: ignore[reportPrivateUsage]
@@ -178,9 +176,7 @@ def is_running(pid: int) -> bool:
 @pytest.mark.skipif(
     sys.platform != "linux", reason="other systems show no environment of processes"
 )
-def test_a_killed_process_leaves_no_child_of_its_children_and_no_disk_behind(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_process_leaves_no_child_of_children_and_no_disk_behind(tmp_path: Path) -> None:
     folder = tmp_path / "left"
     folder.mkdir()
     # A small disk where that is allowed: left mounted, it would fail the next runs at their end.

@@ -412,9 +412,7 @@ async def test_a_flush_writes_what_waits_and_ends_at_its_time() -> None:
     assert [sync.partition for post in writer.posts for sync in post] == [T0, T1]
 
 
-async def test_of_refused_syncs_the_newest_of_each_partition_are_written_once_it_is_possible() -> (
-    None
-):
+async def test_of_refused_syncs_the_newest_of_each_partition_are_written_once_possible() -> None:
     writer, clock, denied = Writer(), EagerClock(), OSError("denied")
     queue = emitter(writer, clock, lag_max=0)
     queue.observe(T0, [Run(0, 3, 10)])

@@ -37,11 +37,7 @@ from mm2py.mirror.offset_map_reader import (
 )
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror_client import MirrorClient, RemoteOffset, hop_count
-from mm2py.protocol.error_codes import (
-    OFFSET_OUT_OF_RANGE,
-    TOPIC_AUTHORIZATION_FAILED,
-    server_error,
-)
+from mm2py.protocol.error_codes import OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.clock import FakeClock

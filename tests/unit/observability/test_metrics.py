@@ -240,9 +240,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> int:
     return 50
 
 
-def test_of_more_than_can_be_kept_the_one_that_is_longest_without_a_checkpoint_goes(
-    most: int,
-) -> None:
+def test_of_more_than_can_be_kept_the_one_longest_without_a_checkpoint_goes(most: int) -> None:
     meter = CheckpointMeter(FakeClock())
     for number in range(most):
         meter.note(key(number), number)

@@ -21,13 +21,7 @@ from mm2py.rest.credentials import Caller
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.runtime.errors import AlreadyExistsError, NotFoundError
-from mm2py.runtime.herder.api import (
-    ConnectorInfo,
-    ConnectorState,
-    Health,
-    OffsetEntry,
-    WorkState,
-)
+from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, Health, OffsetEntry, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.storage.backfill_store import BackfillStore

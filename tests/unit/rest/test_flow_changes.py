@@ -124,9 +124,7 @@ def test_a_flow_of_heartbeats_alone_begins_to_copy(rig: Rig) -> None:
     assert ("resume", NAME, "anonymous") in herder.calls, "its heartbeats may have been paused"
 
 
-def test_a_creation_whose_heartbeats_cannot_be_resumed_is_none_and_can_be_repeated(
-    rig: Rig,
-) -> None:
+def test_a_creation_whose_heartbeats_cannot_go_on_is_none_and_can_be_repeated(rig: Rig) -> None:
     herder, body = rig.add(BA, enabled="false"), {"source": "B", "target": "A"}
     herder.targets[NAME] = TargetState.PAUSED
     herder.refusal = RequestTimedOutError("the target did not answer")
@@ -461,9 +459,7 @@ def test_a_topic_that_cannot_be_created_degrades_its_flow(orders: Rig) -> None:
     assert flow_of(orders) == ("DEGRADED", [said])
 
 
-def test_a_held_partition_degrades_its_flow_on_spark_too_but_where_a_stream_has_it(
-    orders: Rig,
-) -> None:
+def test_a_held_partition_degrades_its_flow_on_spark_too_but_under_a_stream(orders: Rig) -> None:
     kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
     orders.herders[AB].show(partitions=(kept_out,))
     assert flow_of(orders)[0] == "DEGRADED"  # no job is known to have it
@@ -541,9 +537,7 @@ def test_the_copy_of_a_topic_is_named_before_its_first_record(orders: Rig) -> No
         ("PAUSED PAUSED", "PAUSED"),
     ],
 )
-def test_a_topic_has_the_worst_state_of_its_partitions(
-    orders: Rig, states: str, worst: str
-) -> None:
+def test_a_topic_has_its_worst_partitions_state(orders: Rig, states: str, worst: str) -> None:
     parts = [partition("t", n, 1, state=it) for n, it in enumerate(states.split())]
     orders.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
     (topic,) = orders.ask("GET", "/flows/A->B/topics").json
@@ -553,9 +547,7 @@ def test_a_topic_has_the_worst_state_of_its_partitions(
     assert topic["state"] == (worst if worst in ("FAILED", "HELD") else "UNASSIGNED")
 
 
-def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_file_wants(
-    orders: Rig,
-) -> None:
+def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_its_file(orders: Rig) -> None:
     herder = orders.herders[AB]
     herder.configs.clear()
     herder.waits = "waits for target cluster B at b:1, 23 s now: user mm is refused"
@@ -571,10 +563,7 @@ def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_fil
 
 def lags_of(orders: Rig) -> list[tuple[object, object]]:
     """Of the flow, and of its topic."""
-    found = (
-        orders.ask("GET", "/flows/A->B").json,
-        orders.ask("GET", "/flows/A->B/lag").json[0],
-    )
+    found = (orders.ask("GET", "/flows/A->B").json, orders.ask("GET", "/flows/A->B/lag").json[0])
     return [(it["lag_records"], it["lag_ms"]) for it in found]
 
 
@@ -704,9 +693,7 @@ def test_an_unknown_property_is_refused_with_the_near_one(orders: Rig) -> None:
     assert orders.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
 
 
-def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other_takes_it(
-    orders: Rig,
-) -> None:
+def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_alone(orders: Rig) -> None:
     key, reader = "emit.heartbeats.interval.seconds", "MirrorHeartbeatConnector"
     reply = orders.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
     assert (reply.status, f"set it on {reader}" in reply.message) == (400, True)

@@ -31,9 +31,7 @@ def test_a_circle_is_seen_behind_placeholders(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("copier", "checkpoints"), [(NAME, "true"), (SINK_NAME, "false")])
-def test_groups_follow_a_new_flow_where_offsets_of_its_copies_are_known(
-    copier: str, checkpoints: str
-) -> None:
+def test_groups_follow_a_new_flow_where_offsets_are_known(copier: str, checkpoints: str) -> None:
     file = {it: {"enabled": "false"} for it in (copier, CHECKPOINTS)}
     edit = created(file, {})
     made = edit(FlowPicture(presence=None, configs=file, held=frozenset())).configs
@@ -69,9 +67,7 @@ def test_a_topic_that_a_placeholder_names_can_be_paused_and_taken_out(rig: Rig) 
     assert found == {f"{NAME}.topics.exclude": ("x", "x,bills"), "bills": ("paused", "running")}
 
 
-def test_a_change_that_the_config_topic_does_not_have_yet_is_one_in_connects_dialect_too(
-    rig: Rig,
-) -> None:
+def test_a_change_that_the_config_topic_lacks_yet_is_one_in_connects_dialect_too(rig: Rig) -> None:
     path = f"/A/B/connectors/{NAME}/config"
     tag = rig.ask("GET", path).headers["etag"]
     rig.herders[AB].file = {NAME: {"topics": "changed"}}

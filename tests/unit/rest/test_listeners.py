@@ -370,9 +370,7 @@ async def test_unsigned_bodies_on_the_internal_listener_are_answered_unread() ->
         assert (await gone(pair)).startswith(b"HTTP/1.1 403")
 
 
-async def test_a_body_that_does_not_come_is_a_408_and_waits_for_no_longer_than_its_deadline() -> (
-    None
-):
+async def test_a_body_that_does_not_come_is_a_408_at_its_deadline() -> None:
     reader = BodyReader(100, at_once=1, deadline_s=0.05)
 
     async with serving(lengths(reader)) as ((url,), client):

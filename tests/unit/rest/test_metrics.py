@@ -12,14 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
-from mm2py.observability.metrics import (
-    Figure,
-    Finding,
-    FlowMeter,
-    Forecast,
-    Metrics,
-    NodeSnapshot,
-)
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, Metrics, NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.metric_families import FLOW_STATES
 from mm2py.rest.parts import RestParts
@@ -222,9 +215,7 @@ def test_texts_of_labels_are_what_they_were() -> None:
 
 
 @pytest.mark.parametrize(("query", "partition", "last"), [("", "0", 9), ("?by=topic", "", 20)])
-def test_checkpoints_have_their_latency_by_group_and_copy(
-    query: str, partition: str, last: int
-) -> None:
+def test_checkpoints_have_latency_by_group_and_copy(query: str, partition: str, last: int) -> None:
     clock = FakeClock()
     meter = fed(clock)
     note, at = meter.checkpoints.note, TopicPartition("A.t", 0)
@@ -358,9 +349,7 @@ def test_a_lag_that_is_not_known_any_more_has_no_sample_and_its_age_grows() -> N
     assert scrape.value("mm2py_rpo_seconds", TOPIC) == 70
 
 
-def test_a_task_that_starts_again_has_not_caught_up_and_one_that_was_long_elsewhere_is_new() -> (
-    None
-):
+def test_a_task_that_starts_again_has_not_caught_up_and_one_long_elsewhere_is_new() -> None:
     clock, source = FakeClock(), TopicPartition("t", 0)
     meter = FlowMeter(AB, clock)
     for absent_s, age_s in ((5, 75), (70, 0)):

@@ -52,9 +52,7 @@ def directives(policy: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["", *sorted(page_files())])
-def test_every_file_has_a_type_and_headers_that_allow_nothing_from_elsewhere(
-    app: ASGIApp, name: str
-) -> None:
+def test_every_file_has_a_type_and_headers_that_allow_no_others(app: ASGIApp, name: str) -> None:
     reply = ask(app, "GET", f"/ui/{name}")
     assert reply.status == 200
     assert reply.content == page_files()[name or "index.html"]
@@ -125,9 +123,7 @@ def test_docs_leads_to_the_description_on_the_page(app: ASGIApp) -> None:
     "accept",
     ["", "*/*", "application/json", "application/json, text/html", "text/html;q=0, */*", "text/html;q=x, */*"],
 )  # fmt: skip
-def test_a_client_that_does_not_ask_for_html_gets_what_connect_sends(
-    app: ASGIApp, accept: str
-) -> None:
+def test_a_client_that_asks_for_no_html_gets_what_connect_sends(app: ASGIApp, accept: str) -> None:
     reply = ask(app, "GET", "/", headers={"Accept": accept})
     assert reply.status == 200
     assert set(reply.json) == {"version", "commit", "kafka_cluster_id"}

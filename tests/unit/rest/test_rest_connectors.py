@@ -16,12 +16,7 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.security import gate_for
-from mm2py.runtime.errors import (
-    ForwardError,
-    HerderError,
-    NotFoundError,
-    RebalanceExpectedError,
-)
+from mm2py.runtime.errors import ForwardError, HerderError, NotFoundError, RebalanceExpectedError
 from mm2py.runtime.herder.api import Health, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State, TargetState

@@ -13,14 +13,7 @@ from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
 from mm2py.flows.service import NO_TARGET
 from mm2py.flows.views import change_view
-from mm2py.mirror.backfills import (
-    NO_DRIVER,
-    BackfillRecord,
-    Job,
-    JobState,
-    Lease,
-    LeaseState,
-)
+from mm2py.mirror.backfills import NO_DRIVER, BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.mirror.flow_overrides import Change
 from mm2py.observability.logging import HIDDEN
 from mm2py.observability.metrics import (
@@ -123,9 +116,7 @@ def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig
     ]
 
 
-def test_a_partition_whose_copy_was_deleted_counts_once_while_another_workers_task_has_it(
-    rig: Rig,
-) -> None:
+def test_a_partition_whose_copy_was_deleted_counts_once_while_another_has_it(rig: Rig) -> None:
     """The worker with the connector reports that it waits for its copy, that of the task measures it."""
     waits = PartitionSnapshot.unmeasured(
         TopicPartition("t", 1), state="HELD", cause="its remote topic is about to be created"
@@ -522,9 +513,7 @@ def test_an_equal_config_changes_nothing(rig: Rig) -> None:
         ([], 422, "body"),
     ],
 )
-def test_a_refused_change_leaves_everything_as_it_was(
-    rig: Rig, given: object, status: int, said: str
-) -> None:
+def test_a_refused_change_changes_nothing(rig: Rig, given: object, status: int, said: str) -> None:
     rig.add(AB, **{"replication.policy.class": IDENTITY})
     before = {name: dict(herder.configs[NAME]) for name, herder in rig.herders.items()}
     reply = rig.ask("PATCH", "/flows/A->B", body=given)
@@ -735,9 +724,7 @@ def test_a_body_where_none_is_taken_is_refused_and_changes_nothing(rig: Rig, act
         ("PUT", f"/A/B/connectors/{NAME}/config", b'{"topics": "a", "topics": "b"}'),
     ],
 )
-def test_a_json_key_that_is_there_twice_is_refused(
-    rig: Rig, method: str, target: str, content: bytes
-) -> None:
+def test_a_doubled_json_key_is_refused(rig: Rig, method: str, target: str, content: bytes) -> None:
     headers = {"Content-Type": "application/json"}
     reply = rig.ask(method, target, content=content, headers=headers)
     assert (reply.status, "is there twice" in reply.message) == (400, True), reply.message

@@ -352,9 +352,7 @@ async def test_a_peer_that_refuses_keeps_its_status() -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [-120, 120])
-async def test_a_worker_with_another_clock_signs_once_more_with_the_receiver_s_time(
-    ahead_s: int,
-) -> None:
+async def test_a_worker_with_another_clock_signs_anew_with_the_receivers_time(ahead_s: int) -> None:
     """The receiver decides how old a signature is; a wrong signature stays refused, asked twice at most."""
     net = Net()
     net.worker("leader", FakeHerder(snapshot=SNAPSHOT))
@@ -376,9 +374,7 @@ async def test_a_worker_with_another_clock_signs_once_more_with_the_receiver_s_t
         sign_terms(KEY, "nonce of another request", CLOCK.now_ms() + 3_000_000, "life"),
     ],
 )
-async def test_nobody_between_workers_has_a_request_signed_for_later(
-    header: Mapping[str, str],
-) -> None:
+async def test_no_peer_has_a_request_signed_for_later(header: Mapping[str, str]) -> None:
     net = Net(answer=httpx.Response(403, headers=header, json={"message": "no"}))
     async with http_client(transport=net) as client:
         with pytest.raises(HerderError, match="no"):
@@ -640,9 +636,7 @@ def test_what_is_wrong_with_a_disabled_direction_is_a_note_with_a_remedy(*, read
 
 
 @pytest.mark.parametrize("resting", [State.PAUSED, State.STOPPED])
-def test_a_disabled_direction_is_shown_as_resting_only_where_all_of_it_rests(
-    resting: State,
-) -> None:
+def test_a_disabled_direction_is_shown_as_resting_if_all_of_it_rests(resting: State) -> None:
     heart = "MirrorHeartbeatConnector"
     one = heartbeats_only(read=True)
     one.broken = None

@@ -522,9 +522,7 @@ async def test_one_that_was_begun_goes_on_without_another_plan() -> None:
         assert len(commands.requests) == 1
 
 
-async def test_one_that_was_begun_is_checked_again_where_it_is_to_go_on_without_its_source() -> (
-    None
-):
+async def test_one_that_was_begun_is_checked_again_where_it_goes_on_without_its_source() -> None:
     async with stage() as (commands, service):
         commands.record = Failover(id="f", flow="A->B", kind=THERE, step=Step.DRAIN, run=3)
         request = replace(REQUEST, unplanned=True)

@@ -268,9 +268,7 @@ def test_a_foreign_name_for_our_address_is_refused_where_nobody_signs_in() -> No
         assert "rest.advertised.host.name" in answer.json()["message"]
 
 
-def test_any_name_may_be_used_where_callers_sign_in_or_the_worker_is_insecure(
-    tmp_path: Path,
-) -> None:
+def test_any_name_may_be_used_where_callers_sign_in_or_it_is_insecure(tmp_path: Path) -> None:
     users = tmp_path / "users.properties"
     users.write_text("ann=canary-pa\n")
     for props in ({"rest.basic.auth.file": str(users)}, {"rest.insecure": "true"}):
@@ -367,10 +365,7 @@ def test_a_missing_file_is_refused_by_the_name_of_its_property(tmp_path: Path) -
 
 FLOW = flow("A", "B")
 FILE = {"source.cluster.bootstrap.servers": "a:9092", "topics": "${env:TOPICS}"}
-READS = [
-    *(("GET", path) for method, path, _ in DIALECT if method == "GET"),
-    ("GET", "/metrics"),
-]
+READS = [*(("GET", path) for method, path, _ in DIALECT if method == "GET"), ("GET", "/metrics")]
 CHANGES = [(method, path) for method, path, _ in DIALECT if method != "GET"]
 JSON = {"Content-Type": "application/json"}
 

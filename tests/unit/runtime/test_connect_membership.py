@@ -125,9 +125,7 @@ async def test_only_the_leader_knows_who_owns_what(stage: Stage) -> None:
     assert other.membership.owner_url("source") is None
 
 
-async def test_a_worker_is_alone_as_soon_as_the_others_left_whatever_the_last_plan_says(
-    stage: Stage,
-) -> None:
+async def test_a_worker_is_alone_once_the_others_left_whatever_the_plan_says(stage: Stage) -> None:
     await stage.start("a", "b")
     leader = stage.leader()
     (other,) = (name for name, worker in stage.workers.items() if worker is not leader)

@@ -404,9 +404,7 @@ def a_flow_each() -> dict[FlowName, MemoryTopic]:
 
 
 @pytest.mark.parametrize("connector", [NAME, "Mine"])
-async def test_a_put_of_connect_that_closes_a_circle_is_refused_and_writes_nothing(
-    connector: str,
-) -> None:
+async def test_a_put_of_connect_that_closes_a_circle_writes_nothing(connector: str) -> None:
     topics = a_flow_each()
     worker = await Worker(topics).start()
     await worker.put(AB, "loop")
@@ -612,9 +610,7 @@ class Recreated(Runner):
         await super().delete(name, actor=actor, only_if=only_if)
 
 
-async def test_what_is_left_of_a_deletion_takes_nothing_from_a_flow_that_was_created_again(
-    stage: Stage,
-) -> None:
+async def test_what_is_left_of_a_deletion_takes_nothing_of_a_flow_made_again(stage: Stage) -> None:
     stage.runner = Recreated
     node = await stage.fleet.open(BA)
     await node.overrides.edit("create", "x", created(FILE, {}), actor="anna")
@@ -700,9 +696,7 @@ async def test_opening_a_flow_that_cannot_be_run_is_the_callers_error(stage: Sta
 
 
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
-async def test_opening_ends_where_a_cluster_is_away(
-    stage: Stage, failed: Mm2pyError | None
-) -> None:
+async def test_opening_ends_if_a_cluster_is_away(stage: Stage, failed: Mm2pyError | None) -> None:
     stage.elsewhere, stage.failed = ForwardError(None), failed
     opening = asyncio.ensure_future(stage.fleet.open(BA))
     await stage.looks(50)

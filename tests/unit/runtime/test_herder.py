@@ -309,9 +309,7 @@ async def test_a_new_leader_reads_what_the_former_one_changed_last_before_it_wri
     assert not [it for it in later if it.key == b"connector-c"]
 
 
-async def test_a_stopped_flow_stays_so_when_its_file_has_another_connector_copy_it(
-    cluster: Cluster,
-) -> None:
+async def test_a_stopped_flow_stays_so_when_another_connector_copies_it(cluster: Cluster) -> None:
     before = cluster.node("before", effective={SOURCE: CONFIG}).start()
     await before.runs(f"{SOURCE}-0", f"{SOURCE}-1")
     await before.herder.stop_connector(SOURCE, actor="t")
@@ -358,9 +356,7 @@ async def test_a_lost_node_says_nothing_about_work_that_others_may_have(cluster:
     assert len(node.cluster.statuses.records) == before
 
 
-async def test_a_session_key_of_the_leader_is_replaced_by_one_timer_over_many_rounds(
-    cluster: Cluster,
-) -> None:
+async def test_a_session_key_of_the_leader_is_replaced_by_one_timer(cluster: Cluster) -> None:
     node = cluster.node(inter_worker_key_ttl_ms=60_000).start()
     await until(lambda: node.herder.session_key() is not None)
     first = node.herder.session_key()

@@ -105,9 +105,7 @@ REFUSED: list[tuple[Ask, type[HerderError]]] = [
 
 
 @pytest.mark.parametrize(("work", "kind"), REFUSED)
-async def test_what_is_refused_writes_nothing(
-    cluster: Cluster, work: Ask, kind: type[HerderError]
-) -> None:
+async def test_refusals_write_nothing(cluster: Cluster, work: Ask, kind: type[HerderError]) -> None:
     """The words are Connect's: its recorded answers have them."""
     node = await _running(cluster)
     before = len(node.cluster.configs.records)
@@ -219,9 +217,7 @@ async def test_patch_sets_and_removes_keys_of_the_raw_config(cluster: Cluster) -
     assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
 
 
-async def test_patch_takes_back_no_change_that_the_config_topic_does_not_have_yet(
-    cluster: Cluster,
-) -> None:
+async def test_patch_takes_back_no_change_that_the_config_topic_lacks_yet(cluster: Cluster) -> None:
     node = await cluster.on_file()
     assert node.overrides is not None
     node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "7"}
@@ -244,9 +240,7 @@ async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs(cluster: C
     assert {t.state for t in again.tasks.values()} == {State.RUNNING}, "nothing failed: no-op"
 
 
-async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset(
-    cluster: Cluster,
-) -> None:
+async def test_offsets_of_a_stopped_connector_are_read_altered_and_reset(cluster: Cluster) -> None:
     node = await _running(cluster)
     await node.herder.stop_connector("c", actor="t")
     await until(lambda: node.state("c") == "STOPPED" and not node.host.running)

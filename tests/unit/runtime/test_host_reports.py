@@ -199,9 +199,7 @@ async def test_ages_reach_the_worker_with_each_fifth_report(host: Host) -> None:
     assert [relay.send() for _ in range(5)] == [False] * 5
 
 
-async def test_findings_and_figures_of_tasks_reach_the_worker_and_end_with_their_task(
-    host: Host,
-) -> None:
+async def test_findings_and_figures_of_tasks_reach_the_worker_and_end_with_them(host: Host) -> None:
     meter = FlowMeter(FLOW, FakeClock())
     relay = MeterRelay(meter, FakeClock(), host.channel)
     there = host.worker.meter

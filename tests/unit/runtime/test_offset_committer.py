@@ -305,9 +305,7 @@ async def test_invariant_3_a_map_leaves_whole_when_both_topics_were_gone_twice()
     assert await last.look() == 0
 
 
-async def test_invariant_4_nothing_is_removed_without_permit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_invariant_4_nothing_is_removed_unpermitted(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     pruning = await rig.started(FIRST_ORDERS)
     await rig.copy(FIRST_ORDERS, 6)

@@ -22,11 +22,7 @@ from mm2py.mirror.offset_map import (
     decode_page,
     decode_page_key,
 )
-from mm2py.mirror.source_offsets import (
-    mirror_source_partition,
-    next_offset,
-    source_offset_key,
-)
+from mm2py.mirror.source_offsets import mirror_source_partition, next_offset, source_offset_key
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import LostCopies, TaskOffsetMaps

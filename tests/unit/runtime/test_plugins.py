@@ -181,18 +181,14 @@ def test_a_pattern_that_needs_too_long_to_replace_is_an_error_of_its_record(
         ("yyyyMMdd", 1_600_000_000_000_000, "t-526711225"),  # a year that datetime has not
     ],
 )
-def test_timestamp_router_names_topics_by_a_records_time(
-    format_: str, at_ms: int, expected: str
-) -> None:
+def test_timestamp_router_names_topics_by_time(format_: str, at_ms: int, expected: str) -> None:
     chain = one("TimestampRouter", timestamp_format=format_)
     assert applied(chain, RECORD._replace(timestamp_ms=at_ms)).topic == expected
 
 
 @pytest.mark.parametrize("negate", [False, True])
 @pytest.mark.parametrize("answer", [True, 1, False, None, ""])
-def test_a_predicate_may_answer_anything_that_is_true_or_false(
-    answer: object, *, negate: bool
-) -> None:
+def test_a_predicate_may_answer_what_is_true_or_false(answer: object, *, negate: bool) -> None:
     class Odd:
         def test(self, record: SinkRecord) -> bool:
             return cast("bool", answer)
@@ -413,9 +409,7 @@ def test_a_value_becomes_javas_bytes(case: str, how: str) -> None:
         (None, "\ud800"),
     ],
 )
-def test_json_of_what_is_not_what_its_schema_says_is_refused(
-    schema: Schema | None, value: object
-) -> None:
+def test_json_that_does_not_fit_its_schema_is_refused(schema: Schema | None, value: object) -> None:
     with pytest.raises(DataError):
         JsonConverter().to_bytes(schema, value)
 

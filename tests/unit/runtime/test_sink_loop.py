@@ -327,9 +327,7 @@ def test_a_quiet_partition_has_the_lag_of_its_group() -> None:
     assert stage.observed.made[-1][T0].lag_records == 0
 
 
-def test_the_lag_of_a_partition_whose_broker_is_silent_is_not_known_while_others_are_copied() -> (
-    None
-):
+def test_the_lag_of_a_partition_whose_broker_is_silent_is_unknown_while_others_go() -> None:
     stage = begun(T0, T1)
     stage.pass_s(6)
     assert {it.lag_records for it in stage.observed.made[-1].values()} == {0}

@@ -183,9 +183,7 @@ async def test_a_task_of_javas_form_runs_with_what_it_is_told_later(cluster: Clu
     await second.runs("c-0", "c-1")
 
 
-async def test_a_worker_whose_connectors_may_read_any_cluster_leaves_no_second_form(
-    cluster: Cluster,
-) -> None:
+async def test_a_worker_whose_connectors_read_any_cluster_leaves_one_form(cluster: Cluster) -> None:
     node = cluster.node()
     node.parts = replace(node.parts, cluster_ids=None)
     node.herder = Herder(node.parts, clock=cluster.clock)

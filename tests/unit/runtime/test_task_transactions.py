@@ -215,9 +215,7 @@ def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
         ("recreated", LossPolicies(gap_policy="fail", recreate_policy="stop"), "gap.policy=fail"),
     ],
 )
-def test_a_gap_is_an_event_with_the_policy_that_decides(
-    cause: str, policies: LossPolicies, policy: str
-) -> None:
+def test_a_gap_is_an_event_with_its_policy(cause: str, policies: LossPolicies, policy: str) -> None:
     events, context = watched(policies)
     context.report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
     assert events.seen() == [(EventKind(cause), 5, 9, policy)]
@@ -319,9 +317,7 @@ def test_an_incarnation_of_which_nothing_was_copied_is_not_noted() -> None:
     assert [event.first_offset for event in events.written] == [10]
 
 
-def test_what_was_read_of_a_topic_that_was_created_again_before_a_position_was_stored_is_named() -> (
-    None
-):
+def test_what_was_read_of_a_recreated_topic_before_a_position_was_stored_is_named() -> None:
     events, context = watched()
     context.report_incarnation(ORDERS, b"first")
     context.maps.of(ORDERS).anchor(0, 7)
@@ -389,9 +385,7 @@ async def test_no_commit_waits_for_the_copy_of_positions_in_the_workers_topic() 
 KEY, OTHER = b'["c",{"partition":0}]', b'["c",{"partition":1}]'
 
 
-async def test_without_transactions_positions_are_in_the_own_topic_first_and_copied_at_the_end() -> (
-    None
-):
+async def test_without_transactions_positions_are_in_the_own_topic_first_then_copied() -> None:
     own, worker = OwnTopic(), FakeStore()
     await worker.set({KEY: b"former", OTHER: b"7"})
     offsets = OwnTopicOffsets(own, worker)

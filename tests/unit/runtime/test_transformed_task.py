@@ -191,9 +191,7 @@ class Second:
         self.closed += 1
 
 
-async def test_each_step_has_a_predicate_of_its_own_which_is_closed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_each_steps_own_predicate_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(kind: str) -> Sequence[object]:
         return plugins.TRANSFORMS if kind == "transforms" else [Second]
 
@@ -281,9 +279,7 @@ async def test_a_routed_record_keeps_positions_and_map_back_until_it_has_arrived
 
 
 @pytest.mark.parametrize("torn", [False, True])
-async def test_a_commit_leaves_out_what_a_target_takes_nothing_of_unless_that_tears_a_batch(
-    torn: bool,
-) -> None:
+async def test_a_commit_leaves_out_what_is_not_taken_unless_that_tears_a_batch(torn: bool) -> None:
     def route(record: SinkRecord) -> SinkRecord:
         return record._replace(topic="audit") if record.value == b"x" else record
 
@@ -468,9 +464,7 @@ async def test_a_retriable_error_is_tried_again_and_holds_no_event_loop() -> Non
     assert threading.get_ident() not in threads
 
 
-async def test_transforms_that_take_long_are_named_with_the_cause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_transforms_are_named_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformed_task, "WORK_S", 0.01)
     is_away = threading.Event()
     is_away.set()

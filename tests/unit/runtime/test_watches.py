@@ -407,9 +407,7 @@ async def test_a_partition_that_was_started_meanwhile_is_not_waited_for(cluster:
 # ---- internal topics that may not be written are named before anything is written to them
 
 
-async def test_internal_topics_that_may_not_be_written_are_named_until_they_may(
-    cluster: Cluster,
-) -> None:
+async def test_unwritable_internal_topics_are_named_until_they_may_be(cluster: Cluster) -> None:
     node = cluster.node("n1")
     error = server_error(TOPIC_AUTHORIZATION_FAILED, "the mirror may not Write it")
     node.unwritable["mm2py-offset-map.A.internal"] = error

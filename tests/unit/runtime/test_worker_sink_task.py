@@ -423,9 +423,7 @@ def test_a_retry_that_succeeds_leaves_no_error() -> None:
 
 
 @pytest.mark.parametrize("tolerance", ["none", "all"])
-def test_the_end_of_a_task_decides_nothing_about_a_record_that_is_tried_again(
-    tolerance: str,
-) -> None:
+def test_the_end_of_a_task_decides_nothing_about_a_record_tried_again(tolerance: str) -> None:
     stand = Stand(errors_tolerance=tolerance, errors_retry_timeout="-1")
     stand.pauses.stopped = True
     with pytest.raises(TaskEndsError, match="t-0 offset 4"):

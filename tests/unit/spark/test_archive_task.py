@@ -312,9 +312,7 @@ async def test_the_slower_one_of_two_attempts_of_a_lane_continues_behind_the_oth
     assert [(it.first, it.end) for it in chain_of(store, tp)] == [(0, 10), (10, 20)]
 
 
-async def test_what_an_attempt_of_a_lane_found_lost_is_reported_by_the_next_one_too(
-    tmp_path: Path,
-) -> None:
+async def test_what_one_attempt_found_lost_is_reported_by_the_next_one_too(tmp_path: Path) -> None:
     store = ArchiveStore(str(tmp_path))
     ranges = (("first", 0, 20, -1), ("end", 50, 100, 20))
     for name, first, end, lost_from in ranges:
@@ -417,9 +415,7 @@ def test_a_partition_with_a_broken_chain_is_planned_and_fails_alone(
     assert (two.begins, two.end, two.broken) == (0, 60, "")
 
 
-def test_partitions_are_read_many_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_partitions_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, the 320,000 manifests of 20 TB in an object store take hours."""
     store, count = ArchiveStore(str(tmp_path)), 8
     put_or_check(store, "manifest.json", ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES))  # fmt: skip
@@ -489,9 +485,7 @@ def test_a_command_that_needs_spark_names_the_extra(tmp_path: Path, command: str
 
 
 @pytest.mark.parametrize("module", ["pyspark", "pyarrow", "pandas"])
-def test_a_module_that_is_missing_is_named_with_the_extra(
-    monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
+def test_a_missing_module_is_named_with_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=f"no module named {module}") as refused:
         require_spark()

@@ -188,9 +188,7 @@ async def test_another_run_continues_what_a_driver_that_died_left_with_its_setti
     assert second.flow.altered == [("SET", "retention.ms", "-1"), ("SET", "retention.ms", "1000")]
 
 
-async def test_a_job_whose_driver_died_before_it_had_reserved_anything_is_begun_as_a_new_one() -> (
-    None
-):
+async def test_a_job_whose_driver_died_before_reserving_anything_is_begun_as_a_new_one() -> None:
     died = Stage()
     await died.store.start()
     await died.store.post([RUNNING])
@@ -219,9 +217,7 @@ async def test_a_run_that_is_stopped_before_its_lanes_begin_has_none(*, reserved
     assert set(stage.store.kept_out()) == ({ONE} if reserved else set())
 
 
-async def test_a_job_ends_whose_target_topic_was_deleted_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_job_ends_whose_target_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
 
     async def unknown(changes: Mapping[str, object]) -> Mapping[str, ServerError]:
@@ -232,9 +228,7 @@ async def test_a_job_ends_whose_target_topic_was_deleted_meanwhile(
 
 
 @pytest.mark.parametrize("there", [False, True])
-async def test_settings_of_topics_that_are_all_gone_are_no_longer_insisted_on(
-    *, there: bool
-) -> None:
+async def test_settings_of_topics_that_are_all_gone_are_not_insisted_on(*, there: bool) -> None:
     class Target:
         async def alter_topic_configs(self, _changes: object) -> Mapping[str, ServerError | None]:
             raise RequestTimedOutError("not within 60000 ms")

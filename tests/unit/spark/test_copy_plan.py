@@ -633,9 +633,7 @@ async def test_2_a_copy_that_went_on_since_it_was_compared_is_left_alone() -> No
     assert await begun(Target(), [other]) == await go_back(Target(), [other]) == [other]
 
 
-async def test_2_a_copy_is_not_deleted_where_the_source_has_lost_of_it_since_it_was_compared() -> (
-    None
-):
+async def test_2_a_copy_is_not_deleted_where_the_source_has_lost_of_it_meanwhile() -> None:
     target = Target()
     target.source_start = 1
     (found,) = await begun(target, [lease(0, deletes=True)])

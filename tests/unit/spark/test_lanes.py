@@ -1,34 +1,23 @@
 """Lanes over fakes; the names are the invariants of ``mm2py_jobs.copy.lanes``."""
 
 import asyncio
+import random
+import threading
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from mm2py.errors import FatalError, PartitionError, RetriableError
-from mm2py.mirror.backfills import (
-    LEASE_S,
-    Job,
-    JobState,
-    Lease,
-    LeaseState,
-    Wanted,
-)
+from mm2py.mirror.backfills import LEASE_S, Job, JobState, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
-from mm2py_jobs.copy.lanes import (
-    TASK_STARTS,
-    CopyProgress,
-    LaneResult,
-    LaneRun,
-    Term,
-)
+from mm2py_jobs.copy.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
-from mm2py_jobs.copy.stream import (
-    standing_still,
-)
+from mm2py_jobs.copy.stream import standing_still
+from mm2py_jobs.spark.lane_gate import LaneGate
 from tests.unit.spark.driver_fakes import ONE, TWO, lease_of
 
 
@@ -377,9 +366,7 @@ async def test_a_run_without_a_rate_shares_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
-async def test_a_lane_whose_run_was_ended_while_it_waited_for_a_slot_claims_nothing(
-    how: str,
-) -> None:
+async def test_a_lane_whose_run_ended_while_it_waited_for_a_slot_claims_nothing(how: str) -> None:
     stage = LaneStage(ONE, TWO, wanted=Wanted.CANCEL if how == "cancelled" else Wanted.RUN)
     if how == "stopped":
         assert stage.topic.job is not None
@@ -438,9 +425,7 @@ async def test_a_term_ends_early_when_dealt_anew_or_its_bytes_are_copied(what: s
 
 
 @pytest.mark.parametrize("term", [None, Term(turn=0, seconds=600, until_ms=2**50)])
-async def test_partitions_of_which_the_process_of_a_lane_dies_are_given_up_unread(
-    term: Term | None,
-) -> None:
+async def test_partitions_that_a_process_dies_of_are_given_up_unread(term: Term | None) -> None:
     leases, copy = Leases(ONE), Copy(is_limited=False)
     run = LaneRun((ONE,), leases, copy, Topic(), run=1, clock=FakeClock(), term=term)
     ended = await run.give_up("killed")
@@ -448,3 +433,107 @@ async def test_partitions_of_which_the_process_of_a_lane_dies_are_given_up_unrea
     assert [(it.state, it.cause) for it in leases.released] == [(state, "killed")]
     assert [(it.partition, it.cause, it.failed) for it in ended.parts] == [(0, "killed", True)]
     assert not copy.starts
+
+
+# -- lanes that wait for room at their brokers: never more at one, all of them in the end, and none after a failure
+
+
+WITHIN_S = 60.0
+
+
+class Seen:
+    """Counts lanes at each broker."""
+
+    def __init__(self, brokers: Sequence[frozenset[str]]) -> None:
+        self.brokers = brokers
+        self.most = Counter[str]()
+        self.begun: list[int] = []
+        self._now = Counter[str]()
+        self._lock = threading.Lock()
+
+    def work(self, number: int) -> str:
+        mine = self.brokers[number]
+        with self._lock:
+            self.begun.append(number)
+            self._now.update(mine)
+            for it in mine:
+                self.most[it] = max(self.most[it], self._now[it])
+        with self._lock:
+            self._now.subtract(mine)
+        return f"lane {number}"
+
+    def of(self, numbers: Sequence[int]) -> list[frozenset[str]]:
+        return [self.brokers[it] for it in numbers]
+
+
+def never() -> None:
+    raise AssertionError("nothing failed")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_broker_has_more_lanes_than_it_may_and_all_lanes_run(seed: int) -> None:
+    chance = random.Random(seed)
+    most = chance.randint(1, 3)
+    names = [f"b{it}" for it in range(chance.randint(1, 4))]
+    seen = Seen([frozenset(chance.choices(names, k=chance.randint(0, 2))) for _ in range(30)])
+    answers = LaneGate(most, seen.of).run(30, seen.work, never)
+    assert answers == [f"lane {it}" for it in range(30)]
+    assert max(seen.most.values()) <= most
+
+
+def test_lanes_of_other_brokers_pass_by_one_that_waits() -> None:
+    """The second lane of a waits for the first, which waits for the lane of b."""
+    seen, passed = Seen([frozenset("a"), frozenset("a"), frozenset("b")]), threading.Event()
+
+    def work(number: int) -> str:
+        if number == 0:
+            assert passed.wait(WITHIN_S)
+        answer = seen.work(number)
+        if number == 2:
+            passed.set()
+        return answer
+
+    assert len(LaneGate(1, seen.of).run(3, work, never)) == 3
+    assert seen.begun.index(1) > seen.begun.index(0)
+
+
+def test_a_lane_counts_where_its_leader_is_when_it_begins() -> None:
+    """Both leaders have moved to b while lane 0 ran: of the other two one runs at a time."""
+    seen, asked = Seen([frozenset("a"), frozenset("b"), frozenset("b")]), list[Sequence[int]]()
+
+    def brokers(numbers: Sequence[int]) -> list[frozenset[str]]:
+        asked.append(list(numbers))
+        return [frozenset("a")] * len(numbers) if len(numbers) == 3 else seen.of(numbers)
+
+    assert len(LaneGate(1, brokers).run(3, seen.work, never)) == 3
+    assert seen.most["b"] == 1
+    assert asked[0] == [0, 1, 2]
+
+
+def test_after_a_failure_no_lane_begins_and_those_that_run_are_given_up() -> None:
+    given_up = threading.Event()
+    seen = Seen([frozenset("a"), frozenset("b"), frozenset("a")])
+
+    def work(number: int) -> str:
+        seen.work(number)
+        if number == 0:
+            raise ValueError("lost")
+        assert given_up.wait(WITHIN_S), "as Spark ends a job that is cancelled"
+        return ""
+
+    with pytest.raises(ValueError, match="lost"):
+        LaneGate(1, seen.of).run(3, work, given_up.set)
+    assert sorted(seen.begun) == [0, 1]
+
+
+def test_after_a_stop_no_lane_begins_and_those_that_run_go_on_to_their_end() -> None:
+    seen = Seen([frozenset("a"), frozenset("a"), frozenset("b"), frozenset("b")])
+    gate, both = LaneGate(1, seen.of), threading.Barrier(2)
+
+    def work(number: int) -> str:
+        both.wait(WITHIN_S)
+        gate.stop()
+        return seen.work(number)
+
+    assert gate.run(4, work, never) == ["lane 0", "lane 2"]
+    assert sorted(seen.begun) == [0, 2]

@@ -86,9 +86,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lane_that_fails_in_each_attempt_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     spark, ran = OneSlot(), list[int]()
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: spark.attempt)
 
@@ -107,9 +105,7 @@ def test_a_lane_that_fails_in_each_attempt_keeps_no_other_from_its_end(
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_lane_whose_attempts_were_lost_with_executors_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lane_lost_with_its_executors_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark counts them among the attempts, and takes none of them for a failure of the lane."""
     spark, ran = OneSlot(), list[int]()
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
@@ -131,9 +127,7 @@ def test_a_lane_whose_attempts_were_lost_with_executors_is_tried_again(
     assert ran == [0, 0, 1, 2]
 
 
-def test_a_lane_on_an_executor_of_another_build_calls_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lane_on_another_builds_executor_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
     for there, driver, called in (("2", "1", False), ("1", "1", True), ("", "1", True)):
         monkeypatch.setattr("mm2py_jobs.spark.session.BUILD", there)
@@ -142,9 +136,7 @@ def test_a_lane_on_an_executor_of_another_build_calls_nothing(
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_lane_of_a_term_that_fails_in_each_attempt_ends_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_term_s_lane_that_fails_each_time_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = 0
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: attempt)
 
@@ -188,9 +180,7 @@ def dies_of_three(lane: Mapping[str, object]) -> Mapping[str, object]:
 
 # From Python 3.12 on, where a test before has left a thread.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_partition_that_a_process_dies_of_keeps_no_other_from_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_partition_that_a_process_dies_of_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py_jobs.spark.session._attempt", lambda: 5)
     opened = OpenSession(cast("SparkSession", OneSlot()), owned=False)
     given = ([1, 2, 3, 4, 5], [6])

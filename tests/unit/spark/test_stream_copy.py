@@ -44,9 +44,7 @@ LANE = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector
 
 
 @pytest.mark.parametrize("side", ["target", "source"])
-async def test_a_cluster_that_does_not_answer_ends_no_query(
-    monkeypatch: pytest.MonkeyPatch, side: str
-) -> None:
+async def test_a_silent_cluster_ends_no_query(monkeypatch: pytest.MonkeyPatch, side: str) -> None:
     """Nothing is dealt meanwhile; a query that fails is counted, and after six the stream ends."""
     stage = await begun()
 
@@ -205,9 +203,7 @@ async def test_a_refusal_that_gives_everything_back_is_not_cut_off_by_the_end_of
         await ended(stage, a_copy(stage, monkeypatch))
 
 
-async def test_a_refusal_whose_end_cannot_be_written_ends_the_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unwritable_refusal_ends_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run gives back what is reserved; this one would reserve again, without a beat."""
     stage, write = Stage(), TopicWriter.write
 
@@ -223,9 +219,7 @@ async def test_a_refusal_whose_end_cannot_be_written_ends_the_copy(
         await stage.passing(cast("Coroutine[None, None, CopyEnd]", copy.run()))
 
 
-async def test_executors_that_come_while_a_query_runs_are_noted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_executors_that_come_amid_a_query_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, has_run = Stage(), Query.has_run
 
     def grown(query: Query) -> bool:
@@ -238,9 +232,7 @@ async def test_executors_that_come_while_a_query_runs_are_noted(
     assert (stage.job.lanes, stage.job.slots) == (5, 5)
 
 
-async def test_a_copy_of_a_flow_that_changes_gives_everything_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_copy_of_a_changed_flow_gives_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     assert await ended(stage, a_copy(stage, monkeypatch, changes=True)) is CopyEnd.CHANGED
 
@@ -267,9 +259,7 @@ async def test_a_stream_that_is_ended_while_spark_fails_says_so(
     ("engine", "copies", "cause"),
     [("worker", True, "its workers copy it"), ("spark", False, "is not enabled, or was deleted")],
 )
-def test_a_flow_that_spark_is_not_to_copy_is_refused(
-    engine: str, cause: str, *, copies: bool
-) -> None:
+def test_a_flow_that_is_not_for_spark_is_refused(engine: str, cause: str, *, copies: bool) -> None:
     flow = SimpleNamespace(connector={"flow.engine": engine}, copies=copies)
     session = SimpleNamespace(name="A->B", flow=flow)
     with pytest.raises(BackfillRefusedError, match=cause):

@@ -204,9 +204,7 @@ async def test_partitions_that_come_later_begin_at_their_first_record() -> None:
     await stage.driver.close()
 
 
-async def test_a_partition_that_goes_while_a_lane_copies_it_is_given_back_when_that_has_ended() -> (
-    None
-):
+async def test_a_partition_that_goes_while_a_lane_copies_it_is_given_back_when_that_ended() -> None:
     stage = await begun()
     turn = stage.job.turn
     await stage.copies(TWO)

@@ -192,9 +192,7 @@ async def test_damaged_records_are_ignored(bench: Bench, caplog: pytest.LogCaptu
     assert caplog.text.count("config record is ignored topic=configs") == 4
 
 
-async def test_a_damaged_config_or_state_is_a_problem_until_it_is_written_again(
-    bench: Bench,
-) -> None:
+async def test_a_damaged_config_or_state_is_a_problem_until_written_again(bench: Bench) -> None:
     for key in (b"unknown", b"logger-cluster-x", b"connector-c", b"target-state-c"):
         bench.topic.append(key, b'{"state":"ON","properties":{"password":"hunter2","a":7}}')
     bench.topic.append(b"task-c-0", None)

@@ -36,12 +36,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
 from mm2py.storage.connect_json import ConnectorPut, decode_config_record
-from mm2py.storage.flow_overrides_store import (
-    HISTORY_KEPT,
-    Edit,
-    FlowOverridesStore,
-    held_edit,
-)
+from mm2py.storage.flow_overrides_store import HISTORY_KEPT, Edit, FlowOverridesStore, held_edit
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry, Handler
@@ -63,10 +58,7 @@ CAUGHT_UP = {**FILE, SOURCE: {**FILE[SOURCE], "topics": "b"}}
 
 
 def on(
-    topic: MemoryTopic,
-    file: Mapping[str, Mapping[str, str]] | None = None,
-    *,
-    by_file: bool = True,
+    topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None, *, by_file: bool = True
 ) -> FlowOverridesStore:
     return FlowOverridesStore(
         MemoryTable(topic),
@@ -246,9 +238,7 @@ async def test_a_record_of_a_later_version_is_left_alone() -> None:
         None,  # to revision 0
     ],
 )
-async def test_what_returned_to_the_file_follows_it_also_where_the_file_had_caught_up(
-    back: Edit | None,
-) -> None:
+async def test_what_returned_to_the_file_follows_one_that_had_caught_up(back: Edit | None) -> None:
     """People write changes into the file, as the guide says; the entries beside it stay until they are taken back."""
     topic = MemoryTopic("mm2py-flows.A.internal")
     store = on(topic)
@@ -388,9 +378,7 @@ LEASE = lease_of(TP, job="one", end=9)
 
 
 @pytest.mark.parametrize("written", [b"header ?", b"header \\udcff"])
-def test_half_of_a_character_makes_no_record_unreadable_and_no_answer_of_rest_fail(
-    written: bytes,
-) -> None:
+def test_half_of_a_character_makes_no_record_unreadable_and_no_answer_fail(written: bytes) -> None:
     """Names of headers may be any bytes, and are in what a transform says of its failure."""
     key, value = encode_backfill(replace(LEASE, cause="header \udcff"))
     read = decode_backfill(key, value.replace(b"header ?", written))
@@ -650,9 +638,7 @@ async def test_a_partition_waits_until_its_last_event_is_acknowledged(bench: Ben
 
 
 @pytest.mark.parametrize("opens", [True, False])
-async def test_what_retention_takes_while_nothing_can_be_written_is_one_range(
-    *, opens: bool
-) -> None:
+async def test_what_retention_takes_while_nothing_is_written_is_one_range(*, opens: bool) -> None:
     """A ledger whose topic is refused, or takes nothing, for a day: as many ranges as there are, not as there were looks."""
     log = Log()
     errors = log.write_errors if opens else log.open_errors

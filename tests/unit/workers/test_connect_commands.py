@@ -307,9 +307,7 @@ async def test_files_of_connectors_wait_for_a_cluster_that_is_away_and_the_worke
     assert await worker.run(stop, begun) == 0
 
 
-async def test_what_fails_at_the_beginning_ends_the_worker_and_is_told(
-    file: Callable[..., Path],
-) -> None:
+async def test_what_fails_at_first_ends_the_worker_and_is_told(file: Callable[..., Path]) -> None:
     async def begun() -> None:
         raise ConfigError("no such connector")
 
@@ -317,9 +315,7 @@ async def test_what_fails_at_the_beginning_ends_the_worker_and_is_told(
         await _built(file()).run(StopSignal(), begun)
 
 
-async def test_a_worker_is_known_by_the_address_that_it_advertises(
-    file: Callable[..., Path],
-) -> None:
+async def test_a_worker_is_known_by_its_advertised_address(file: Callable[..., Path]) -> None:
     more = "rest.advertised.host.name = worker-1.example\nrest.advertised.port = 8083\n"
     worker = _built(file(more))
     await worker.abandon()
@@ -370,9 +366,7 @@ def _dedicated_ends(*words: str) -> int:
     return ended.value.code
 
 
-def test_an_unknown_cluster_alias_is_wrong_usage(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_alias_is_wrong_usage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _dedicated_ends(str(path), "--clusters", "B", "X") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "X" in line

@@ -322,9 +322,7 @@ def test_counters_are_read_as_counters() -> None:
                 assert re.search(rf"(?:rate|increase)\({name}", expr), where
 
 
-def test_states_in_selectors_exist_and_the_alert_is_quiet_in_all_that_the_command_line_calls_well() -> (
-    None
-):
+def test_states_in_selectors_exist_and_the_alert_is_quiet_in_all_that_commands_call_well() -> None:
     known = {"mm2py_flow_state": FLOW_STATES, "mm2py_partitions": PARTITION_STATES}
     for where, expr in expressions():
         for name, labels in SELECTOR.findall(expr):

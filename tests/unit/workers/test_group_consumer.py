@@ -134,9 +134,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
     return consumer
 
 
-def test_the_end_of_a_log_is_told_once_with_the_records_before_it(
-    scripted: ConfluentConsumer,
-) -> None:
+def test_the_end_of_a_log_is_told_once_with_records_before_it(scripted: ConfluentConsumer) -> None:
     Scripted.script += [[end(0)], [read(5), read(6), end(9)], [end(11)], []]
     assert scripted.poll(0.0) == []
     assert scripted.reached() == {}, "an empty log needs no position"
@@ -148,9 +146,7 @@ def test_the_end_of_a_log_is_told_once_with_the_records_before_it(
     assert scripted.reached() == {}
 
 
-def test_the_end_of_a_partition_that_has_gone_or_is_read_again_is_not_told(
-    scripted: ConfluentConsumer,
-) -> None:
+def test_the_end_of_a_partition_gone_or_read_again_is_not_told(scripted: ConfluentConsumer) -> None:
     Scripted.script += [[end(9)], [Scripted.revoke], [end(9)]]
     scripted.poll(0.0)
     scripted.poll(0.0)
@@ -255,9 +251,7 @@ def test_a_topic_that_may_not_be_read_is_named_until_it_is_read_and_others_go_on
     assert scripted.refused() == {}
 
 
-def test_a_topic_that_may_not_be_described_is_named_until_it_may_be(
-    scripted: ConfluentConsumer,
-) -> None:
+def test_a_topic_that_may_not_be_seen_is_named_until_it_may_be(scripted: ConfluentConsumer) -> None:
     source = NoSource()
     del scripted
     consumer = ConfluentConsumer({}, 10, Listener(), source=source)
@@ -280,9 +274,7 @@ def test_a_record_of_before_a_partition_went_is_not_returned_in_front_of_what_is
     assert [it.offset for it in consumer.poll(0.0)] == offsets
 
 
-def test_a_partition_that_was_paused_is_read_when_it_comes_back(
-    scripted: ConfluentConsumer,
-) -> None:
+def test_a_partition_that_was_paused_is_read_when_it_returns(scripted: ConfluentConsumer) -> None:
     Scripted.script += [[Scripted.come], [read(5)], [Scripted.revoke], [Scripted.come], []]
     scripted.poll(0.0)
     scripted.poll(0.0)

@@ -205,9 +205,7 @@ LOG = LogEnds(10, 20)
         ([(3, 5)], True),  # another run was first
     ],
 )
-def test_a_second_run_into_the_same_topic_is_found(
-    landed: list[tuple[int, int]], *, found: bool
-) -> None:
+def test_a_second_run_into_a_topic_is_found(landed: list[tuple[int, int]], *, found: bool) -> None:
     for start in (0, 40):
         records = LandedRecords({TP: start} if start else None)
         errors = [records.note(TP, at + start if at >= 0 else at, count) for at, count in landed]
@@ -349,9 +347,7 @@ def test_positions_are_said_to_be_stored_only_where_all_lanes_have_ended_in_orde
 @pytest.mark.parametrize(
     ("flow", "asked", "rate"), [("0", 0, 0), ("3000", 0, 3_000), ("3000", 5_001, 5_001)]
 )
-def test_lanes_share_the_rate_of_the_flow_or_the_one_asked_for(
-    flow: str, asked: int, rate: int
-) -> None:
+def test_lanes_share_the_rate_of_the_flow_or_of_the_run(flow: str, asked: int, rate: int) -> None:
     common = replace(COMMON, connector={**CONFIG, RATE: flow}, term=Term(1, 30.0, 40_000))
     lanes = dealt_lanes(common, [[ONE], [TWO]], rate_limit=asked)
     assert [it["lane"] for it in lanes] == [0, 1]

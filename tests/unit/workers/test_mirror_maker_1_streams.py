@@ -284,9 +284,7 @@ def test_what_was_read_and_the_markers_behind_it_are_committed(target: Target) -
     assert group.lag == 7
 
 
-def test_an_end_is_not_committed_before_records_that_came_while_the_target_was_waited_for(
-    target: Target,
-) -> None:
+def test_an_end_is_not_committed_before_records_that_came_in_a_wait(target: Target) -> None:
     target.waits = 1
     # While the flush of offset 5 waits, offset 7 and the end behind it arrive.
     group = run(target, given(P0), steps(Read(P0, 5)), idle=[steps(Read(P0, 7), p0=9)])
@@ -340,9 +338,7 @@ def test_a_target_that_is_late_when_a_partition_goes_gets_nothing_more_of_it(
     assert group.commits == []
 
 
-def test_a_partition_that_came_back_in_the_middle_of_a_batch_is_read_from_its_commit(
-    target: Target,
-) -> None:
+def test_a_partition_that_came_back_amid_a_batch_is_read_from_its_commit(target: Target) -> None:
     def back(group: Group) -> Sequence[Read]:
         taken(P0)(group)
         given(P0)(group)
@@ -367,18 +363,14 @@ def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(targe
     assert group.commits == [{P0: 6}]
 
 
-def test_what_was_read_ahead_is_read_once_more_after_a_wait_however_long_it_was(
-    target: Target,
-) -> None:
+def test_what_was_read_ahead_is_read_once_more_after_a_wait_of_any_length(target: Target) -> None:
     target.waits = 5
     group = run(target, given(P0, P1), steps(Read(P0, 5)), steps(Read(P0, 6)))
     assert sorted(group.resumed) == [P0, P1]
     assert target.sent == [(P0, 5), (P0, 6)]
 
 
-def test_a_stream_without_partitions_stays_in_its_group_while_others_have_the_producer(
-    target: Target,
-) -> None:
+def test_a_stream_without_partitions_stays_in_its_group_beside_a_busy_one(target: Target) -> None:
     target.waits_to_hold = 3
     comes = given(P0)
     group = run(target, steps(), steps(Read(P0, 5)), idle=[steps(), comes, steps()])
@@ -399,9 +391,7 @@ def test_a_poll_costs_nothing_for_partitions_that_it_returns_nothing_of(
     assert sorted(noted) == [P0, P0, P1]
 
 
-def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goes(
-    target: Target,
-) -> None:
+def test_of_a_record_that_became_several_no_more_go_once_its_partition_goes(target: Target) -> None:
     out = OutgoingRecord("t", None, b"", (), None, None)
     target.waits_to_send = 1
     group = run(

@@ -277,9 +277,7 @@ def collector() -> Iterator[None]:
     gc.unfreeze()
 
 
-async def test_what_refers_to_itself_alone_is_freed_within_minutes_however_little_is_allocated() -> (
-    None
-):
+async def test_what_refers_to_itself_alone_is_freed_within_minutes_at_little_load() -> None:
     clock = FakeClock()
     settling = asyncio.create_task(settle(clock))
     await clock.advance(10)

@@ -284,17 +284,13 @@ def test_what_a_killed_worker_left_is_ignored(tmp_path: Path, places: dict[str, 
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"file": 1}', "{"])
-def test_an_entry_that_cannot_be_read_is_ignored(
-    tmp_path: Path, places: dict[str, str], text: str
-) -> None:
+def test_an_unreadable_entry_is_ignored(tmp_path: Path, places: dict[str, str], text: str) -> None:
     with running(tmp_path / "mm2.properties", places):
         next((tmp_path / "state").iterdir()).write_text(text)
         assert not is_known(places)
 
 
-def test_a_directory_that_others_may_write_is_not_trusted(
-    tmp_path: Path, places: dict[str, str]
-) -> None:
+def test_a_directory_open_to_others_is_not_trusted(tmp_path: Path, places: dict[str, str]) -> None:
     with running(tmp_path / "mm2.properties", places):
         (tmp_path / "state").chmod(0o777)
         assert not is_known(places)
