@@ -66,7 +66,7 @@ def old_records(count: int, partition: int, turn: int = 0) -> list[Sent]:
 
 
 def archived(
-    session: OpenSession, flow: Flow, topics: str, folder: Path, shape: Shape = Shape.BATCHES
+    session: OpenSession, flow: Flow, topics: str, folder: Path | str, shape: Shape = Shape.BATCHES
 ) -> dict[str, object]:
     sides = flow_sides(flow.file, flow.name, topics)
     return archive_flow(sides, str(folder), shape, lambda: OpenSession(session.spark, owned=False))
@@ -74,7 +74,7 @@ def archived(
 
 def restored(
     flow: Flow,
-    folder: Path,
+    folder: Path | str,
     *,
     topics: str = "",
     rename: str = "",

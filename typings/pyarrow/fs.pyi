@@ -34,8 +34,21 @@ class FileSystem:
 
 class LocalFileSystem(FileSystem): ...
 
+class S3FileSystem(FileSystem):
+    def __init__(
+        self,
+        *,
+        access_key: str,
+        secret_key: str,
+        endpoint_override: str,
+        scheme: str,
+        region: str,
+        allow_bucket_creation: bool,
+    ) -> None: ...
+
 class _FSSpec(Protocol):
     def invalidate_cache(self) -> None: ...
+    def cat_file(self, path: str) -> bytes: ...
 
 class FSSpecHandler:
     fs: _FSSpec

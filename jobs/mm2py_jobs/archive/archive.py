@@ -103,8 +103,9 @@ class _ArchiveRange(NamedTuple):
 
 
 def archive_root(path: str, flow: FlowName) -> str:
-    """Return where the archive of a flow is below a path."""
-    return f"{path.rstrip('/')}/{flow.source}-{flow.target}"
+    """Return where the archive of a flow is below a path, before the options of a URL."""
+    folder, *options = path.split("?", 1) if "://" in path else (path,)
+    return "?".join((f"{folder.rstrip('/')}/{flow.source}-{flow.target}", *options))
 
 
 def planned(flow: FlowSides, path: str, shape: Shape) -> dict[str, object]:

@@ -2,19 +2,22 @@
 
 Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs) and
 ``ranges.json`` (how far its partitions are), per file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a
-partition are a chain: each begins where the one before it ended, and has the digest of its file. Of two that speak of the same offsets, as writers leave
-them in a store without hard links (``<first>.<token>.json``), the later one counts from where the one before it ends. Of what is archived ahead of its turn
-they are ``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through ``ArchiveStore``.
+partition are a chain: each begins where the one before it ended, and has the digest of its file.
+Of those that begin at the same offset, as writers leave them in a store without hard links
+(``<first>.<token>.json``), the widest counts, and the file of another one is removed; one that
+begins inside of it counts from where it ends. Of what is archived ahead of its turn they are ``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through ``ArchiveStore``.
 """
 
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, Self, cast, final
 
 import pyarrow as pa
@@ -156,24 +159,21 @@ def put_manifest(store: ArchiveStore, manifest: FileManifest, *, staged: bool = 
 
 
 def manifests_in(
-    store: ArchiveStore, tp: TopicPartition, first: int, end: int
+    store: ArchiveStore,
+    tp: TopicPartition,
+    first: int,
+    end: int,
+    kinds: Collection[str] = (_PUBLISHED, _STAGED),
 ) -> dict[int, FileManifest]:
-    """Return the manifests that begin in a range, by where they do, published or staged; reads no others."""
+    """Return the manifests that begin in a range, by where they do, the widest of several; reads no others."""
     found: dict[int, FileManifest] = {}
-    for manifest in _begun_in(store, tp, first, end):
-        other = found.get(manifest.begins)
-        if other is None or other.end < manifest.end:
-            found[manifest.begins] = manifest
+    for name in store.names(partition_folder(tp)):
+        if _kind(name) in kinds and first <= _begins(name) < end:
+            manifest = _manifest(store, tp, name)
+            other = found.get(manifest.begins)
+            if other is None or other.end < manifest.end:
+                found[manifest.begins] = manifest
     return found
-
-
-def _begun_in(store: ArchiveStore, tp: TopicPartition, first: int, end: int) -> list[FileManifest]:
-    names = store.names(partition_folder(tp))
-    return [
-        _manifest(store, tp, it)
-        for it in names
-        if _kind(it) in (_PUBLISHED, _STAGED) and first <= _begins(it) < end
-    ]
 
 
 def _begins(name: str) -> int:
@@ -267,7 +267,9 @@ def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1)
 
 
 def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
-    """Remove files of attempts that were killed before they published them, where others have archived the same: a reader of all files would have it twice.
+    """Remove files that nothing names and others have archived: a reader of all has them twice.
+
+    They are of attempts that were killed, or that published at the same time as a wider one.
 
     Only below the end of the chain: nobody who still writes one can publish it there, or what is published counts in its place.
     """
@@ -289,7 +291,9 @@ def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
     begun = [_begins(it) for it in names if _kind(it) in (_PUBLISHED, _STAGED)]
     # The file of the lowest one may be named by a manifest that begins with what was lost before it.
     first = max((it for it in begun if it <= first), default=first)
-    named = {it.file for it in _begun_in(store, tp, first, last + 1)}
+    named = {it.file for it in manifests_in(store, tp, first, last + 1, (_PUBLISHED,)).values()}
+    staged = (it for it in names if _kind(it) == _STAGED and first <= _begins(it) <= last)
+    named |= {_manifest(store, tp, it).file for it in staged}
     for name, (_, last) in doubled.items():
         if name not in named and last < there[1]:
             store.delete(f"{folder}/{name}")
@@ -370,16 +374,18 @@ def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
         PartitionError: one is missing between others, or is not of this partition.
     """
     chain: list[FileManifest] = []
-    for name in store.names(partition_folder(tp)):
-        end = chain[-1].end if chain else -1
-        if _kind(name) != _PUBLISHED and not (_kind(name) == _STAGED and _begins(name) <= end):
+    folder = partition_folder(tp)
+    names = [it for it in store.names(folder) if _kind(it) in (_PUBLISHED, _STAGED)]
+    for begins, same in groupby(names, _begins):
+        end = chain[-1].end if chain else begins
+        read = [it for it in same if _kind(it) == _PUBLISHED or (chain and begins <= end)]
+        if not read:
             continue
-        manifest = _manifest(store, tp, name)
-        end = end if chain else manifest.begins
-        if manifest.begins > end:
-            raise _broken(tp, f"{partition_folder(tp)}/{name}", manifest, end)
+        manifest = max((_manifest(store, tp, it) for it in read), key=attrgetter("end"))
+        if begins > end:
+            raise _broken(tp, f"{folder}/{read[0]}", manifest, end)
         if manifest.end > end:
-            chain.append(manifest if manifest.begins == end else manifest.after(end))
+            chain.append(manifest if begins == end else manifest.after(end))
     return chain
 
 
@@ -404,13 +410,18 @@ def note_ranges(store: ArchiveStore, topic: str, ranges: Mapping[int, tuple[int,
 def noted_ranges(store: ArchiveStore, topic: str) -> dict[int, tuple[int, int]]:
     """Return what ``note_ranges`` kept; nothing where that is damaged, or of an earlier version."""
     name = f"topic={topic}/{_RANGES}"
-    if not store.exists(name):
-        return {}
-    try:
-        members = cast("dict[str, list[int]]", _members(store.read(name), name))
-        return {int(it): (int(begins), int(end)) for it, (begins, end) in members.items()}
-    except (ConfigError, ValueError, TypeError):
-        return {}  # the next run writes it anew
+    for is_last in (False, True):  # another run may replace it while it is read
+        if not store.exists(name):
+            return {}
+        try:
+            members = cast("dict[str, list[int]]", _members(store.read(name), name))
+            return {int(it): (int(begins), int(end)) for it, (begins, end) in members.items()}
+        except FatalError:
+            if is_last:
+                raise
+        except (ConfigError, ValueError, TypeError):
+            continue  # the next run writes it anew
+    return {}
 
 
 def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:

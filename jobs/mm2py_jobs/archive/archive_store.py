@@ -19,6 +19,7 @@ from typing import Final, Protocol, TypeVar, cast, final
 from pyarrow import fs, parquet
 
 from mm2py.errors import ConfigError, FatalError
+from mm2py.observability.logging import cause_text
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,7 +33,7 @@ _WITHOUT_LINKS: Final = frozenset(
 """What file systems without hard links answer: FUSE over a bucket, FAT, some network mounts."""
 
 _WHOLE: Final = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "az", "adl", "oss", "memory"))
-"""Stores of pyarrow and fsspec that show a file only when all of it is written."""
+"""Stores of pyarrow and fsspec that show a file only when all of it is written, and have no folders."""
 
 
 class _UrlToFs(Protocol):
@@ -59,10 +60,18 @@ class ArchiveStore:
     def __init__(self, path: str) -> None:
         self.path = path
         self._system, self._root = _open(path)
+        self._errors: tuple[type[Exception], ...] = (OSError, ValueError)
+        """What the file system raises; libraries below fsspec have errors of their own."""
+        if isinstance(self._system, fs.PyFileSystem):
+            self._errors = (Exception,)
 
     @property
     def _is_local(self) -> bool:
         return isinstance(self._system, fs.LocalFileSystem)
+
+    @property
+    def _is_whole(self) -> bool:
+        return not _WHOLE.isdisjoint(re.findall(r"\w+", self._system.type_name))
 
     @property
     def _fresh(self) -> fs.FileSystem:
@@ -78,10 +87,14 @@ class ArchiveStore:
             FatalError: it is not there, or cannot be read.
         """
         try:
-            with self._fresh.open_input_stream(self._at(name)) as stream:
+            if isinstance(self._system, fs.PyFileSystem):
+                return self._system.handler.fs.cat_file(self._at(name))  # one request
+            with self._system.open_input_stream(self._at(name)) as stream:
                 return stream.read()
-        except OSError as error:
-            raise FatalError(f"archive file {name} below {self.path}: {error}") from error
+        except self._errors as error:
+            raise FatalError(
+                f"archive file {name} below {self.path}: {cause_text(error)}"
+            ) from error
 
     def columns(self, name: str, names: Sequence[str]) -> list[dict[str, object]]:
         """Return the rows of columns of a Parquet file, without reading the others.
@@ -92,8 +105,10 @@ class ArchiveStore:
         try:
             with self._system.open_input_file(self._at(name)) as file:
                 return parquet.ParquetFile(file).read(columns=list(names)).to_pylist()
-        except (OSError, ValueError) as error:
-            raise FatalError(f"archive file {name} below {self.path}: {error}") from error
+        except self._errors as error:
+            raise FatalError(
+                f"archive file {name} below {self.path}: {cause_text(error)}"
+            ) from error
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file; returns when it is durable, as far as the store allows that.
@@ -128,9 +143,23 @@ class ArchiveStore:
         self._guarded(name, lambda: self._replace(name, data))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files and folders in a folder, sorted; none if it does not exist."""
+        """Return the names of the files and folders in a folder, sorted; none if it does not exist.
+
+        Raises:
+            FatalError: it cannot be read.
+        """
         selector = fs.FileSelector(self._at(folder), allow_not_found=True)
-        return sorted(it.base_name for it in self._fresh.get_file_info(selector))
+        try:
+            try:
+                found = self._fresh.get_file_info(selector)
+            except NotADirectoryError:
+                # Of a store without folders: its first file was written between two requests.
+                found = self._fresh.get_file_info(selector)
+        except self._errors as error:
+            raise FatalError(
+                f"archive folder {folder or '.'} below {self.path}: {cause_text(error)}"
+            ) from error
+        return sorted(it.base_name for it in found)
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -147,11 +176,12 @@ class ArchiveStore:
 
     def _guarded(self, name: str, work: Callable[[], T]) -> T:
         try:
-            self._system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
+            if not self._is_whole:  # nor is a bucket made whose name is misspelt
+                self._system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
             return work()
-        except OSError as error:
+        except self._errors as error:
             raise FatalError(
-                f"archive file {name} cannot be written below {self.path}: {error}",
+                f"archive file {name} cannot be written below {self.path}: {cause_text(error)}",
                 remedy="what was published before is complete; make room and run the same command again",
             ) from error
 
@@ -209,7 +239,7 @@ class ArchiveStore:
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
-        if _WHOLE.intersection(re.findall(r"\w+", self._system.type_name)):
+        if self._is_whole:
             self._write(name, data)
             return
         temporary = f"{name}.{secrets.token_hex(4)}.tmp"

@@ -5,6 +5,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -19,17 +20,19 @@ from mm2py.mirror.failovers import HANGS_MS
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.archive import archive
-from mm2py_jobs.archive.archive import archive_flow, missing_of
+from mm2py_jobs.archive.archive import archive_flow, archive_root, missing_of
 from mm2py_jobs.archive.archive_format import (
     FileManifest,
     Shape,
     archived_batches,
     chain_of,
+    note_ranges,
     noted_ranges,
     partition_folder,
     publish_staged,
     put_manifest,
     range_of_chain,
+    remove_unnamed,
     topic_of,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
@@ -294,13 +297,18 @@ def test_what_is_staged_begins_the_chain_once_the_log_has_nothing_before_it(tmp_
     ]
 
 
+def refused(*_: object) -> None:
+    raise OSError(errno.EPERM, "no hard links here")
+
+
+def none_yet(_store: ArchiveStore, _folder: str) -> list[str]:
+    return []
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
 ) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.EPERM, "no hard links here")
-
     store = ArchiveStore(str(tmp_path))
     if not has_links:
         monkeypatch.setattr(os, "link", refused)
@@ -315,20 +323,39 @@ def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
     if has_links:
         return
     names = ArchiveStore.names
-
-    def none_yet(_store: ArchiveStore, _folder: str) -> list[str]:
-        return []
-
     monkeypatch.setattr(ArchiveStore, "names", none_yet)  # in the same instant
     assert put_manifest(store, wide)
     monkeypatch.setattr(ArchiveStore, "names", names)
     _, later = staged_file(10, 30, "later")
     assert put_manifest(store, later)
     found = [(it.file, it.first, it.end) for it in chain_of(store, T)]
-    assert sum(end - first for _, first, end in found) == 30
-    assert {it for it, _, _ in found} == {"short.parquet", "wide.parquet", "later.parquet"} or {
-        it for it, _, _ in found
-    } == {"wide.parquet", "later.parquet"}
+    assert found == [("wide.parquet", 0, 15), ("later.parquet", 15, 30)]
+
+
+def test_of_files_that_two_writers_publish_from_the_same_offset_on_the_widest_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of an archive of records read all its files; what is staged is left to its turn."""
+    store, files = ArchiveStore(str(tmp_path)), dict[str, bool]()
+    monkeypatch.setattr(os, "link", refused)
+    names = ArchiveStore.names
+    monkeypatch.setattr(ArchiveStore, "names", none_yet)  # in the same instant
+    for begins, end, mark, staged, stays in (
+        (0, 10, "a", False, False),
+        (0, 15, "b", False, True),
+        (0, 15, "c", True, True),
+        (15, 20, "d", False, True),
+    ):
+        name = f"{begins:020d}-{end - 1:020d}.{mark}.parquet"
+        files[name] = stays
+        store.write(f"{partition_folder(T)}/{name}", b"")
+        put_manifest(store, replace(staged_file(begins, end, mark)[1], file=name), staged=staged)
+    monkeypatch.setattr(ArchiveStore, "names", names)
+    remove_unnamed(store, T)
+    left = [it for it in store.names(partition_folder(T)) if it.endswith(".parquet")]
+    assert left == [it for it, stays in files.items() if stays]
+    assert [it.end for it in chain_of(store, T)] == [15, 20]
+    assert {it.file for it in chain_of(store, T)} <= {*left}
 
 
 async def test_a_link_that_was_made_by_a_request_whose_answer_was_lost_is_ours(
@@ -384,6 +411,9 @@ class Remembering:
     def mkdir(self, path: str, *, create_parents: bool) -> None:
         Path(path).mkdir(parents=create_parents, exist_ok=True)
 
+    def cat_file(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
     def open(self, path: str, mode: str) -> object:
         if "w" in mode:
             self._listed.clear()
@@ -398,17 +428,22 @@ class Remembering:
         Path(source).rename(target)
 
 
+def store_over(system: object, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveStore:
+    """Return a store over a file system of fsspec."""
+
+    def url_to_fs(_url: str) -> tuple[object, str]:
+        return system, str(folder)
+
+    monkeypatch.setitem(sys.modules, "fsspec.core", SimpleNamespace(url_to_fs=url_to_fs))
+    return ArchiveStore("bucket://x")
+
+
 def test_a_file_system_that_remembers_its_folders_shows_what_another_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = Remembering()
-
-    def url_to_fs(_url: str) -> tuple[object, str]:
-        return system, str(tmp_path)
-
-    core = SimpleNamespace(url_to_fs=url_to_fs)
-    monkeypatch.setitem(sys.modules, "fsspec.core", core)
-    store, other = ArchiveStore("remembered://x"), ArchiveStore(str(tmp_path))
+    store = store_over(system, tmp_path, monkeypatch)
+    other = ArchiveStore(str(tmp_path))
     manifest = staged_file(0, 10, "a")[1]
     assert put_manifest(store, manifest)
     assert range_of_chain(store, T) == (0, 10)
@@ -417,6 +452,76 @@ def test_a_file_system_that_remembers_its_folders_shows_what_another_process_wri
     assert range_of_chain(store, T) == (0, 20)
     assert not put_manifest(store, staged_file(10, 15, "c")[1])
     assert [it.file for it in chain_of(store, T)] == ["a.parquet", "b.parquet"]
+
+
+class Bucket(Remembering):
+    """A store without folders: there is one when it has a file."""
+
+    protocol = "s3"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self._error, self._asked = error, 0
+
+    def isdir(self, path: str) -> bool:
+        if self._error is not None:
+            raise self._error
+        self._asked += 1
+        return self._asked > 1 and super().isdir(path)
+
+    def mkdir(self, path: str, *, create_parents: bool) -> None:
+        raise AssertionError(path, create_parents)  # s3fs makes the bucket
+
+
+def test_a_folder_of_a_bucket_that_another_process_begins_is_read_when_it_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").touch()
+    store = store_over(Bucket(), tmp_path, monkeypatch)
+    assert store.names("") == ["f"]
+    store.write("m", b"1")
+    assert store.read("m") == b"1"
+
+
+def test_a_bucket_that_cannot_be_reached_is_named_with_the_error_of_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_over(Bucket(LookupError("no credentials")), tmp_path, monkeypatch)
+    with pytest.raises(FatalError, match=r"bucket://x: LookupError: no credentials"):
+        store.names("")
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("/lake/", "/lake/A-B"),
+        ("/odd?name", "/odd?name/A-B"),
+        ("s3://lake/k?scheme=http&region=x", "s3://lake/k/A-B?scheme=http&region=x"),
+    ],
+)
+def test_an_archive_of_a_flow_is_below_its_folder_before_the_options_of_a_url(
+    path: str, root: str
+) -> None:
+    assert archive_root(path, AB) == root
+
+
+def test_what_another_run_replaces_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = ArchiveStore(str(tmp_path)), ArchiveStore.read
+    note_ranges(store, "t", {0: (0, 10)})
+    torn: list[Exception | bytes] = [FatalError("expired"), b"{"]
+
+    def once(store: ArchiveStore, name: str) -> bytes:
+        monkeypatch.setattr(ArchiveStore, "read", read)
+        found = torn.pop()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    while torn:
+        monkeypatch.setattr(ArchiveStore, "read", once)
+        assert noted_ranges(store, "t") == {0: (0, 10)}
 
 
 def rows_of_files(path: Path) -> list[list[Row]]:
