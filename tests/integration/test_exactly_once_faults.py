@@ -1,11 +1,13 @@
 """Exactly once where others fail or take part: brokers that die, Connect workers with connectors of a third party, Java's MirrorMaker 2."""
 
+import signal
 from collections.abc import Mapping
 from typing import Final
 
 import pytest
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
+from bench.mirror_process import MirrorProcess
 from tests.integration.connect_process import (
     DISTRIBUTED,
     install_plugin,
@@ -13,7 +15,14 @@ from tests.integration.connect_process import (
     rest_of,
     write_worker,
 )
-from tests.integration.exactly_once import ENABLED, assert_each_once, wait_for_more
+from tests.integration.exactly_once import (
+    ENABLED,
+    assert_each_once,
+    committed_copy,
+    wait_for_committed,
+    wait_for_more,
+)
+from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import THREE_REPLICAS, Flow, Mirror, running, until
 from tests.integration.setups import Setup
 from tests.integration.test_group_commands import commit_at, offset_of
@@ -195,6 +204,67 @@ def test_both_are_killed_in_turns_and_nothing_is_lost_or_doubled(flow: Flow, top
     check_groups(flow, topic, groups)
 
 
+DROPPED: Final = {
+    "{source}->{target}.transforms": "drop",
+    "{source}->{target}.transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+    "{source}->{target}.transforms.drop.predicate": "deleted",
+    "{source}->{target}.predicates": "deleted",
+    "{source}->{target}.predicates.deleted.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+}
+
+
+@pytest.mark.java
+def test_java_copies_while_we_stand_still_and_each_record_that_transforms_leave_arrives_once(
+    setup: Setup, topic: str
+) -> None:
+    """A topic that is paused for us is none for Java; it is still paused when we are back, and continues behind Java's last copy."""
+    paused = setup.topic("paused", JAVA_PARTITIONS)
+    flow = setup.flow(f"{topic},{paused}", COMMITTED | DROPPED)
+    groups: dict[str, int] = {}
+
+    def delete_keys() -> None:
+        for name in (topic, paused):
+            write(setup.a, name, [Sent(n % JAVA_PARTITIONS, None, b"%d" % n) for n in range(30)])
+
+    with (
+        Load(setup.a, topic, JAVA_PARTITIONS, rate=JAVA_RATE) as load,
+        Load(setup.a, paused, JAVA_PARTITIONS, rate=JAVA_RATE // 5) as other,
+        Mirror(flow.file, name="frozen") as ours,
+    ):
+        for name in (paused, topic):
+            wait_for_progress(ours, flow, name, JAVA_RATE // 5)
+        delete_keys()
+        commit_groups(flow, topic, groups)
+        Asked(ours).done("POST", f"{path_of(flow)}/pause", topic=paused)
+        ours.send(signal.SIGSTOP)
+        log = flow.file.with_suffix(".java.log")
+        with start_java(flow.file, log, jvm_flags=QUICK_START_FLAGS) as java:
+            java_copies(java, flow, paused)
+            java_copies(java, flow, topic)
+            delete_keys()
+            commit_groups(flow, topic, groups)
+            ours.send(signal.SIGCONT)
+            ours.wait_for_log("waiting for the other members of the group")
+            java.stop()
+        wait_for_progress(ours, flow, topic, JAVA_RATE)
+        at = copied(flow, paused)
+        other.wait_acked(JAVA_RATE)
+        assert copied(flow, paused) == at
+        Asked(ours).done("POST", f"{path_of(flow)}/resume", topic=paused)
+        load.stop()
+        other.stop()
+        for name in (topic, paused):
+            wait_for_committed(ours, flow, name)
+            truth, copy = read(setup.a, name), committed_copy(flow, name)
+            for partition, log_of in truth.items():
+                left = [it for it in log_of.records if it.value is not None]
+                assert copy[partition].records == left, f"{name}-{partition}"
+        commit_groups(flow, topic, groups)
+        newest = list(groups)[-1]
+        until(lambda: there(flow, topic, newest) > 0, 90, "the newest group", alive=ours)
+        check_groups(flow, topic, groups)
+
+
 def commit_groups(flow: Flow, topic: str, groups: dict[str, int]) -> None:
     """Commit for two new groups: in the middle of what the first partition has, and at its end."""
     end = ends(flow.source, topic)[0]
@@ -227,15 +297,19 @@ def run_java(flow: Flow, topic: str, load: Load, *, kills: bool) -> None:
     """Let Java copy for a while, until it is killed or stopped."""
     log = flow.file.with_suffix(".java-killed.log" if kills else ".java-stopped.log")
     with start_java(flow.file, log, jvm_flags=QUICK_START_FLAGS) as java:
-        before = copied(flow, topic)
-
-        def progressed() -> bool:
-            java.check_running()
-            return copied(flow, topic) > before + 2 * JAVA_RATE
-
-        until(progressed, JAVA_S, lambda: f"Java to copy:\n{java.log()[-3000:]}")
+        java_copies(java, flow, topic)
         load.wait_acked(JAVA_RATE)
         if kills:
             java.kill()
         else:
             java.stop()
+
+
+def java_copies(java: MirrorProcess, flow: Flow, topic: str) -> None:
+    before = copied(flow, topic)
+
+    def progressed() -> bool:
+        java.check_running()
+        return copied(flow, topic) > before + 2 * JAVA_RATE
+
+    until(progressed, JAVA_S, lambda: f"Java to copy:\n{java.log()[-3000:]}")

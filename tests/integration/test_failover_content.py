@@ -35,6 +35,7 @@ from tests.integration.failovers import (
 )
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import until
+from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import (
@@ -522,6 +523,40 @@ def check_return(stage: Stage, drivers: Drivers, topic: str, group: str) -> None
 
 
 # ---- recreated topics
+
+
+def test_what_a_paused_topic_leaves_behind_is_kept_and_no_group_that_comes_home_has_passed_it(
+    stage: Stage,
+) -> None:
+    """It is accepted as a loss. A group that has read nothing where clients were finds it unread at home; one that has goes on behind it."""
+    a, b = stage.a, stage.b
+    topic = stage.unique("orders")
+    left, read_on = f"left-{topic}", f"read-on-{topic}"
+    with stage.home(topic) as drivers:
+        mirror = drivers.mirror
+        write(a, topic, [Sent(0, b"%d" % n) for n in range(10)])
+        until(lambda: ends(b, topic)[0] == 10, 90, "the copy", alive=mirror)
+        assert ask(f"{drivers.url}/pause?topic={topic}", "POST")[0] == 200
+        write(a, topic, [Sent(0, b"%d" % n) for n in range(10, 30)])
+        for group in (left, read_on):
+            commit(a, group, topic, {0: 20})
+        refused = drivers.run("failover", "--execute", "--settle", "1")
+        assert refused.code == 3
+        assert "20 offsets would not be copied" in refused.said
+        (tail,) = drivers.execute("failover", "--accept-loss", "20").document["tail"]
+        assert (tail["start"], tail["end"], tail["records"]) == (10, 30, 20)
+        write(b, topic, [Sent(0, b"%d" % n) for n in range(30, 40)])
+        until(lambda: ends(a, topic)[0] == 40, 90, "the way back", alive=mirror)
+        commit(b, read_on, topic, {0: 15})
+        drivers.execute("failback")
+        places = {group: committed(a, group, topic)[0] for group in (left, read_on)}
+        assert places == {left: 20, read_on: 35}
+        # What was kept is not copied late: it would come behind what clients wrote since.
+        assert ask(f"{drivers.url}/resume?topic={topic}", "POST")[0] == 200
+        write(a, topic, [Sent(0, b"%d" % n) for n in range(40, 45)])
+        until(lambda: ends(b, topic)[0] == 25, 90, "the flow", alive=mirror)
+        values = [int(it.value or b"") for it in read(b, topic)[0].records]
+        assert values == [*range(10), *range(30, 45)]
 
 
 @pytest.mark.parametrize("ending", ["copied", "kept"])

@@ -5,7 +5,7 @@ import functools
 import os
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
@@ -20,6 +20,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.offset_syncs import OffsetSync, OffsetSyncStore, decode_offset_sync
 from mm2py.types import TopicPartition as Partition
 from tests.integration.cluster_changes import delete_records, set_config
+from tests.integration.exactly_once import ENABLED
 from tests.integration.java_mm2 import eventually, read_all
 from tests.integration.ledger_scenes import HOUR_MS, PARTITIONS, entries, write_compacted
 from tests.integration.mirror_process import (
@@ -163,6 +164,28 @@ def test_what_the_target_removed_of_a_killed_workers_last_copies_is_not_copied_a
         assert found[0].records == [*left, truth[0].records[-1]]
         assert not mirror.lines("another program writes")
     assert entries(flow) == []
+
+
+@pytest.mark.parametrize("kind", [SHORT_SESSION, ENABLED], ids=["plain", "exactly-once"])
+def test_equal_records_of_another_writer_are_no_copies_where_the_target_sets_the_times(
+    setup: Setup, kind: Mapping[str, str]
+) -> None:
+    topic, same = setup.topic("pings"), [Sent(0, b"ping")] * 10
+    flow = setup.flow(topic, {**kind, "sync.topic.configs.enabled": "false"})
+    copy = flow.remote(topic)
+    setup.create_topic(setup.b, copy, 1, config={"message.timestamp.type": "LogAppendTime"})
+
+    def there() -> int:
+        return len(read(setup.b, copy, committed=True)[0].records)
+
+    write(setup.a, topic, same)
+    with Mirror(flow.file, name="killed") as mirror:
+        until(lambda: there() == 10, 90, "the first copies", alive=mirror)
+        write(setup.b, copy, same)  # a client of the target
+        mirror.kill()
+    write(setup.a, topic, same)
+    with running(flow.file, name="next", ready=False) as mirror:
+        until(lambda: there() == 30, 60, lambda: f"30 records, {there()} are there", alive=mirror)
 
 
 @pytest.mark.faults

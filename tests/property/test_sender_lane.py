@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from mm2py.client.send import tail as tail_module
 from mm2py.client.send.lane import LaneState, MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import fitting
-from mm2py.client.send.tail import LaneTail
+from mm2py.client.send.tail import KeptProducer, LaneTail
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
+    LOG_APPEND_FLAG,
     TRANSACTIONAL_FLAG,
     Codec,
     RecordBatch,
@@ -611,6 +612,28 @@ async def test_4_transactions_and_others_between_copies_are_no_holes() -> None:
         parts, rest = await tail.compare(copy)
         assert (sum(part.batch.count for part in parts), rest) == (copy.count, None)
         assert not tail.has_holes
+
+
+@pytest.mark.parametrize(("kept", "is_aborted"), [(7, False), (-1, True), (-1, False)])
+async def test_3_equal_records_of_another_writer_are_no_copies_where_the_target_sets_the_times(
+    kept: int, *, is_aborted: bool
+) -> None:
+    """An earlier task's are, up to where the kept producer id began to write; where none was kept the contents alone decide."""
+    target, equal = Target(0), NewRecord(b"k", b"ping", (), 5)
+    source = [(number, equal) for number in range(8)]
+    for producer_id in (3, 7, 9, 7, -1):
+        data = encode_batch([equal])
+        sign(data, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        data[21:23] = (int.from_bytes(data[21:23]) | LOG_APPEND_FLAG).to_bytes(2)
+        target.append(data, 1)
+    tail = LaneTail(TARGET, 0, target.end, target.read, KeptProducer(kept, 1))
+    tail.is_aborted = is_aborted
+    found, sent = await compare(tail, list(batches(source, [1], Codec.NONE)), source)
+    ours = {7: [0, 1, 3], -1: [] if is_aborted else [0, 1, 2, 3, 4]}[kept]
+    assert found == dict(enumerate(ours))
+    assert sent == list(range(len(ours), 8))
+    if kept == 7:
+        assert tail.others == {9: (2, 2), -1: (4, 4)}
 
 
 def in_a_transaction() -> bytearray:

@@ -17,7 +17,6 @@ from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.mirror.backfills import SettingChange
-from mm2py.mirror.offset_map import Page
 from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, Suppression
 from mm2py.protocol.topics import NewTopic, is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
@@ -389,7 +388,8 @@ class Restore:
                 f"{there} and nothing was restored or copied into it: restore into another topic with --rename, or"
                 " delete that one first"
             )
-        if _is_of_another(page, log.topic.topic_id):
+        copied = known.incarnation(key) if page is None else page.source_id
+        if is_another_topic(copied, bytes.fromhex(log.topic.topic_id)):
             return f"{there} and has copies of another topic of that name: use --rename"
         if position < log.begins:
             return (
@@ -449,7 +449,3 @@ class Restore:
 
 def _configs(archived: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in archived.items() if key in _KEPT_CONFIGS} | _KEEP_ALL
-
-
-def _is_of_another(page: Page | None, topic_id: str) -> bool:
-    return page is not None and is_another_topic(page.source_id, bytes.fromhex(topic_id))

@@ -16,10 +16,12 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 8. A job whose driver died before it had reserved anything is begun as a new one: it has copied nothing.
 9. What a former run of a restore has reserved stays so where a later one is refused, except by a failover: the flow would copy on where the archive is not restored.
 10. A job does not continue behind copies that the target has lost.
+11. Lanes end where another program joins the flow's group: it would copy each of their records, too.
 """
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, final
@@ -50,7 +52,12 @@ from mm2py.storage.job_claim import (
 )
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.copy_again import begun, go_back, is_begun
-from mm2py_jobs.copy.live_flow import BackfillFlow, refuse_beside_failover, wait_until_released
+from mm2py_jobs.copy.live_flow import (
+    BackfillFlow,
+    another_program,
+    refuse_beside_failover,
+    wait_until_released,
+)
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, deal_lanes
 
 log = logging.getLogger(__name__)
@@ -114,6 +121,7 @@ class BackfillDriver:
     ) -> None:
         self._claim, self._store, self._flow = claim, store, flow
         self._name, self._clock = name, clock
+        self._stopped_by = STOPPED
 
     # ---- one run
 
@@ -173,11 +181,25 @@ class BackfillDriver:
             dealt = self._dealt(plan, new.lanes)
             self._check_stopped()
             if dealt:
-                await lanes.run(job, dealt)
+                await self._while_alone(lanes.run(job, dealt))
         except BaseException as error:
             await self._close_after(error, gives_back=gives_back)
             raise
         return await self._close()
+
+    async def _while_alone(self, copying: Awaitable[None]) -> None:
+        """Let lanes copy; they end in order where another program joins the flow's group (11)."""
+        watching = asyncio.create_task(self._yield_to_another())
+        try:
+            await copying
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _yield_to_another(self) -> None:
+        refusal = await another_program(self._name, self._flow, self._clock)
+        log.warning("lanes end cause=%s", refusal)
+        await self.stop(f"{refusal.message}; {refusal.remedy}")
 
     def _check_stopped(self) -> None:
         """End a run that was stopped before its lanes began: it beats no more."""
@@ -237,12 +259,12 @@ class BackfillDriver:
             await self._note_end(error)
             raise
 
-    async def stop(self) -> None:
+    async def stop(self, cause: str = STOPPED) -> None:
         """End the run before its time: lanes stop in order, and another run continues."""
-        claim = self._claim
+        claim, self._stopped_by = self._claim, cause
         claim.stopped = True
         if claim.job is not None:
-            await claim.write([replace(claim.job, state=JobState.FAILED, cause=STOPPED)])
+            await claim.write([replace(claim.job, state=JobState.FAILED, cause=cause)])
 
     async def request(self, wanted: Wanted) -> Job:
         """Record a requested state of the newest job, wait until its driver has applied it, and return the job as it is then.
@@ -396,7 +418,7 @@ class BackfillDriver:
         if left or stopped:
             first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
             cause = (
-                STOPPED
+                self._stopped_by
                 if self._claim.stopped
                 else f"{len(left) + len(stopped)} partitions are not copied to their end, {first.source}: {first.cause}"
             )

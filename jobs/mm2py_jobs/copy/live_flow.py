@@ -9,8 +9,8 @@ from mm2py.client.connect.admin import ConfigOp
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import Clock
-from mm2py.errors import FatalServerError, ProtocolError, ServerError
-from mm2py.mirror.backfills import Lease
+from mm2py.errors import FatalServerError, Mm2pyError, ProtocolError, ServerError
+from mm2py.mirror.backfills import BEAT_S, Lease
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from mm2py.protocol.connect_group import decode_metadata, is_ours
 from mm2py.protocol.groups import DescribedGroup
@@ -99,12 +99,8 @@ async def wait_until_released(
                 f"whether workers of the flow {name} have let go of the partitions is not known: {error.message}",
                 remedy=error.remedy,
             ) from error
-        if group.members and group.protocol_name and not is_ours(group.protocol_name):
-            raise BackfillRefusedError(
-                f"the flow {name} is run by another program (group {group.group_id}), which does not leave"
-                " partitions to Spark",
-                remedy="stop its workers, and run this command again",
-            )
+        if (refusal := _refusal_beside_another(name, group)) is not None:
+            raise refusal
         await store.refresh()
         pending = [worker for worker in workers_of(group) if store.noticed(worker) < reserved]
         if not pending:
@@ -116,6 +112,29 @@ async def wait_until_released(
                 remedy="look at their logs; a worker that does not answer leaves the group after its session timeout",
             )
         await clock.sleep(LOOK_S)
+
+
+async def another_program(name: str, flow: BackfillFlow, clock: Clock) -> BackfillRefusedError:
+    """Return why lanes are to end, once workers of another program have joined the flow's group: they copy what is reserved, too."""
+    while True:
+        await clock.sleep(BEAT_S)
+        try:
+            refusal = _refusal_beside_another(name, await flow.group())
+        except Mm2pyError as error:
+            log.debug("who runs the flow is not known now cause=%s", error)
+            continue
+        if refusal is not None:
+            return refusal
+
+
+def _refusal_beside_another(name: str, group: DescribedGroup) -> BackfillRefusedError | None:
+    if not group.members or not group.protocol_name or is_ours(group.protocol_name):
+        return None
+    return BackfillRefusedError(
+        f"the flow {name} is run by another program (group {group.group_id}), which does not leave"
+        " partitions to Spark",
+        remedy="stop its workers, and run this command again",
+    )
 
 
 def workers_of(group: DescribedGroup) -> list[str]:

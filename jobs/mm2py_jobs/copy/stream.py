@@ -17,6 +17,7 @@ Invariants, tests of the same names:
 4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
 5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
 6. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``): everything is given back, and the stream ends.
+7. It ends likewise where another program joins the flow's group: that would copy each of its records, too.
 """
 
 import asyncio
@@ -45,7 +46,12 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.dealing import deal
-from mm2py_jobs.copy.live_flow import BackfillFlow, refuse_beside_failover, wait_until_released
+from mm2py_jobs.copy.live_flow import (
+    BackfillFlow,
+    another_program,
+    refuse_beside_failover,
+    wait_until_released,
+)
 from mm2py_jobs.copy.plan import LEAST_BYTES
 
 log = logging.getLogger(__name__)
@@ -307,6 +313,10 @@ class StreamDriver:
             except RetriableError as error:
                 log.debug("whether a failover has begun is not known now cause=%s", error)
             await self._clock.sleep(BEAT_S)
+
+    async def wait_another_program(self) -> BackfillRefusedError:
+        """Return why the stream is to end, once workers of another program run the flow (7)."""
+        return await another_program(self._name, self._flow, self._clock)
 
     async def end_term(self) -> None:
         """Let lanes store what is copied and end; none is dealt after that."""

@@ -51,6 +51,7 @@ class CopyEnd(Enum):
     RECALLED = "recalled"
     CHANGED = "changed"
     FAILOVER = "failover"
+    ANOTHER_PROGRAM = "another program"
 
 
 @final
@@ -160,6 +161,7 @@ class StreamCopy:
             asyncio.ensure_future(self._stop.wait()): CopyEnd.STOPPED,
             asyncio.ensure_future(self._driver.wait_recalled()): CopyEnd.RECALLED,
             asyncio.ensure_future(self._driver.wait_failover()): CopyEnd.FAILOVER,
+            asyncio.ensure_future(self._driver.wait_another_program()): CopyEnd.ANOTHER_PROGRAM,
             asyncio.ensure_future(config_changes(self._session, self._clock)): CopyEnd.CHANGED,
         }
         copying: asyncio.Task[object] = asyncio.ensure_future(queries)

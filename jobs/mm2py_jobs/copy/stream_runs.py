@@ -156,6 +156,11 @@ class _StreamRun:
                 f"a failover of {self._name} has begun: its workers copy what is left",
                 remedy=f"start it again once that has ended: mm2py failover FILE --flow '{self._name}' --status shows it",
             )
+        if ended is CopyEnd.ANOTHER_PROGRAM:
+            raise BackfillRefusedError(
+                f"workers of another program have joined the group of {self._name}: they copy, and leave nothing to Spark",
+                remedy="stop its workers, and start the stream again; it continues where they were",
+            )
         totals = self._totals
         report = {
             "flow": self._name,

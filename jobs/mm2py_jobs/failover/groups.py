@@ -322,6 +322,8 @@ class BothMaps:
         """Partitions with a stored position and no map, of the flow and of the flow back."""
         self._has_left = False
         """Whether clients left the target, by a failover of the flow back that stopped it."""
+        self._kept: Mapping[TopicPartition, int] = {}
+        """Where begins, in target partitions, what that failover has put into quarantine."""
         self._own: Mapping[TopicPartition, int] = {}
         """Where records of the target's own may begin in partitions of which the flow back has copied nothing."""
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
@@ -346,6 +348,7 @@ class BothMaps:
                 store = await clusters.seen_source_store()
                 left = None if store is None else store.failover
                 self._has_left = has_left(left, self._copied_back, stopped_at)
+                self._kept = {it.tp: it.start for it in left.tail} if left is not None else {}
         if clusters.keeps_names and not self._has_left:
             self._own = await first_own_records(clusters, await self._not_copied_back())
         there = self._ids[clusters.name.target]
@@ -483,8 +486,9 @@ class BothMaps:
             index, own = None, None
         covered = NOTHING_COPIED if index is None else index.covered
         if self._has_left and there != NOTHING_COPIED:
-            # All records of the clients that left the target were copied: only copies follow.
-            covered = NOTHING_COPIED
+            # All records of the clients that left the target were copied, or kept: only copies follow.
+            reads_on = index is None or offset > index.target_end
+            covered = NOTHING_COPIED if reads_on else self._kept.get(copy, NOTHING_COPIED)
         there = beside_own_records(there, own, covered)
         return min(there, self._own.get(copy, there)) if index is None else there
 

@@ -106,11 +106,12 @@ class LaneResume:
             # The map is written after the records: up to a
             # map's interval of copies lies behind its end.
             elif 0 <= known[lane] < end:
-                tail = LaneTail(lane.target, known[lane], end, partial(self._read, lane.target))
+                kept = self._copied.producer(lane.source)
+                read = partial(self._read, lane.target)
+                tail = LaneTail(lane.target, known[lane], end, read, kept)
                 # Tasks with transactions keep no producer id: what
                 # the last one wrote after the map was aborted.
-                kept = self._copied.producer(lane.source).producer_id
-                tail.is_aborted = lane.transactional and kept < 0
+                tail.is_aborted = lane.transactional and kept.producer_id < 0
                 beginnings[lane] = tail
             else:
                 beginnings[lane] = LaneBeginning(end)

@@ -3,8 +3,9 @@
 Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
 batches are compared with it, in order -> those in the log count as delivered, a batch that is there
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
-in any batch; anything else in the tail is another writer's. The map is written after the records
-(``offset_maps``), so after a crash the log may be ahead of it.
+in any batch; anything else in the tail is another writer's. Where the target's own times are in the
+place of the records', it must have the producer id of the copies, too. The map is written after the
+records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
@@ -82,6 +83,9 @@ class KeptProducer(NamedTuple):
     began: int
 
 
+NO_PRODUCER: Final = KeptProducer(-1, -1)
+
+
 class CopiedSoFar(Protocol):
     """Known copies of partitions, before their first batch is sent (``mm2py.runtime.tasks.offset_maps``)."""
 
@@ -157,6 +161,7 @@ class LaneTail:
         start: target offset after the newest known copy.
         end: log end offset.
         read: reads the log from a position on.
+        kept: of the partition's copies.
     """
 
     def __init__(
@@ -165,9 +170,10 @@ class LaneTail:
         start: int,
         end: int,
         read: Callable[[int], Awaitable[FetchedPartition]],
+        kept: KeptProducer = NO_PRODUCER,
     ) -> None:
         self.target, self.start, self.end = target, start, end
-        self._read = read
+        self._read, self._kept = read, kept
         self._position = start
         self._stored: deque[_Stored] = deque()
         self._open: deque[tuple[int, Content]] = deque()
@@ -368,16 +374,29 @@ class LaneTail:
                 self._unread_gone += max(0, fields[0] - self._position)
                 # A transaction of ours includes its map: after the
                 # map's end a transactional batch is aborted or foreign.
-                if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
+                if attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) or not count:
+                    self._passed_bytes += size
+                elif self._is_of_another(fields):
+                    begun, _ = self.others.get(fields[9], (fields[0], last))
+                    self.others[fields[9]] = begun, last
+                    self._passed_bytes += size
+                else:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)
                     producer = fields[9], fields[10]
                     gone, self._unread_gone = self._unread_gone, 0
                     self._stored.append(_Stored(fields[0], count, last, producer, data, gone))
-                else:
-                    self._passed_bytes += size
                 self._position = last + 1
             at += size
+
+    def _is_of_another(self, header: Sequence[int]) -> bool:
+        """Whether a batch whose records have the broker's times is another writer's: equal contents do not make it a copy."""
+        producer_id, began = self._kept
+        if not header[5] & LOG_APPEND_FLAG:
+            return False
+        if producer_id < 0:
+            return self.is_aborted
+        return header[0] >= began and header[9] != producer_id
 
 
 # ---- records

@@ -235,6 +235,20 @@ def orders_of(topic_id: bytes, *partitions: int) -> Mapping[str, TopicDescriptio
     return {"orders": TopicDescription("orders", topic_id, partitions, internal=False)}
 
 
+@pytest.mark.parametrize(("offset", "place"), [(100, 190), (101, 300)])
+async def test_a_group_that_reads_nothing_where_clients_went_does_not_pass_what_was_kept_there(
+    offset: int, place: int
+) -> None:
+    """It has not read what a failover put into quarantine, of which the records are still where it returns to."""
+    maps = cast("Any", BothMaps(cast("FailoverClusters", SameNames())))
+    maps._forward = OneMap(100, Translation(Place.AT_END, 300))
+    maps._back = OneMap(200, Translation(Place.AT_END, 200))
+    maps._back.index_of(ORDERS).pages = [PageRef(0, 0, 0, 200, 0, 100, -1)]
+    maps._ids = defaultdict(dict)
+    maps._has_left, maps._kept = True, {ORDERS: 190}
+    assert await maps.place(ORDERS, offset, None) == place
+
+
 class AboutAnotherCopy(OneMap):
     def is_former(self, _partition: TopicPartition) -> bool:
         return True

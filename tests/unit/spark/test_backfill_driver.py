@@ -143,6 +143,22 @@ async def test_a_flow_of_another_program_is_refused() -> None:
     assert stage.lanes == []
 
 
+async def test_lanes_end_where_another_program_joins_the_flows_group() -> None:
+    class Stays(Stage):
+        async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
+            self.flow.members, self.flow.protocol = ["java:8083"], "sessioned"
+            while self.job.state.is_copied:
+                await self.clock.sleep(1)
+                await self.store.refresh()
+
+    stage = Stays()
+    job = await stage.begin(part(ONE), part(TWO))
+    assert (job.state, set(stage.store.kept_out())) == (JobState.FAILED, {ONE, TWO})
+    assert "another program" in job.cause
+    again = Stage(stage.topic)
+    assert (await again.begin(part(ONE), part(TWO))).state is JobState.DONE
+
+
 async def test_a_job_that_another_driver_is_working_on_is_left_alone() -> None:
     topic = MemoryTopic("backfill")
     stage, other = Stage(topic), Stage(topic)

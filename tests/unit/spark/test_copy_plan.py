@@ -362,9 +362,10 @@ def a_restore(
     *held: TopicPartition,
     begins: int = 0,
     clock: Clock = SYSTEM_CLOCK,
+    topic_id: str = "",
 ) -> Restore:
     flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-    topic = ArchivedTopic(topic="t", topic_id="", partitions=partitions, configs={})
+    topic = ArchivedTopic(topic="t", topic_id=topic_id, partitions=partitions, configs={})
     logs = [
         ArchivedLog(
             topic=topic,
@@ -395,6 +396,26 @@ async def test_a_restore_that_was_cancelled_before_it_copied_anything_may_begin_
     assert not restore.emptied
     assert (await restore.plan(Known({tp: 9}, {}))).refused
     assert restore.emptied == {tp}
+
+
+NOW, FORMER = b"n" * 16, b"f" * 16
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        Known({ONE: 5}, {ONE: Page(0, NOW, NO_TOPIC_ID, 5, 5, -1, 7, 0, (Segment(0, 5, 0),))}),
+        Known({ONE: 5}, {}, ids={ONE: NOW}),  # the map was lost
+        Known({ONE: 5}, {}, incarnations={ONE: NOW}),
+    ],
+)
+async def test_a_restore_puts_no_records_behind_copies_of_another_topic_of_that_name(
+    tmp_path: Path, known: Known
+) -> None:
+    """The flow would continue behind what is restored, and skip as much of the topic that is there now."""
+    restore = a_restore(tmp_path, Sides(("A.t",), 5), 1, topic_id=FORMER.hex())
+    (refused,) = (await restore.plan(known)).refused
+    assert "copies of another topic of that name" in refused.reason
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(

@@ -237,6 +237,23 @@ async def test_a_copy_of_a_changed_flow_gives_all_back(monkeypatch: pytest.Monke
     assert await ended(stage, a_copy(stage, monkeypatch, changes=True)) is CopyEnd.CHANGED
 
 
+async def test_a_stream_ends_and_gives_everything_back_where_another_program_joins_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would copy each record of the lanes, too."""
+    stage, wait = Stage(), Query.wait
+
+    def joined(query: Query, timeout_s: float) -> bool:
+        if stage.job.turn:
+            stage.flow.members, stage.flow.protocol = ["java:8083"], "sessioned"
+        return wait(query, timeout_s)
+
+    monkeypatch.setattr(Query, "wait", joined)
+    monkeypatch.setattr(Topics, "changed", lambda _topics: asyncio.Event().wait())
+    assert await ended(stage, a_copy(stage, monkeypatch)) is CopyEnd.ANOTHER_PROGRAM
+    assert stage.flow.members, "lanes had begun"
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_stream_that_is_ended_while_spark_fails_says_so(
     monkeypatch: pytest.MonkeyPatch, *, fails: bool
