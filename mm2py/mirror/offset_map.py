@@ -326,6 +326,11 @@ class PartitionMap:
         self._next_target = target
         self.changed = True
 
+    def leave_producer(self) -> None:
+        """Keep no producer id: what follows has one that ends with its process."""
+        self.producer_id = -1
+        self.changed = True
+
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
         """Name the target topic's incarnation, and the producer id of the copies after the end of its log."""
         if producer_id != self.producer_id:

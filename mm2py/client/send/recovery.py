@@ -14,6 +14,7 @@ from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.repair import refusal, repaired
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import Clock
 from mm2py.errors import (
     FatalServerError,
@@ -47,12 +48,19 @@ class LaneRecovery:
     """Recovers the lanes of one Sender."""
 
     def __init__(
-        self, cluster: Cluster, limits: LaneLimits, *, clock: Clock, owner: LaneOwner
+        self,
+        cluster: Cluster,
+        limits: LaneLimits,
+        *,
+        clock: Clock,
+        owner: LaneOwner,
+        copied: CopiedSoFar | None = None,
     ) -> None:
         self._cluster = cluster
         self._limits = limits
         self._clock = clock
         self._owner = owner
+        self._copied = copied
         self._repaired: set[TopicPartition] = set()
 
     async def revive(self, lane: SenderLane) -> None:
@@ -183,7 +191,12 @@ class LaneRecovery:
         # Someone has used a higher epoch of this id; the one after ours may be taken, too.
         fenced = lane.error[0] == codes.INVALID_PRODUCER_EPOCH
         if lane.lasting or lane.epoch >= MAX_EPOCH or fenced:
-            return await self._owner.new_producer()
+            writer = await self._owner.new_producer()
+            # Before its first batch: a successor takes another id's records behind the kept one
+            # for another writer's where the target sets the times (``LaneTail``).
+            if lane.lasting and self._copied is not None:
+                await self._copied.leave_producer(lane.source)
+            return writer
         return lane.producer_id, lane.epoch + 1
 
 

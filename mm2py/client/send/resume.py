@@ -95,9 +95,9 @@ class LaneResume:
         # A stored id is sent under again, so it must be known as a mirror's, too.
         if self.identical is not Identical.OFF:
             # Loop suppression may have been enabled after a predecessor got the id.
-            for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
-                if kept >= 0:
-                    await self._owner.announce(kept)
+            for each in {self._copied.producer(lane.source).producer_id for lane in readable}:
+                if each >= 0:
+                    await self._owner.announce(each)
         beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)

@@ -149,7 +149,7 @@ class Sender:
             owner=self,
             resume=None if copied is None else LaneResume(cluster, copied, clock=clock, owner=self),
         )
-        self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
+        self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self, copied=copied)
         self._stalled: set[TopicPartition] = set()
         self._foreign: dict[TopicPartition, float] = {}
         """Targets with another writer: when it may be identified again, never once it was reported."""

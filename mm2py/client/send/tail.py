@@ -102,6 +102,10 @@ class CopiedSoFar(Protocol):
         """Return the producer id that the copies of a partition were last written with."""
         ...
 
+    def leave_producer(self, source: TopicPartition) -> Awaitable[None]:
+        """Store that the next copies have an id that ends with its process; returns when it is durable."""
+        ...
+
     def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
         """Store where the target's logs end and who writes after that, by source partition; returns when it is durable.
 

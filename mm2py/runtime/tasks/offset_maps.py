@@ -190,6 +190,11 @@ class TaskOffsetMaps:
         # 0 on.
         return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
 
+    async def leave_producer(self, source: TopicPartition) -> None:
+        """Store that the copies from now on have a producer id that ends with its process."""
+        self.of(source).leave_producer()
+        await self.write()
+
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
         for source, (end, topic_id, producer_id) in ends.items():

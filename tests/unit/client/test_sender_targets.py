@@ -40,6 +40,7 @@ class Copied:
 
     def __init__(self, end: int) -> None:
         self.end = end
+        self.left: list[TopicPartition] = []
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         del source, topic_id
@@ -48,6 +49,9 @@ class Copied:
     def producer(self, source: TopicPartition) -> KeptProducer:
         del source
         return KeptProducer(-1, -1)
+
+    async def leave_producer(self, source: TopicPartition) -> None:
+        self.left.append(source)
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Nothing is kept."""
@@ -58,7 +62,8 @@ class Rig(SendRig):
 
     def __init__(self, broker: FakeBroker, cluster: Cluster, end: int, ids: Ids | None) -> None:
         self.clock = LateClock()
-        super().__init__(broker, cluster, clock=self.clock, mirror_ids=ids, copied=Copied(end))
+        self.copied = Copied(end)
+        super().__init__(broker, cluster, clock=self.clock, mirror_ids=ids, copied=self.copied)
         self._sequences: dict[int, int] = {}
 
     def other(self, producer_id: int, value: bytes = b"theirs") -> None:
@@ -107,6 +112,7 @@ async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_n
 
 
 async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -> None:
+    """And it is not kept any more when the next one writes: what that writes would count as another's at the next start."""
     announced: list[int] = []
 
     async def announce(producer_id: int) -> None:
@@ -119,6 +125,7 @@ async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -
         made.broker.fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
         await made.copy()
         await made.copy()
+        assert len(made.copied.left) == 1
         writers = [HEADER.unpack_from(it)[9:12] for it in made.broker.log(TARGET)]
     assert writers == [(announced[0], 0, 0), (announced[-1], 0, 0), (announced[-1], 0, 1)]
     assert len(set(announced)) == len(announced) == 3
