@@ -95,10 +95,10 @@ def ledger(
 @app.command(rich_help_panel=Panel.OTHERS)
 def version() -> None:
     """Print the version."""
-    _print_version(wanted=True)
+    _print_version(True)  # noqa: FBT003 - as typer calls it
 
 
-def _print_version(*, wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if wanted:
         from importlib.metadata import version as installed_version
 
@@ -111,7 +111,7 @@ VersionOption = Annotated[
     typer.Option(
         "--version",
         is_eager=True,
-        callback=lambda given: _print_version(wanted=given),
+        callback=_print_version,
         help="Print the version and exit.",
     ),
 ]

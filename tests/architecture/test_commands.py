@@ -14,7 +14,7 @@ from mm2py.rest.routes.connectors import ROUTES
 from mm2py_cli.app import app
 
 ROOT: Final = Path(__file__).parents[2]
-TREE: Final[object] = get_command(app)
+TREE: Final[Any] = get_command(app)
 PRODUCT: Final = ("mm2py", "connectors", "workers", "cli", "jobs", "migrate")
 TEXTS: Final = [
     *ROOT.glob("*.md"),

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from tests.integration.flow_questions import SINGLE_REPLICA
-from tests.integration.mirror_process import Flow, write_file
+from tests.integration.mirror_process import SINGLE_REPLICA, Flow, write_file
 from tests.integration.secured import PLAIN, SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent

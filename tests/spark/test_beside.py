@@ -46,6 +46,7 @@ from tests.integration.traffic import (
 )
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.spark.backfill_process import (
+    SLOW_FLOW,
     BackfillProcess,
     Ended,
     command,
@@ -55,7 +56,6 @@ from tests.spark.backfill_process import (
     thaw,
 )
 from tests.spark.test_archive import old_records
-from tests.spark.test_backfill import SLOW_FLOW
 from tests.spark.test_stream import BEGUN, ON_SPARK, stream_of
 
 pytestmark = [

@@ -249,7 +249,11 @@ async def test_a_stream_ends_and_gives_everything_back_where_another_program_joi
         return wait(query, timeout_s)
 
     monkeypatch.setattr(Query, "wait", joined)
-    monkeypatch.setattr(Topics, "changed", lambda _topics: asyncio.Event().wait())
+
+    async def never(_: Topics) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Topics, "changed", never)
     assert await ended(stage, a_copy(stage, monkeypatch)) is CopyEnd.ANOTHER_PROGRAM
     assert stage.flow.members, "lanes had begun"
 
