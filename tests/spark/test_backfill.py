@@ -396,6 +396,30 @@ def test_targets_that_cannot_take_history_are_refused_by_plan_and_by_run(setup: 
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("lanes_session")
+@pytest.mark.parametrize("option", [(), ("--skip-refused",)], ids=["without", "with"])
+def test_a_run_that_continues_one_that_skipped_partitions_names_them_and_copies_the_others(
+    setup: Setup, option: tuple[str, ...]
+) -> None:
+    """Its driver was killed, and the copies that the checks had passed are not empty any more."""
+    topic = setup.topic("skipping", 3, config={"retention.ms": "-1"})
+    write(setup.a, topic, history(3, 30_000))
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, flow.remote(topic), 3, config={"retention.ms": "-1"})
+    write(setup.b, flow.remote(topic), [Sent(1, b"of another program")])
+    with BackfillProcess(flow, "--skip-refused", "--rate-limit", "200000") as run:
+        until(lambda: run.is_running and copied(flow, topic) > 3_000, 240, "progress of the lanes")
+        run.kill()
+    again = command(flow, "run", "--master", "local[2]", *option)
+    assert (again.code, again.report["state"]) == (3, "DONE"), again.err
+    assert [(it["topic"], it["partition"]) for it in again.rows("refused")] == [(topic, 1)]
+    assert "is not empty (its log ends at 1)" in str(again.rows("refused")[0]["reason"])
+    assert ends(setup.b, flow.remote(topic)) == {0: 10_000, 1: 1, 2: 10_000}
+    truth, copy = read(setup.a, topic), read(setup.b, flow.remote(topic))
+    assert_equal({it: truth[it] for it in (0, 2)}, {it: copy[it] for it in (0, 2)})
+
+
+@pytest.mark.faults
 def test_what_is_paused_alone_is_left_out_and_copied_by_the_flow_once_it_is_resumed(
     setup: Setup,
 ) -> None:

@@ -252,13 +252,16 @@ async def _plan(
 
     causes = dict(zip(logs, each(put, logs), strict=True))
     plan.refused |= {TopicPartition(name, -1): (0, it) for name, it in causes.items() if it}
+    archived = {*topics_in(store)}
+    known = [it for it in logs if not causes[it] and it in archived]
+    begun = dict(zip(known, each(lambda it: topic_of(store, it).begins, known), strict=True))
     there = [
-        (TopicPartition(name, number), log_ends)
+        (TopicPartition(name, number), log_ends, begun.get(name, {}).get(str(number), -1))
         for name, found in logs.items()
         if not causes[name]
         for number, log_ends in found.items()
     ]
-    for (tp, _), looked in zip(
+    for (tp, *_), looked in zip(
         there, each(lambda it: _look(store, *it, writes=writes), there), strict=True
     ):
         _plan_partition(plan, tp, looked)
@@ -320,15 +323,18 @@ class _Looked(NamedTuple):
 
 
 def _look(
-    store: ArchiveStore, tp: TopicPartition, log: LogEnds | ServerError, *, writes: bool
+    store: ArchiveStore, tp: TopicPartition, log: LogEnds | ServerError, begun: int, *, writes: bool
 ) -> _Looked:
-    """Look for what is new of a partition: of what is archived the newest manifest alone is read."""
+    """Look for what is new of a partition: of what is archived the newest manifest alone is read.
+
+    ``begun``: where its log began when the archive did, -1 where that is not known.
+    """
     if isinstance(log, ServerError):
         return _Looked(0, cause=str(log))
     try:
         waits = writes and publish_staged(store, tp, log.start)
         chain = range_of_chain(store, tp)
-        done = log.start if chain is None else chain[1]
+        done = (begun if 0 <= begun < log.start else log.start) if chain is None else chain[1]
         ahead = manifests_in(store, tp, done, _ALL) if waits else {}
     except (ConfigError, PartitionError) as error:
         return _Looked(0, cause=str(error))

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, final
 
+from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.connect.admin import NO_LOG, Admin, ConfigOp
 from mm2py.client.send.transactions import fence_producers
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import ConfigError, FatalError, FatalServerError, RetriableError, ServerError
+from mm2py.flows.flow_ledger import read_ledger
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
 from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import (
@@ -175,6 +177,20 @@ class BackfillSession:
         if not configs:
             raise FatalError(f"the flow {self.name} has no partition that can be copied")
         return configs[0]
+
+    async def lost(self) -> list[LossEvent]:
+        """Return what the source had deleted of the newest job's ranges before it was copied."""
+        leases, found = self.store.leases, dict[TopicPartition, list[LossEvent]]()
+        for record in (await read_ledger(self._target, self.name)).records:
+            event = record.event
+            lease = leases.get(event.partition)
+            if event.kind is EventKind.RECREATED:
+                found.pop(event.partition, None)  # offsets began anew
+            elif lease is None or event.kind is not EventKind.RETENTION:
+                continue
+            elif lease.start <= event.first_offset < lease.end:
+                found.setdefault(event.partition, []).append(event)
+        return [event for tp in sorted(found) for event in found[tp]]
 
     # ---- BackfillFlow
 

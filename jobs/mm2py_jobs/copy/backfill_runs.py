@@ -203,10 +203,13 @@ class _BackfillRun:
             return await self._copy(plan, task)
 
     def _left_out(self, plan: Plan) -> Plan:
-        """Return the plan of a run that continues another one: of the job's own partitions the checks were passed."""
+        """Return the plan of a run that continues another one: of the job's own partitions the checks were passed.
+
+        The others it leaves out as the run before it did, and names them, with the option and without.
+        """
         leases = self._session.store.leases
         left = (it for it in plan.refused if (it.topic, it.partition) not in leases)
-        return replace(plan, refused=tuple(left) if self._options.skips_refused else ())
+        return replace(plan, refused=tuple(left))
 
     def _refuses(self, plan: Plan) -> bool:
         return bool(plan.refused) and not (self._options.skips_refused and plan.partitions)
@@ -220,7 +223,9 @@ class _BackfillRun:
             place=options.place,
             rate_limit=options.rate_limit,
         )
-        print_report(self._printer, job, list(session.store.leases.values()), refused=plan.refused)
+        lost = await session.lost()
+        leases = list(session.store.leases.values())
+        print_report(self._printer, job, leases, refused=plan.refused, lost=lost)
         if job.state is not JobState.DONE:
             say(f"backfill {job.id} is {job.state.value}: {job.cause}")
             return FAILED

@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from mm2py.api.context import LossEvent
 from mm2py.clock import Clock
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.observability.quantities import size_text
@@ -166,15 +167,28 @@ def say_refused(refused: Sequence[Refusal]) -> None:
 
 
 def print_report(
-    printer: Printer, job: Job, leases: Sequence[Lease], refused: Sequence[Refusal] = ()
+    printer: Printer,
+    job: Job,
+    leases: Sequence[Lease],
+    refused: Sequence[Refusal] = (),
+    lost: Sequence[LossEvent] = (),
 ) -> None:
-    """Print a job and its partitions, and those that it has left out."""
+    """Print a job and its partitions, those that it has left out, and what the source deleted first."""
     document = report(job, leases)
     if not printer.is_table:
-        left = {"refused": [asdict(it) for it in refused]} if refused else {}
-        printer.document({**document, **left})
+        gone = [
+            {**it.partition._asdict(), "from": it.first_offset, "to": it.last_offset + 1}
+            for it in lost
+        ]
+        left = {"refused": [asdict(it) for it in refused], "lost": gone}
+        printer.document({**document, **{name: rows for name, rows in left.items() if rows}})
         return
     say_refused(refused)
+    for it in lost:
+        say(
+            f"lost: {it.partition}: offsets {it.first_offset} to {it.last_offset} were gone from the"
+            " source before they were copied"
+        )
     printer.fields(
         [
             (kind_of(job), job.id),

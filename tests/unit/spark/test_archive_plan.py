@@ -569,3 +569,18 @@ async def test_a_range_without_records_is_a_file_that_readers_take(tmp_path: Pat
         rows = await archived(broker, tmp_path, Shape.RECORDS)
     assert (rows["t-0"]["lost_from"], rows["t-0"]["lost_to"]) == (15, 30)
     assert [len(it) for it in rows_of_files(tmp_path)] == [15, 0]
+
+
+async def test_what_the_source_deleted_of_a_partition_before_its_first_file_is_reported(
+    tmp_path: Path,
+) -> None:
+    """A run that was killed had written what the topic is, and nothing of the partition."""
+    async with FakeBroker(topics={"t": 1, "u": 1}) as broker:
+        await archived(broker, tmp_path)
+        for _ in range(3):
+            broker.append(T, bytes(a_batch(0)))
+        broker.partition(T).start = 5  # retention
+        rows = await archived(broker, tmp_path)
+    row = rows["t-0"]
+    assert (row["lost_from"], row["lost_to"], row["records"], row["cause"]) == (0, 5, 10, "")
+    assert "u-0" not in rows
