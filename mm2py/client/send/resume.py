@@ -103,11 +103,11 @@ class LaneResume:
             if isinstance(end, ServerError):
                 beginnings[lane] = end
             elif 0 <= known[lane] < end:
-                kept = self._copied.producer(lane.source)
+                ours = self._copied.producer(lane.source)
                 read = partial(self._read, lane.target)
-                tail = LaneTail(lane.target, known[lane], end, read, kept)
+                tail = LaneTail(lane.target, known[lane], end, read, ours)
                 # Tasks with transactions keep no producer id: what the last one wrote after the map was aborted.
-                tail.is_aborted = lane.transactional and kept.producer_id < 0
+                tail.is_aborted = lane.transactional and ours.producer_id < 0
                 beginnings[lane] = tail
             else:
                 beginnings[lane] = LaneBeginning(end)
