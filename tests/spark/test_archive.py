@@ -28,11 +28,12 @@ from mm2py_workers.flow_target import FlowTarget
 from tests.integration.active_active import write_pair
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED, assert_each_once
-from tests.integration.mirror_process import Flow, running, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.setups import Setup
 from tests.integration.small_disk import fill, small_disk
 from tests.integration.traffic import (
     YEAR_MS,
+    Load,
     Sent,
     assert_equal,
     copied,
@@ -40,10 +41,12 @@ from tests.integration.traffic import (
     producer,
     read,
     wait_for_copy,
+    wait_for_progress,
     write,
 )
 from tests.integration.transactions import kept, write_mixed, write_one
 from tests.spark.backfill_process import BackfillProcess, RestoreProcess, command, taken_over, thaw
+from tests.spark.test_stream import GROUPS, Readers
 from tests.spark.test_verify import differences_of, report_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
@@ -262,6 +265,36 @@ def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
     proof = report_of(lanes_session, flow, topic)
     assert differences_of(proof) == []
     assert proof["checked_records"] == records == 2 * kept(20, 10) + 3
+
+
+@pytest.mark.chaos
+def test_a_restore_between_two_workers_is_killed_and_each_record_and_group_is_exact(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """Exactly once; the first worker is killed, and restored is what it has not copied."""
+    topic = setup.topic("between", 2, config={"retention.ms": "-1"})
+    flow, folder = setup.flow(topic, {**ENABLED, **GROUPS}), setup.folder / "archive"
+    readers = Readers(flow, topic)
+    with Load(setup.a, topic, 2, rate=500) as load:
+        with Mirror(flow.file, name="killed") as mirror:
+            wait_for_progress(mirror, flow, topic, 1_000)
+            readers.commit()
+            mirror.kill()
+        load.wait_acked(6_000)
+    readers.commit()
+    archived(lanes_session, flow, topic, folder)
+    options = ("--from", str(folder), "--rate-limit", "60000")
+    with BackfillProcess(flow, *options, words=("restore",)) as run:
+        run.wait_copying()
+        before = copied(flow, topic)
+        until(lambda: copied(flow, topic) > before + 300, 120, "progress of the restore")
+        run.kill()
+    write(setup.a, topic, [Sent(number % 2, b"later %d" % number) for number in range(500)])
+    assert restored(flow, folder)["state"] == "DONE"
+    readers.commit()
+    with running(flow.file, name="behind", ready=False) as mirror:
+        assert assert_each_once(mirror, flow, topic) > 6_500
+        readers.check(mirror)
 
 
 def test_records_that_an_existing_topic_would_delete_are_refused_unless_that_is_accepted(

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,14 +18,24 @@ from mm2py.types import ClusterAlias, FlowName
 from mm2py_jobs.copy import backfill_spark
 from mm2py_jobs.copy.backfill_children import BackfillChildren
 from mm2py_jobs.spark import session
+from tests.integration.active_active import check_sides, wait_until_quiet, write_pair
 from tests.integration.cluster_changes import configs_of, delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import Entry, entries
-from tests.integration.mirror_process import Flow, Mirror, running, until, write_file
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    write_file,
+)
 from tests.integration.secured import ODD_WORD, SCRAM, SESSION_MS, SecuredRegion
 from tests.integration.setups import Setup
+from tests.integration.test_exactly_once_faults import check_groups, commit_groups, there
 from tests.integration.traffic import (
+    Load,
     Record,
     Sent,
     assert_equal,
@@ -49,6 +60,7 @@ from tests.spark.backfill_process import (
     here,
     leases_of,
 )
+from tests.spark.test_stream import GROUPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -132,6 +144,39 @@ def test_a_flow_that_is_exactly_once_doubles_nothing_of_a_backfill_that_was_kill
     with Mirror(flow.file) as mirror:
         assert assert_each_once(mirror, flow, topic) == 9_000
         mirror.check_defects()
+
+
+@pytest.mark.chaos
+def test_under_the_same_names_both_ways_a_killed_backfill_starts_no_loop_and_no_group_skips(
+    setup: Setup,
+) -> None:
+    """Clients write into the copy beside its lanes, and the worker copies that back."""
+    topic, marks, count = setup.unique("both-ways"), (b"one", b"two"), 20_000
+    for region in (setup.a, setup.b):
+        setup.create_topic(region, topic, 2, config={"retention.ms": "-1"})
+    write(setup.a, topic, [Sent(n % 2, b"%d:%d:one" % (n % 2, n)) for n in range(count)])
+    both = write_pair(setup.folder, setup.a, setup.b, topic, {**SHORT_SESSION, **GROUPS})
+    flow, groups = replace(both, keeps_names=True), dict[str, int]()
+    commit_groups(flow, topic, groups)
+    with BackfillProcess(flow, "--rate-limit", "60000") as run:
+        run.wait_copying()
+        with Mirror(flow.file) as mirror, Load(setup.b, topic, 2, rate=100, mark=marks[1]) as load:
+            for records in (2_000, 5_000):
+                until(lambda: copied(flow, topic) > records, 240, "progress", alive=mirror)  # noqa: B023 - called here
+                commit_groups(flow, topic, groups)
+                if records < 5_000:
+                    assert run.signal_worker(signal.SIGKILL)
+            run.kill()
+            check_groups(flow, topic, groups)
+            assert command(flow, "run").code == 0
+            commit_groups(flow, topic, groups)
+            load.stop()
+            logs = wait_until_quiet(mirror, setup.a, setup.b, topic, count + load.acked)
+            sides = check_sides(*logs, marks, (count, load.acked))
+            assert (sides.loops, sides.doubled) == (0, 0)
+            newest = list(groups)[-1]
+            until(lambda: there(flow, topic, newest) > 0, 90, "the newest group", alive=mirror)
+            check_groups(flow, topic, groups)
 
 
 def create_again(region: KafkaAddress, create_topic: CreateTopic, topic: str, records: int) -> None:

@@ -262,6 +262,42 @@ def values(logs: Logs, *, foreign: bool) -> dict[int, list[bytes | None]]:
     }
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_stream_that_lacks_a_right_copies_all_else_and_makes_up_for_it_once_it_is_given(
+    setup: Setup, guarded: Region, side: str
+) -> None:
+    a, b = (setup.a, guarded) if side == "target" else (guarded, setup.b)
+    denied, other = [setup.topic(name, on=a, config={}) for name in ("denied", "other")]
+    flow = setup.flow(f"{denied},{other}", ON_SPARK, source=a, target=b)
+    with (
+        Load(a, denied, 1, rate=200) as first,
+        Load(a, other, 1, rate=100) as second,
+        running(flow.file),
+        stream_of(flow, "--term", "6") as stream,
+    ):
+        stream.wait_for_log(BEGUN, 300)
+        wait_for_progress(stream, flow, denied, 300)
+        if side == "target":
+            forbid_writing(guarded, flow.remote(denied))
+        else:
+            forbid_reading(guarded, denied)
+        until(lambda: stream.lines("AUTHORIZATION|may not"), 90, "its name", alive=stream)
+        before = copied(flow, denied)
+        wait_for_progress(stream, flow, other, 1_000)  # longer than a term
+        assert copied(flow, denied) == before
+        if side == "target":
+            permit_writing(guarded, flow.remote(denied))
+        else:
+            permit_reading(guarded, denied)
+        wait_for_progress(stream, flow, denied, 500)
+        for load in (first, second):
+            load.stop()
+        for topic in (denied, other):
+            assert_equal(*wait_for_copy(stream, flow, topic, timeout_s=150))
+        assert stream.stop() == 0, stream.tail()
+
+
 def test_another_writer_of_the_target_neither_loses_nor_doubles_a_record_under_kill_and_zombie(
     setup: Setup,
 ) -> None:

@@ -4,28 +4,40 @@ import json
 import os
 import shutil
 import signal
+import threading
+from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
+from tests.integration.active_active import check_sides, wait_until_quiet, write_pair
 from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.ledger_scenes import entries
-from tests.integration.mirror_process import MM2PY, Flow, Mirror, until
+from tests.integration.ledger_scenes import HOUR_MS, entries
+from tests.integration.mirror_process import MM2PY, SHORT_SESSION, Flow, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
+    Log,
+    Record,
     Sent,
     assert_equal,
+    commit,
+    committed,
     copied,
     ends,
+    producer,
     read,
     wait_for_copy,
     wait_for_progress,
     write,
 )
+from tests.integration.transactions import write_one
+from tests.kit.kafka.region import Region
 from tests.spark.backfill_process import (
     CLUSTER,
     attempts,
@@ -260,3 +272,210 @@ def test_a_flow_moves_between_worker_and_stream_without_a_gap(setup: Setup, orde
         load.stop()
         assert_equal(*wait_for_copy(mirror, flow, orders))
         assert not mirror.lines("Traceback")
+
+
+class Readers:
+    """Groups of the source that have read a half, or everything; moved to the target they find their next record, and no other before it."""
+
+    def __init__(self, flow: Flow, topic: str) -> None:
+        self._flow, self._topic = flow, topic
+        self._groups: dict[str, dict[int, int]] = {}
+
+    def commit(self) -> None:
+        """Let two more groups commit where the source is now."""
+        now = ends(self._flow.source, self._topic)
+        for part in (1, 2):
+            group = f"{self._topic}-{len(self._groups)}"
+            self._groups[group] = {number: end // part for number, end in now.items()}
+            commit(self._flow.source, group, self._topic, self._groups[group])
+
+    def check(self, mirror: Mirror) -> None:
+        """Wait until all are exact."""
+        flow = self._flow
+        truth = read(flow.source, self._topic, committed=True)
+        copy = read(flow.target, flow.remote(self._topic), committed=True)
+
+        def wrong() -> list[str]:
+            return [
+                f"{group}-{number} at {at}: {there}"
+                for group, offsets in self._groups.items()
+                for there in [committed(flow.target, group, flow.remote(self._topic))]
+                for number, at in offsets.items()
+                if there.get(number, -1) < 0
+                or _behind(copy[number], there[number]) != _behind(truth[number], at)
+            ]
+
+        until(lambda: not wrong(), 120, lambda: f"{wrong()[:5]}", alive=mirror)
+
+
+def _behind(log: Log, offset: int) -> list[Record]:
+    return log.records[bisect_left(log.offsets, offset) :]
+
+
+GROUPS: Final = {
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    "kind",
+    [ENABLED, {"{source}.consumer.isolation.level": "read_committed"}],
+    ids=["exactly-once", "committed"],
+)
+def test_transactions_and_groups_are_exact_while_workers_and_killed_streams_take_turns(
+    setup: Setup, kind: Mapping[str, str]
+) -> None:
+    """Some transactions are aborted, and one is open while the stream that reads it is killed."""
+    topic = setup.topic("turns", 3, config={})
+    flow = setup.flow(topic, {**ON_SPARK, **GROUPS, **SHORT_SESSION, **kind})
+    readers = Readers(flow, topic)
+    client = producer(setup.a, transactional_id=topic, transaction_timeout_ms=600_000)
+    client.init_transactions(60)
+    with Load(setup.a, topic, 3, rate=400) as load, Mirror(flow.file) as mirror:
+        wait_for_progress(mirror, flow, topic, 600)
+        readers.commit()
+        write_one(client, topic, [b"aborted"] * 5, commit=False, partitions=range(3))
+        with stream_of(flow, "--term", "6", name="first") as stream:
+            stream.wait_for_log(BEGUN, 300)
+            wait_for_progress(stream, flow, topic, 1_000)
+            readers.commit()
+            client.begin_transaction()
+            for partition in range(3):
+                client.produce(topic, b"open", partition=partition)
+            assert client.flush(60) == 0
+            load.wait_acked(1_000)
+            tree = freeze_tree(stream.pid)
+            kill_all(tree)
+        client.commit_transaction(60)
+        with stream_of(flow, "--term", "6", name="second") as stream:
+            wait_for_progress(stream, flow, topic, 2_000)
+            readers.commit()
+            write_one(client, topic, [b"aborted"] * 5, commit=False, partitions=range(3))
+            assert stream.stop() == 0, stream.tail()
+        wait_for_progress(mirror, flow, topic, 500)
+        readers.commit()
+        load.stop()
+        assert assert_each_once(mirror, flow, topic) > 4_000
+        readers.check(mirror)
+
+
+@pytest.mark.chaos
+def test_under_the_same_names_both_ways_a_stream_that_is_killed_starts_no_loop(
+    setup: Setup,
+) -> None:
+    """The worker copies the other way all the time."""
+    topic, marks = setup.topic_on_both("both-ways", 3, config={}), (b"one", b"two")
+    flow = write_pair(setup.folder, setup.a, setup.b, topic, {**SHORT_SESSION, **ON_SPARK})
+    with (
+        Load(setup.a, topic, 3, rate=300, mark=marks[0]) as one,
+        Load(setup.b, topic, 3, rate=300, mark=marks[1]) as two,
+        Mirror(flow.file) as mirror,
+    ):
+        for name in ("killed", "stopped"):
+            with stream_of(flow, "--term", "6", name=name) as stream:
+                stream.wait_for_log(BEGUN, 300)
+                one.wait_acked(2_000)
+                if name == "killed":
+                    kill_all(freeze_tree(stream.pid))
+                else:
+                    assert stream.stop() == 0, stream.tail()
+        for load in (one, two):
+            load.stop()
+        written = one.acked, two.acked
+        logs = wait_until_quiet(mirror, setup.a, setup.b, topic, sum(written))
+        sides = check_sides(*logs, marks, written)
+        assert (sides.loops, sides.doubled) == (0, 0)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", [ENABLED, ON_SPARK], ids=["exactly-once", "stream"])
+def test_what_the_cleaner_leaves_is_copied_once_and_in_order_when_killed(
+    setup: Setup, kind: Mapping[str, str]
+) -> None:
+    """Segments are compacted before they are copied, and while they are; of each key the newest record arrives."""
+    topic, keys, of_segment = setup.unique("compacted"), 61, 500
+    compact = {"cleanup.policy": "compact", "segment.ms": "60000"}
+    setup.create_topic(setup.a, topic, 1, config={**compact, "min.cleanable.dirty.ratio": "0.001"})
+    flow = setup.flow(topic, {**SHORT_SESSION, "sync.topic.configs.enabled": "false", **kind})
+    setup.create_topic(setup.b, flow.remote(topic), 1)
+    written, began_ms = 0, SYSTEM_CLOCK.now_ms() - 40 * HOUR_MS
+
+    def more() -> None:
+        nonlocal written
+        for _ in range(5):
+            # They roll by the time in the records.
+            numbers, stamp = (
+                range(written, written + of_segment),
+                began_ms + written * HOUR_MS // of_segment,
+            )
+            write(
+                setup.a, topic, [Sent(0, b"%d" % n, b"%d" % (n % keys), (), stamp) for n in numbers]
+            )
+            written += of_segment
+
+    def compacted() -> bool:
+        return len(read(setup.a, topic)[0].records) < 3 * of_segment
+
+    def started(stack: ExitStack, name: str) -> Mirror:
+        mirror = stack.enter_context(Mirror(flow.file, name=name))
+        if kind is not ON_SPARK:
+            return mirror
+        stream = stack.enter_context(stream_of(flow, "--term", "6", name=f"stream-{name}"))
+        stream.wait_for_log(BEGUN, 300)
+        return stream
+
+    def newest() -> list[int] | None:
+        log = read(setup.b, flow.remote(topic), committed=True)[0]
+        values = [int(it.value or b"") for it in log.records]
+        return values if values[-1:] == [written - 1] else None
+
+    with ExitStack() as stack:
+        more()
+        until(compacted, 120, "compaction of the source")
+        killed = started(stack, "killed")
+        more()
+        wait_for_progress(killed, flow, topic, keys, before=0)
+        kill_all(freeze_tree(killed.pid))
+        more()
+        until(compacted, 120, "compaction of what nobody copies")
+        following = started(stack, "next")
+        more()
+        copy = until(newest, 120, "the last record", alive=following)
+    assert copy == sorted(set(copy))
+    assert {*range(written - keys, written)} <= {*copy}
+    assert len(copy) < written - of_segment, "the cleaner was at work"
+
+
+STILL_S: Final = 45.0
+"""Longer than a lease, and than a request waits."""
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_stream_of_which_a_side_stands_still_goes_on_and_doubles_nothing(
+    setup: Setup, own_regions: tuple[Region, Region], side: str
+) -> None:
+    a, b = own_regions
+    topic = setup.topic("orders", 3, on=a, config={})
+    flow = setup.flow(topic, {**ON_SPARK, **SHORT_SESSION}, source=a, target=b)
+    still = a if side == "source" else b
+    with (
+        Load(a, topic, 3, rate=300) as load,
+        Mirror(flow.file),
+        stream_of(flow, "--term", "8") as stream,
+    ):
+        stream.wait_for_log(BEGUN, 300)
+        wait_for_progress(stream, flow, topic, 600)
+        still.freeze()
+        try:
+            threading.Event().wait(STILL_S)
+        finally:
+            still.thaw()
+        wait_for_progress(stream, flow, topic, 1_500)
+        load.stop()
+        assert_equal(*wait_for_copy(stream, flow, topic, timeout_s=150))
+        assert stream.stop() == 0, stream.tail()

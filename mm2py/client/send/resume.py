@@ -95,9 +95,9 @@ class LaneResume:
         # A stored id is sent under again, so it must be known as a mirror's, too.
         if self.identical is not Identical.OFF:
             # Loop suppression may have been enabled after a predecessor got the id.
-            for each in {self._copied.producer(lane.source).producer_id for lane in readable}:
-                if each >= 0:
-                    await self._owner.announce(each)
+            for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
+                if kept >= 0:
+                    await self._owner.announce(kept)
         beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)
@@ -106,12 +106,12 @@ class LaneResume:
             # The map is written after the records: up to a
             # map's interval of copies lies behind its end.
             elif 0 <= known[lane] < end:
-                kept = self._copied.producer(lane.source)
+                ours = self._copied.producer(lane.source)
                 read = partial(self._read, lane.target)
-                tail = LaneTail(lane.target, known[lane], end, read, kept)
+                tail = LaneTail(lane.target, known[lane], end, read, ours)
                 # Tasks with transactions keep no producer id: what
                 # the last one wrote after the map was aborted.
-                tail.is_aborted = lane.transactional and kept.producer_id < 0
+                tail.is_aborted = lane.transactional and ours.producer_id < 0
                 beginnings[lane] = tail
             else:
                 beginnings[lane] = LaneBeginning(end)

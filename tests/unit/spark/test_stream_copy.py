@@ -248,12 +248,11 @@ async def test_a_stream_ends_and_gives_everything_back_where_another_program_joi
             stage.flow.members, stage.flow.protocol = ["java:8083"], "sessioned"
         return wait(query, timeout_s)
 
-    monkeypatch.setattr(Query, "wait", joined)
-
-    async def never(_: Topics) -> None:
+    async def unchanged(_topics: Topics) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Topics, "changed", never)
+    monkeypatch.setattr(Query, "wait", joined)
+    monkeypatch.setattr(Topics, "changed", unchanged)
     assert await ended(stage, a_copy(stage, monkeypatch)) is CopyEnd.ANOTHER_PROGRAM
     assert stage.flow.members, "lanes had begun"
 

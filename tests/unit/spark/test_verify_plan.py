@@ -220,6 +220,8 @@ def test_under_the_same_name_only_what_was_copied_is_compared() -> None:
     found = plan(LogEnds(0, 90), LogEnds(0, 90), kept, copy=SOURCE)
     assert found.source_ranges == [(0, 10), (20, 30)]
     assert found.target_ranges == [(0, 10), (30, 40)]
+    # Records of clients are between them, which no repair may delete.
+    assert (found.renew_from, "other programs write" in found.not_renewable) == (-1, True)
 
 
 def test_without_a_map_the_first_common_offset_is_taken_to_be_the_same_record() -> None:
