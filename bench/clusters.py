@@ -37,7 +37,7 @@ _BROKER_PROPERTIES: Final = {
 class Clusters:
     """Source and target; as a context manager they run, and are removed at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, heap_mb: int = 512) -> None:
         key, certificate = _self_signed()
         trusted = folder / "bench-ca.pem"
         trusted.write_text(certificate, encoding="ascii")
@@ -56,7 +56,7 @@ class Clusters:
             },
         )
         self.source, self.target = (
-            Region(name, properties=_BROKER_PROPERTIES, heap_mb=512, listeners=[listener])
+            Region(name, properties=_BROKER_PROPERTIES, heap_mb=heap_mb, listeners=[listener])
             for name in ("bench-source", "bench-target")
         )
         self._stack = ExitStack()

@@ -1,7 +1,8 @@
 """``python -m bench.migration``: what jobs over 10,000 partitions cost their driver, and an archive with as many files as 20 TB have.
 
 Flow: two one-node regions -> topics with a few records in each partition -> each job as a process of its own -> when its first lane began, how
-long it took, what driver and JVM needed, how many partitions its report has. Then the archive is replaced by one whose partitions have
+long it took, what driver and JVM needed, how many partitions its report has; the copies are
+deleted before the restore. Then the archive is replaced by one whose partitions have
 ``--files`` manifests each, and is continued and planned for a restore. It fails above ``MOST_MEMORY`` or ``MOST_START_S``. Nothing has 20 TB:
 a partition has few records, so that times are those of metadata, leases, manifests and reports.
 """
@@ -34,6 +35,7 @@ from tests.kit.kafka.reaper import REAPER
 MOST_MEMORY: Final = 1 << 30
 MOST_START_S: Final = 60.0
 DEADLINE_S: Final = 1_800.0
+HEAP_MB: Final = 1_024
 FLOW: Final = "A->B"
 LANES: Final = "pyspark.daemon"
 _PARTS: Final = {"java": "JVM", LANES: "lanes", "": "driver"}
@@ -168,6 +170,21 @@ class Migration:
             refused = "\n".join(map(str, members.get("refused", [])[:3]))
             raise CopyFailedError(f"{name} ended with {process.returncode}:\n{tail}\n{refused}")
 
+    def forget_copies(self) -> None:
+        """Delete the copies, and wait until their logs are removed.
+
+        One node has no maps of memory for as many restored logs beside them.
+        """
+        target = self._clusters.target
+        topics, copies = Topics(target.bootstrap_servers), [f"A.{it}" for it in self._names]
+        for begin in range(0, len(copies), 10):
+            topics.delete_all(copies[begin : begin + 10])
+        data, began = target.node(1).data_dir, time.monotonic()
+        while any(data.glob("A.m.*")):
+            if time.monotonic() - began > DEADLINE_S:
+                raise CopyFailedError(f"copies are not removed after {DEADLINE_S:.0f} s")
+            time.sleep(_SAMPLE_S)
+
     def age(self, root: Path, files: int) -> int:
         """Replace what is archived of each partition by as many files of full size as offsets allow; return their number.
 
@@ -215,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if room_and_load(_console, 12 << 30) is None:
         return 1
     total = options.topics * options.partitions
-    with bench_folder(_console) as folder, Clusters(folder) as clusters:
+    with bench_folder(_console) as folder, Clusters(folder, heap_mb=HEAP_MB) as clusters:
         jobs = Migration(clusters, folder, topics=options.topics, partitions=options.partitions)
         archive = folder / "archive"
         to = "--to", str(archive)
@@ -227,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jobs.run("backfill status", ("job", "backfill", "status"), master=False)
             jobs.run("verify", ("job", "verify", "run"))
             jobs.run("archive", ("job", "archive", "run"), *to)
+            jobs.forget_copies()
             rename = "--from", str(archive), "--rename", "(.*)=again.$1"
             jobs.run("restore", ("job", "restore", "run"), *rename)
             written = jobs.age(archive / "A-B", options.files)

@@ -53,6 +53,8 @@ class _Admin(Protocol):
 
     def create_topics(self, new_topics: list[NewTopic]) -> Mapping[str, Future[None]]: ...
 
+    def delete_topics(self, topics: list[str]) -> Mapping[str, Future[None]]: ...
+
     def list_topics(self, *, timeout: float) -> _Metadata: ...
 
     def list_offsets(
@@ -91,6 +93,11 @@ class Topics:
         """Create topics with a single replica."""
         new = [NewTopic(topic, partitions, 1, config=dict(configs or {})) for topic in topics]
         for done in self._admin.create_topics(new).values():
+            done.result(_TIMEOUT_S)
+
+    def delete_all(self, topics: Sequence[str]) -> None:
+        """Delete topics; brokers remove their logs later."""
+        for done in self._admin.delete_topics(list(topics)).values():
             done.result(_TIMEOUT_S)
 
     def append(self, *topics: str, records: int = 1) -> None:

@@ -131,6 +131,11 @@ class BackfillProcess:
         self._close_pipes()
 
     @property
+    def pid(self) -> int:
+        """Of the driver."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 

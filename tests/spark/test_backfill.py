@@ -54,11 +54,14 @@ from tests.spark import lane_functions
 from tests.spark.backfill_process import (
     SLOW_FLOW,
     BackfillProcess,
+    attempts,
     command,
     command_line,
     cpu_s,
+    executors_below,
     here,
     leases_of,
+    signal_process,
 )
 from tests.spark.test_stream import GROUPS
 
@@ -527,6 +530,34 @@ def test_a_jvm_that_dies_ends_a_job_with_one_line_and_the_same_command_continues
     assert "Traceback" not in ended.err
     done = here(flow, words, *folder, "--master", "local[2]", "--rate-limit", "100000000")
     assert done.code == 0, done.err
+
+
+@pytest.mark.chaos
+def test_a_lane_whose_executor_dies_each_time_ends_the_run_and_the_same_command_continues_it(
+    setup: Setup,
+) -> None:
+    topic = setup.topic("executors", 1, config={"retention.ms": "-1"})
+    write(setup.a, topic, history(1, 20_000))
+    flow = setup.flow(topic)
+    killed = set[int]()
+
+    def kill_each() -> bool:
+        for pid in executors_below(run.pid):
+            if pid not in killed and any(attempts(flow, it) for it in run.workers()):
+                signal_process(pid, signal.SIGKILL)
+                killed.add(pid)
+        return not run.is_running
+
+    slow = "--rate-limit", "50000"
+    with BackfillProcess(flow, *slow, master="local-cluster[1,1,1024]") as run:
+        until(kill_each, 500, "the end of the run")
+        ended = run.wait()
+    assert ended.code == 1
+    assert "ExecutorLostFailure" in ended.err.splitlines()[-1]
+    assert 0 < copied(flow, topic) < 20_000
+    done = here(flow, ("backfill", "run"), "--master", "local[2]")
+    assert (done.code, done.report["state"]) == (0, "DONE"), done.err
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 @pytest.fixture
