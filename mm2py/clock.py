@@ -14,7 +14,8 @@ _MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 SLACK_S: Final = 0.25
-"""Waits of ``_LONG_S`` and more end at whole multiples of this, so that what is idle wakes up together."""
+"""Waits of ``_LONG_S`` and more end at whole multiples of this, so that what is idle wakes up
+together."""
 
 _LONG_S: Final = 0.5
 _ROUNDING_S: Final = 0.01
@@ -30,7 +31,8 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back and count the time a machine sleeps: for deadlines and rates."""
+        """Seconds that never go back and count the time a machine sleeps: for deadlines and
+        rates."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -56,7 +58,8 @@ class SystemClock:
 
 
 def with_slack_s(clock: Clock, seconds: float) -> float:
-    """Return how long to wait so that long waits end together: at least ``seconds`` (short of 10 ms), ``SLACK_S`` more at most."""
+    """Return how long to wait so that long waits end together: at least ``seconds`` (short of 10
+    ms), ``SLACK_S`` more at most."""
     if seconds < _LONG_S:
         return seconds
     now = clock.monotonic()
@@ -68,7 +71,8 @@ SYSTEM_CLOCK: Final = SystemClock()
 
 @final
 class PerClock(Generic[T]):
-    """One value for all that have the same clock: a process has one clock and so one value, a test has its own."""
+    """One value for all that have the same clock: a process has one clock and so one value, a test
+    has its own."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -84,8 +88,8 @@ class PerClock(Generic[T]):
 def until_tick_s(clock: Clock, period_s: float) -> float:
     """Return the seconds until the next whole multiple of ``period_s`` that is not just about now.
 
-    What reads something every second does it at the same instant everywhere on the machine: an idle process
-    wakes up once a second for all of it.
+    What reads something every second does it at the same instant everywhere on the machine: an idle
+    process wakes up once a second for all of it.
     """
     left_s = period_s - clock.monotonic() % period_s
     return left_s if left_s > period_s / 10 else left_s + period_s
@@ -99,7 +103,8 @@ async def tick(clock: Clock, period_s: float) -> None:
 async def look_each(
     clock: Clock, period_s: float, look: Callable[[], Awaitable[None]], log: Logger, what: str
 ) -> None:
-    """Look each ``period_s`` until cancelled: whatever a look raises is logged, once for as long as it is the same, and ends nothing."""
+    """Look each ``period_s`` until cancelled: whatever a look raises is logged, once for as long as
+    it is the same, and ends nothing."""
     said = ""
     while True:
         await clock.sleep(period_s)
@@ -116,7 +121,8 @@ async def look_each(
 
 @final
 class Arrival:
-    """What one task waits for again and again, with a limit that rarely ends the wait: one timer serves many waits."""
+    """What one task waits for again and again, with a limit that rarely ends the wait: one timer
+    serves many waits."""
 
     __slots__ = ("_due", "_loop", "_timer", "_waiter")
 

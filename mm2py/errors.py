@@ -1,4 +1,5 @@
-"""The errors that cross the product's layers, as one tree; one that a single package raises is defined beside its module.
+"""The errors that cross the product's layers, as one tree; one that a single package raises is
+defined beside its module.
 
 ::
 
@@ -20,11 +21,11 @@
     |-- PartitionError          one partition fails with its cause; the others continue
     `-- ProtocolError           a peer sent bytes that are not Kafka's protocol
 
-The class answers who is at fault and what happens next; the message has what and where; ``remedy`` is
-one sentence that the operator can act on.
+The class answers who is at fault and what happens next; the message has what and where; ``remedy``
+is one sentence that the operator can act on.
 
-An error reaches displays as its text, through task hosts, other workers and Connect's statuses: ``is_away`` and ``command_in`` say there
-what it is about.
+An error reaches displays as its text, through task hosts, other workers and Connect's statuses:
+``is_away`` and ``command_in`` say there what it is about.
 """
 
 import re
@@ -35,11 +36,13 @@ NO_ANSWER: Final = "does not answer"
 UNREACHABLE: Final = "can be reached"
 NO_CONNECTION: Final = "no connection to"
 SILENT: Final = "has answered for"
-"""Words of the causes that a cluster or broker is away; whoever writes such a cause takes them from here."""
+"""Words of the causes that a cluster or broker is away; whoever writes such a cause takes them from
+here."""
 
 _QUOTED: Final = r"""'[^']*'|"[^"]*\""""
 _COMMAND: Final = re.compile(rf"kafka-[a-z-]+\.sh --(?:{_QUOTED}|[^;'\"])*(?:{_QUOTED}|[^;'\".\s])")
-"""A command of Kafka's own tools with its options, names quoted; a text has it at its end, or before a semicolon."""
+"""A command of Kafka's own tools with its options, names quoted; a text has it at its end, or
+before a semicolon."""
 
 
 def is_away(cause: str) -> bool:
@@ -50,7 +53,8 @@ def is_away(cause: str) -> bool:
 def command_in(cause: str) -> str:
     """Return the command in a cause's remedy that mends it, empty where there is none.
 
-    It is copied into a shell, and before it the cause has names of others: it is the last one, and nothing in it is more than a word.
+    It is copied into a shell, and before it the cause has names of others: it is the last one, and
+    nothing in it is more than a word.
     """
     found = _COMMAND.findall(cause)
     try:
@@ -95,11 +99,13 @@ class RequestTimedOutError(RetriableError):
 
 
 class TargetMovedError(RetriableError):
-    """A late write of a predecessor moved a target partition's log; what it holds has to be read again."""
+    """A late write of a predecessor moved a target partition's log; what it holds has to be read
+    again."""
 
 
 class TransactionAbortedError(RetriableError):
-    """A transaction was aborted: none of its records count, and they are copied again from where it began."""
+    """A transaction was aborted: none of its records count, and they are copied again from where it
+    began."""
 
 
 class FatalError(Mm2pyError):
@@ -157,9 +163,11 @@ class PartitionError(Mm2pyError):
 
 
 class OversizedRecordError(PartitionError):
-    """A record is larger than the target's topic takes; the partition continues when that takes more.
+    """A record is larger than the target's topic takes; the partition continues when that takes
+    more.
 
-    ``needed_bytes`` is the size of the smallest batch that holds it, ``limit_bytes`` what the topic took then, 0 where that may not be read.
+    ``needed_bytes`` is the size of the smallest batch that holds it, ``limit_bytes`` what the topic
+    took then, 0 where that may not be read.
     """
 
     def __init__(

@@ -1,12 +1,15 @@
-"""What a consumer asks a cluster about its mirrors: upstream clusters, remote topics, where groups would continue.
+"""What a consumer asks a cluster about its mirrors: upstream clusters, remote topics, where groups
+would continue.
 
-Java's ``MirrorClient`` and ``RemoteClusterUtils``: topic names and checkpoints are read from one cluster, and nothing else,
-so it works while the other one is gone, and on what a Java MirrorMaker wrote. Flow: properties of the cluster (a bare
-``bootstrap.servers`` suffices) -> ``MirrorClient`` -> answers; or one of the functions below, which do it in one call:
+Java's ``MirrorClient`` and ``RemoteClusterUtils``: topic names and checkpoints are read from one
+cluster, and nothing else, so it works while the other one is gone, and on what a Java MirrorMaker
+wrote. Flow: properties of the cluster (a bare ``bootstrap.servers`` suffices) -> ``MirrorClient``
+-> answers; or one of the functions below, which do it in one call:
 
     offsets = translate_offsets({"bootstrap.servers": "b:9092"}, "A", "billing")
 
-Where an mm2py flow wrote its exact map, ``exact_offsets`` and ``translate_offset`` answer without any record read again.
+Where an mm2py flow wrote its exact map, ``exact_offsets`` and ``translate_offset`` answer without
+any record read again.
 """
 
 import asyncio
@@ -43,7 +46,8 @@ class RemoteOffset(NamedTuple):
 
 
 def provenance(policy: ReplicationPolicy, topic: str) -> Iterator[str]:
-    """Return the clusters that a topic came through, the nearest first; ends where one comes again."""
+    """Return the clusters that a topic came through, the nearest first; ends where one comes
+    again."""
     seen: set[str] = set()
     name: str | None = topic
     while name is not None and (source := policy.topic_source(name)) is not None:
@@ -106,7 +110,8 @@ class MirrorClient:
         await self._consumer.close()
 
     async def replication_hops(self, alias: str) -> int:
-        """Return over how many clusters records of ``alias`` come here, -1 if they do not (by heartbeats)."""
+        """Return over how many clusters records of ``alias`` come here, -1 if they do not (by
+        heartbeats)."""
         counts = [hop_count(self.policy, topic, alias) for topic in await self.heartbeat_topics()]
         return min((hops for hops in counts if hops >= 0), default=-1)
 
@@ -115,7 +120,8 @@ class MirrorClient:
         return {topic for topic in await self._topics() if self.policy.is_heartbeats_topic(topic)}
 
     async def checkpoint_topics(self) -> set[str]:
-        """Return the checkpoints topics, one for each cluster whose groups are checkpointed here."""
+        """Return the checkpoints topics, one for each cluster whose groups are checkpointed
+        here."""
         return {topic for topic in await self._topics() if self.policy.is_checkpoints_topic(topic)}
 
     async def upstream_clusters(self) -> set[str]:
@@ -140,8 +146,9 @@ class MirrorClient:
     ) -> dict[str, dict[TopicPartition, RemoteOffset]]:
         """Return where groups of the cluster ``alias`` would continue here, by group (KIP-1239).
 
-        Left out, as far as the maps may be read, are checkpoints that would skip what a group has not read: in copies that other
-        flows write into too, and those of copies that the cluster has lost, where others took their places.
+        Left out, as far as the maps may be read, are checkpoints that would skip what a group has
+        not read: in copies that other flows write into too, and those of copies that the cluster
+        has lost, where others took their places.
 
         Args:
             groups: a group id, or a pattern that matches whole ids.
@@ -172,12 +179,14 @@ class MirrorClient:
     ) -> dict[str, dict[TopicPartition, RemoteOffset]]:
         """Return where groups of ``alias`` would continue here without reading a record again.
 
-        As ``remote_consumer_offsets``, with the exact map of the flow; a checkpoint of which it does not know is
-        returned as it is. So is one of a copy that has its source's name: this cluster's own records may lie between the
-        copies, and which of them a group has read is known to the map on the other cluster alone. The checkpoint was made
-        with both maps (``mm2py group translate`` asks both). A partition of which the map is about another copy than the one that is
-        there now is left out: so is its checkpoint; and so is a partition of a copy that other flows write into too, where a
-        group would skip what it has not read of their sources.
+        As ``remote_consumer_offsets``, with the exact map of the flow; a checkpoint of which it
+        does not know is returned as it is. So is one of a copy that has its source's name: this
+        cluster's own records may lie between the copies, and which of them a group has read is
+        known to the map on the other cluster alone. The checkpoint was made with both maps
+        (``mm2py group translate`` asks both). A partition of which the map is about another copy
+        than the one that is there now is left out: so is its checkpoint; and so is a partition of a
+        copy that other flows write into too, where a group would skip what it has not read of their
+        sources.
         """
         checkpoints = await self._checkpoints(groups, alias)
         exact: dict[str, dict[TopicPartition, RemoteOffset]] = {}
@@ -199,10 +208,12 @@ class MirrorClient:
     async def translate(
         self, alias: str, partition: TopicPartition, offset: int, *, to_source: bool = False
     ) -> Translation | None:
-        """Translate an offset of a partition of ``alias`` exactly, or with ``to_source`` one of its copy here.
+        """Translate an offset of a partition of ``alias`` exactly, or with ``to_source`` one of its
+        copy here.
 
-        ``partition`` is the one that the offset is of. None where no exact map knows the partition; ``place`` of the
-        answer tells lost, never existed and not copied yet apart. The copy is the one that the replication policy names.
+        ``partition`` is the one that the offset is of. None where no exact map knows the partition;
+        ``place`` of the answer tells lost, never existed and not copied yet apart. The copy is the
+        one that the replication policy names.
 
         Raises:
             RetriableError: the cluster does not answer.
@@ -289,7 +300,8 @@ def remote_topics(props: Mapping[str, str], alias: str | None = None) -> set[str
 def translate_offsets(
     props: Mapping[str, str], remote_alias: str, group: str
 ) -> dict[TopicPartition, RemoteOffset]:
-    """Return where ``group`` of the cluster ``remote_alias`` would continue on the cluster of ``props``.
+    """Return where ``group`` of the cluster ``remote_alias`` would continue on the cluster of
+    ``props``.
 
     Empty where the group has no checkpoint.
 
@@ -303,7 +315,8 @@ def translate_offsets(
 def exact_offsets(
     props: Mapping[str, str], remote_alias: str, group: str
 ) -> dict[TopicPartition, RemoteOffset]:
-    """Return where ``group`` of ``remote_alias`` would continue on the cluster of ``props``, exactly.
+    """Return where ``group`` of ``remote_alias`` would continue on the cluster of ``props``,
+    exactly.
 
     Empty where the group has no checkpoint.
 
@@ -338,7 +351,8 @@ def _asked(props: Mapping[str, str], question: Callable[[MirrorClient], Awaitabl
 
 
 async def _skips(offset_map: OffsetMapReader, source: TopicPartition, it: Checkpoint) -> bool:
-    """Whether a group would skip records behind its checkpoint: of another source, or where lost copies were."""
+    """Whether a group would skip records behind its checkpoint: of another source, or where lost
+    copies were."""
     return (
         bool(offset_map.sharers(source))
         or offset_map.is_of_former_copy(source, it.upstream, it.downstream)
@@ -349,7 +363,8 @@ async def _skips(offset_map: OffsetMapReader, source: TopicPartition, it: Checkp
 async def _exact(offset_map: OffsetMapReader, source: TopicPartition, it: Checkpoint) -> int:
     """Return where the record of a checkpoint is, -1 where the checkpoint itself counts.
 
-    One before all that the map knows may be of a topic that was deleted and created again since, and its offset that of another record.
+    One before all that the map knows may be of a topic that was deleted and created again since,
+    and its offset that of another record.
     """
     index, begins = offset_map.index_of(source), await offset_map.beginning(source)
     if index is None or begins is None:

@@ -43,7 +43,8 @@ def names_a_topic(name: str) -> bool:
 
 
 def start_at_time(timestamp_ms: int) -> int:
-    """Return the start position "first record at or after this time", which a leader has to be asked for as for EARLIEST."""
+    """Return the start position "first record at or after this time", which a leader has to be
+    asked for as for EARLIEST."""
     return _FIRST_ASKED - 2 * timestamp_ms
 
 
@@ -53,7 +54,8 @@ def start_at_offset(offset: int) -> int:
 
 
 def asked_start(position: int) -> tuple[int | None, int | None]:
-    """Return the time in ms, or the offset, that a start position asks for; neither for any other position."""
+    """Return the time in ms, or the offset, that a start position asks for; neither for any other
+    position."""
     if position > _FIRST_ASKED:
         return None, None
     number, is_offset = divmod(_FIRST_ASKED - position, 2)

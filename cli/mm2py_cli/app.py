@@ -1,8 +1,8 @@
 """``mm2py``: all its commands.
 
-Flow: arguments -> one function per command -> exit code: 0 ok, 1 an error in one line on stderr, 2 wrong
-usage, 3 something is unhealthy or lags. What a command needs is loaded when it runs: help is quick. Jobs and
-migrations add theirs by the entry points ``mm2py.commands``.
+Flow: arguments -> one function per command -> exit code: 0 ok, 1 an error in one line on stderr, 2
+wrong usage, 3 something is unhealthy or lags. What a command needs is loaded when it runs: help is
+quick. Jobs and migrations add theirs by the entry points ``mm2py.commands``.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""The frame of a command: options from the types of its parameters, one exit code, an error in one line on stderr.
+"""The frame of a command: options from the types of its parameters, one exit code, an error in one
+line on stderr.
 
-Flow: ``framed(command)`` -> a function for typer, where a dataclass stands for the options of its fields and a ``Printer`` for ``--output`` ->
-their values as objects again -> ``command`` -> ``end_with``.
+Flow: ``framed(command)`` -> a function for typer, where a dataclass stands for the options of its
+fields and a ``Printer`` for ``--output`` -> their values as objects again -> ``command`` ->
+``end_with``.
 """
 
 import inspect
@@ -21,7 +23,8 @@ def framed(
 
     Args:
         command: what it does; keyword arguments.
-        adjusted: takes each object of a dataclass and how the command was called, and returns what ``command`` gets in its place.
+        adjusted: takes each object of a dataclass and how the command was called, and returns what
+            ``command`` gets in its place.
     """
     own = inspect.signature(command).parameters
     shown = [
@@ -56,7 +59,8 @@ def framed(
 
 
 def options_of(kind: type) -> list[inspect.Parameter]:
-    """Return a parameter for each field of a dataclass that is annotated as an option, also for those of the dataclasses in it."""
+    """Return a parameter for each field of a dataclass that is annotated as an option, also for
+    those of the dataclasses in it."""
     return [
         option
         for it in fields(kind)

@@ -1,7 +1,9 @@
-"""``mm2py lint FILE`` and ``mm2py config explain FILE [A/B]``, without the command line around them.
+"""``mm2py lint FILE`` and ``mm2py config explain FILE [A/B]``, without the command line around
+them.
 
 Flow: file -> ``mm2py.config`` -> lines on standard output, exit code as result: 0 runs, 1 refused,
-2 wrong usage. Run as a module it writes docs/reference/config.md to standard output. Secrets are masked.
+2 wrong usage. Run as a module it writes docs/reference/config.md to standard output. Secrets are
+masked.
 """
 
 import sys
@@ -137,7 +139,8 @@ def _meetings(config: MirrorMakerConfig) -> list[LintFinding]:
             Severity.WARNING,
             config.raw[key].line if (key := f"{meeting.flows[0]}.enabled") in config.raw else 0,
             key,
-            f"{some_of([*map(str, meeting.flows)], 3)} write into one topic (topic {meeting.topic}): no group is checkpointed or synced"
+            f"{some_of([*map(str, meeting.flows)], 3)} write into one topic (topic "
+            f"{meeting.topic}): no group is checkpointed or synced"
             " there, it would skip or read again what it has not read of the other sources",
             "use a replication policy that renames topics, or other topics for each flow",
         )
@@ -188,7 +191,8 @@ def reference_text() -> str:
 
 
 def flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
-    """Return the flow that ``A->B`` or ``A/B`` names; ``UsageError`` when the file has no such clusters."""
+    """Return the flow that ``A->B`` or ``A/B`` names; ``UsageError`` when the file has no such
+    clusters."""
     source, _, target = flow_name(text).partition("->")
     flow = FlowName(ClusterAlias(source), ClusterAlias(target))
     if source == target or not set(flow) <= set(config.clusters):
@@ -267,7 +271,8 @@ def _section(out: Console, title: str, props: Effective) -> None:
 
 
 def _shown(key: str, text: str) -> str:
-    """Hide a secret but not where it comes from; a user from a provider may stand beside a password in clear."""
+    """Hide a secret but not where it comes from; a user from a provider may stand beside a password
+    in clear."""
     if not holds_a_secret(key, text):
         return text
     found = [it.text for it in placeholders(text)]

@@ -1,4 +1,5 @@
-"""docs/reference/config.md: every property of a mirror maker file, from the declarations that parse it."""
+"""docs/reference/config.md: every property of a mirror maker file, from the declarations that parse
+it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -47,7 +48,8 @@ def render(definitions: Sequence[ConnectorDefinition]) -> str:
         _section("The file", "Keys of the whole process, at top level.", PROCESS_OPTIONS.values()),
         _section(
             "REST: at top level",
-            "Keys and certificates of https listeners: `ssl.*`, or `listeners.https.ssl.*` where any of those "
+            "Keys and certificates of https listeners: `ssl.*`, or `listeners.https.ssl.*` where "
+            "any of those "
             "is set.",
             REST_OPTIONS.values(),
         ),
@@ -59,7 +61,8 @@ def render(definitions: Sequence[ConnectorDefinition]) -> str:
         ),
         _section(
             "Ordinary workers: `worker.properties`",
-            "Besides the options of workers and of REST, without a prefix; the last one of a standalone worker.",
+            "Besides the options of workers and of REST, without a prefix; the last one of a "
+            "standalone worker.",
             options_of(StandaloneConfig).values(),
         ),
         _clients(),
@@ -74,7 +77,8 @@ def _connectors(definitions: Sequence[ConnectorDefinition]) -> list[str]:
     sections = [
         _section(
             "All connectors",
-            "At top level or under `A->B.`; `tasks.max` counts per connector. `name` and `connector.class` are "
+            "At top level or under `A->B.`; `tasks.max` counts per connector. `name` and "
+            "`connector.class` are "
             "derived from the flow.",
             shared.values(),
         ),
@@ -155,8 +159,10 @@ def _clients() -> str:
     rows = [[", ".join(names), *key] for key, names in grouped.items()]
     return (
         "## Client properties\n\n"
-        "Java's client properties and what our clients do with them. `A.consumer.` reads from A; records are "
-        "written by `B.producer.` or `A->B.producer.override.`. A property that is not listed has no effect, "
+        "Java's client properties and what our clients do with them. `A.consumer.` reads from A; "
+        "records are "
+        "written by `B.producer.` or `A->B.producer.override.`. A property that is not listed "
+        "has no effect, "
         "with a warning.\n\n" + _table(["properties", "clients", "effect", "note"], rows)
     )
 

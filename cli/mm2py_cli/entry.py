@@ -1,4 +1,5 @@
-"""Where the console script ``mm2py`` begins: quiet at a stop signal while its modules are being loaded."""
+"""Where the console script ``mm2py`` begins: quiet at a stop signal while its modules are being
+loaded."""
 
 import signal
 from typing import NoReturn

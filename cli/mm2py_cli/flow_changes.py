@@ -1,7 +1,8 @@
 """``mm2py flow create|set|pause|resume|stop|restart|delete|rollback``: changes, each sent once.
 
-Flow: options -> one request -> what it changed -> with ``--wait`` the flow's state, asked until it is there.
-``--dry-run`` shows the same and changes nothing. The leader checks everything; nothing is checked twice here.
+Flow: options -> one request -> what it changed -> with ``--wait`` the flow's state, asked until it
+is there. ``--dry-run`` shows the same and changes nothing. The leader checks everything; nothing is
+checked twice here.
 """
 
 import sys
@@ -79,7 +80,8 @@ class SentChange:
         body: object = None,
         awaited: str = "",
     ) -> int:
-        """Send it, print what it changed, and wait until the flow is in the state ``awaited``; return the exit code."""
+        """Send it, print what it changed, and wait until the flow is in the state ``awaited``;
+        return the exit code."""
         with self.access.client() as rest:
             done = rest.change_flow(method, path, {**query, "dry_run": self.dry_run or None}, body)
             self.printer.rows(done, done.changes, _CHANGES, "nothing is to be changed")

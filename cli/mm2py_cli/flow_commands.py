@@ -1,7 +1,7 @@
 """``mm2py flow list|describe|history|config``: the answers of ``/flows``.
 
-Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is not well. Changes are in
-``flow_changes``, which shares this module's ``flow_app``.
+Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is not well. Changes
+are in ``flow_changes``, which shares this module's ``flow_app``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,8 @@ IDLE: Final = frozenset({"DISABLED", "WAITING", "SUSPENDED"})
 """States that are no reason to look at a flow that is not to copy."""
 
 NOT_ENABLED: Final = (
-    "it is not enabled and copies nothing, as is meant of the way back in a file that copies one way; else set {flow}.enabled = true in the file,"
+    "it is not enabled and copies nothing, as is meant of the way back in a file that copies one "
+    "way; else set {flow}.enabled = true in the file,"
     " or mm2py flow create '{flow}'"
 )
 
@@ -199,14 +200,16 @@ def health(flows: Sequence[FlowView]) -> int:
 
 
 def is_well(flow: FlowView) -> bool:
-    """Whether a flow is in a state that was asked for, and the numbers of all its workers are there."""
+    """Whether a flow is in a state that was asked for, and the numbers of all its workers are
+    there."""
     if not flow.enabled and flow.state in IDLE:
         return True  # only its heartbeats wait
     return flow.state in WELL and not flow.failed_partitions and not flow.incomplete
 
 
 def wrongs(flow: FlowView, most: int = MOST_CAUSES) -> Iterator[str]:
-    """Say what is wrong with a flow, one line per cause; of more than ``most`` causes how many are left out."""
+    """Say what is wrong with a flow, one line per cause; of more than ``most`` causes how many are
+    left out."""
     causes: dict[str, list[str]] = {}
     for error in flow.errors:
         causes.setdefault(error.message, []).append(error.where)

@@ -1,7 +1,8 @@
-"""``mm2py group list|describe|translate``: consumer groups of a flow, and offsets on both of its clusters.
+"""``mm2py group list|describe|translate``: consumer groups of a flow, and offsets on both of its
+clusters.
 
-Flow: ``/flows/{flow}/groups``, ``/flows/{flow}/translate`` -> rows -> table, JSON or YAML -> exit code 3 where a group
-would skip records or an offset has no place on the other side.
+Flow: ``/flows/{flow}/groups``, ``/flows/{flow}/translate`` -> rows -> table, JSON or YAML -> exit
+code 3 where a group would skip records or an offset has no place on the other side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -107,7 +108,8 @@ def describe_group(
     *,
     printer: Printer,
 ) -> int:
-    """Describe one group by partition: committed offset, its place on the target, and what is committed there.
+    """Describe one group by partition: committed offset, its place on the target, and what is
+    committed there.
 
     Ends with 3 if it would skip records, or has no offset for the target yet.
     """

@@ -1,7 +1,7 @@
 """``mm2py lag``: how far behind flows are, by topic; once, or again and again.
 
-Flow: ``/lag`` and ``/flows`` (or those of one flow) -> rows, the oldest first -> exit code 3 where a limit is
-passed, a partition failed, or a flow is not well: a dead flow has no topics that lag.
+Flow: ``/lag`` and ``/flows`` (or those of one flow) -> rows, the oldest first -> exit code 3 where
+a limit is passed, a partition failed, or a flow is not well: a dead flow has no topics that lag.
 """
 
 import time
@@ -136,7 +136,8 @@ class _LagView:
         return UNHEALTHY if late else code
 
     def watch(self, rest: "RestClient", pause: Callable[[], None]) -> int:
-        """Print again and again until Ctrl-C; a worker that is unreachable for a while is asked again."""
+        """Print again and again until Ctrl-C; a worker that is unreachable for a while is asked
+        again."""
         code = OK
         terminal = self.printer.is_table and self.printer.console.is_terminal
         try:

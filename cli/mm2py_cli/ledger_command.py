@@ -1,8 +1,9 @@
 """``mm2py ledger FILE [A/B]``: what the flows of a file lost, stopped at or may have doubled.
 
-Flow: file -> one ledger topic per flow, read from its target -> rows -> table or JSON on standard output.
-Reads only; a ledger that does not exist yet is an empty one. Without a flow's name also the ledgers of flows between clusters of the
-file that a failover or REST began: the file does not name those.
+Flow: file -> one ledger topic per flow, read from its target -> rows -> table or JSON on standard
+output. Reads only; a ledger that does not exist yet is an empty one. Without a flow's name also the
+ledgers of flows between clusters of the file that a failover or REST began: the file does not name
+those.
 """
 
 import asyncio
@@ -74,7 +75,8 @@ async def _read_all(config: MirrorMakerConfig, only: FlowName | None) -> list[Le
             if any(flow.target == target for flow in of_file):
                 raise
             log.warning(
-                "the file has no flow to %s, and whether another one lost records there is unknown: %s",
+                "the file has no flow to %s, and whether another one lost records there is "
+                "unknown: %s",
                 target,
                 error,
             )
@@ -98,7 +100,7 @@ async def _read_target(config: MirrorMakerConfig, flows: Sequence[FlowName]) -> 
         ) from error
 
 
-# -- printing ---------------------------------------------------------------------------------------
+# -- printing --------------------------------------------------------------------------------------
 
 
 def _document(ledgers: Sequence[Ledger]) -> dict[str, object]:
@@ -154,7 +156,8 @@ def _print_tables(out: Console, ledgers: Sequence[Ledger]) -> None:
     if not records and not unknown:
         out.print(
             Text(
-                "the ledger is empty: nothing was lost or refused (after a crash the last second may be there twice)"
+                "the ledger is empty: nothing was lost or refused (after a crash the last second "
+                "may be there twice)"
             )
         )
         return

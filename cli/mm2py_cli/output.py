@@ -1,7 +1,9 @@
-"""What commands print: rows as a table, wide table, JSON or YAML on stdout, everything else on stderr.
+"""What commands print: rows as a table, wide table, JSON or YAML on stdout, everything else on
+stderr.
 
-Flow: answer -> ``Printer`` -> stdout; error -> one line on stderr -> exit code (0 ok, 1 error, 2 usage,
-3 unhealthy or lagging). Loads rich and yaml only to print. Control characters never reach a terminal raw.
+Flow: answer -> ``Printer`` -> stdout; error -> one line on stderr -> exit code (0 ok, 1 error, 2
+usage, 3 unhealthy or lagging). Loads rich and yaml only to print. Control characters never reach a
+terminal raw.
 """
 
 import json
@@ -133,7 +135,8 @@ class Printer:
     def rows(
         self, answer: object, rows: Sequence[Shown], columns: Sequence[Column], nothing: str
     ) -> None:
-        """Print rows; ``answer`` is what JSON and YAML show, ``nothing`` is printed if there are none."""
+        """Print rows; ``answer`` is what JSON and YAML show, ``nothing`` is printed if there are
+        none."""
         if not self.is_table:
             self.document(answer)
         elif rows:

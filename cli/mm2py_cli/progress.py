@@ -1,6 +1,8 @@
-"""How far a long command is, on standard error: a bar on a terminal, a line each ten seconds elsewhere.
+"""How far a long command is, on standard error: a bar on a terminal, a line each ten seconds
+elsewhere.
 
-Flow: ``progress`` -> the command calls the report as often as it likes -> bar or lines, gone before the answer is printed.
+Flow: ``progress`` -> the command calls the report as often as it likes -> bar or lines, gone before
+the answer is printed.
 """
 
 import os
@@ -22,7 +24,8 @@ Report = Callable[[str, int, int], None]
 
 
 def draws(printer: Printer, console: "Console") -> bool:
-    """Whether standard error is a terminal that can draw over itself: not for JSON, nor with ``TERM=dumb`` or ``NO_COLOR``."""
+    """Whether standard error is a terminal that can draw over itself: not for JSON, nor with
+    ``TERM=dumb`` or ``NO_COLOR``."""
     return printer.is_table and console.is_interactive and not os.environ.get("NO_COLOR")
 
 

@@ -1,7 +1,8 @@
 """How a command reaches the REST API: options and environment that all such commands share.
 
-Flow: command line -> ``Access`` -> ``rest_client``, loaded only when a command asks. Passwords and tokens come
-from files, the environment or a prompt, never from the command line, which every user of a machine can read.
+Flow: command line -> ``Access`` -> ``rest_client``, loaded only when a command asks. Passwords and
+tokens come from files, the environment or a prompt, never from the command line, which every user
+of a machine can read.
 """
 
 import os
@@ -39,7 +40,8 @@ class Access:
         str | None,
         typer.Option(
             envvar="MM2PY_URL",
-            help="REST address of any worker (default: that of --file, or of the only file that runs here)",
+            help="REST address of any worker (default: that of --file, or of the only file that "
+            "runs here)",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -145,7 +147,8 @@ class Access:
         """Return the address without a slash at its end.
 
         Raises:
-            UsageError: it is no address, holds a password, or it is not known which worker is meant.
+            UsageError: it is no address, holds a password, or it is not known which worker is
+                meant.
         """
         url = self.url
         if url is None:
@@ -200,12 +203,14 @@ class Access:
 
 
 def asks_rest(command: Callable[..., int]) -> Callable[..., NoReturn]:
-    """Return a command for typer, which is ended by the exit code of ``command``; see ``framed``."""
+    """Return a command for typer, which is ended by the exit code of ``command``; see
+    ``framed``."""
     return framed(command, as_typed)
 
 
 def as_typed(context: typer.Context, given: object) -> object:
-    """Return an ``Access`` in which an address or a file that was typed wins over the other one of the environment; others as they are."""
+    """Return an ``Access`` in which an address or a file that was typed wins over the other one of
+    the environment; others as they are."""
     if not isinstance(given, Access):
         return given
     url, file = (_is_typed(context, name) for name in ("url", "file"))
@@ -223,7 +228,8 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def complete_flow(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the flows that a worker knows, in the form that needs no quotes; none if it is not there."""
+    """Return the flows that a worker knows, in the form that needs no quotes; none if it is not
+    there."""
     members: dict[str, object] = {
         it.name: context.params[it.name]
         for it in options_of(Access)

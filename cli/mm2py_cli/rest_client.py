@@ -1,7 +1,8 @@
 """A synchronous client of the REST API whose every failure is one line with its remedy.
 
-Flow: ``Access`` -> httpx -> status and JSON -> value, or an error of the tree. Never follows a redirect, never
-repeats a request, never puts a credential into a message. Reads answers into the models that are asked for.
+Flow: ``Access`` -> httpx -> status and JSON -> value, or an error of the tree. Never follows a
+redirect, never repeats a request, never puts a credential into a message. Reads answers into the
+models that are asked for.
 """
 
 import asyncio
@@ -315,7 +316,8 @@ def _context(files: Certificates) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=files.ca_file)
     except OSError as error:
         raise ConfigError(f"--ca-file {files.ca_file} cannot be used: {_reason(error)}") from None
-    # Python 3.13 refuses what Java and curl take: an authority's certificate without a key identifier.
+    # Python 3.13 refuses what Java and curl take: an authority's certificate without a key
+    # identifier.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if files.cert_file is None:
         if files.key_file is not None:

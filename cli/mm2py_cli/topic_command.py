@@ -1,7 +1,7 @@
 """``mm2py topics``: what is copied to where and in which state, by topic or by partition.
 
-Flow: ``/flows``, and ``/lag`` or every flow's partitions -> rows in order of their names -> exit code 3 where one is
-not copied, or nothing is known of a flow.
+Flow: ``/flows``, and ``/lag`` or every flow's partitions -> rows in order of their names -> exit
+code 3 where one is not copied, or nothing is known of a flow.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,8 @@ def show_topics(
 ) -> int:
     """List the topics that are copied.
 
-    Ends with 3 if one is not (FAILED, HELD), if a flow that is not well has none, or if nothing matches TOPIC.
+    Ends with 3 if one is not (FAILED, HELD), if a flow that is not well has none, or if nothing
+    matches TOPIC.
     """
     rows: Sequence[PartitionView | TopicView]
     with access.client() as rest:

@@ -1,8 +1,9 @@
 """Topic ACLs of the source, as read rights on the copies (Java's rules).
 
-Flow: all topic ACLs of the source -> ``remote_acls`` -> created on the target. Nothing is ever deleted;
-group, cluster and prefixed ACLs are not copied, and no principal gets WRITE on a copy. Rules that a failover has made to keep writers
-from the source are its own: on the target they would keep clients from where they are to write.
+Flow: all topic ACLs of the source -> ``remote_acls`` -> created on the target. Nothing is ever
+deleted; group, cluster and prefixed ACLs are not copied, and no principal gets WRITE on a copy.
+Rules that a failover has made to keep writers from the source are its own: on the target they would
+keep clients from where they are to write.
 """
 
 import logging
@@ -55,7 +56,8 @@ def _allows(acl: Acl, operation: AclOperation) -> bool:
 
 
 async def read_fence(opened: LogSession) -> Collection[Acl]:
-    """Return the rules that a failover has made on a cluster, from its failover topic; closes the session.
+    """Return the rules that a failover has made on a cluster, from its failover topic; closes the
+    session.
 
     Raises:
         ProtocolError: the newest record is of a version that this program cannot read, or damaged.
@@ -83,7 +85,8 @@ async def _no_fence() -> Collection[Acl]:
 
 @final
 class AclSync:
-    """The periodic job of one flow; ``fence`` returns the rules that a failover has made on the source."""
+    """The periodic job of one flow; ``fence`` returns the rules that a failover has made on the
+    source."""
 
     def __init__(
         self,

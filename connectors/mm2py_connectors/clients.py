@@ -1,7 +1,7 @@
 """What the connectors need of a cluster, as contracts, and the real ones over mm2py.client.
 
-Flow: effective client properties -> ``open_admin`` / ``open_reader`` / ``open_writer`` -> a session that
-its owner connects and closes. Nothing connects before ``connect``. Tests pass fakes instead.
+Flow: effective client properties -> ``open_admin`` / ``open_reader`` / ``open_writer`` -> a session
+that its owner connects and closes. Nothing connects before ``connect``. Tests pass fakes instead.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -72,7 +72,8 @@ class MirrorAdmin(Protocol):
     async def create_topics(
         self, topics: Sequence[NewTopic], *, at_once: bool = ...
     ) -> dict[str, ServerError | None]:
-        """Create topics; None or the refusal per name. ``at_once``: what a quota puts off is refused, not waited for."""
+        """Create topics; None or the refusal per name. ``at_once``: what a quota puts off is
+        refused, not waited for."""
         ...
 
     async def create_partitions(
@@ -102,7 +103,8 @@ class MirrorAdmin(Protocol):
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = ...
     ) -> dict[TopicPartition, ListedOffset]:
-        """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries its error."""
+        """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries
+        its error."""
         ...
 
     async def newest_commits(self) -> Mapping[TopicPartition, int]:
@@ -158,13 +160,15 @@ class TopicLog(Protocol):
         ...
 
     async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
-        """Begin after the last record of the partitions that ``is_read(number, count)`` chooses; return their count."""
+        """Begin after the last record of the partitions that ``is_read(number, count)`` chooses;
+        return their count."""
         ...
 
     async def tail(
         self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
     ) -> None:
-        """Hand on every record as soon as it is there, until cancelled; trouble is retried and reported."""
+        """Hand on every record as soon as it is there, until cancelled; trouble is retried and
+        reported."""
         ...
 
 
@@ -206,7 +210,8 @@ class ExactMap(Protocol):
         ...
 
     def sharers(self, partition: TopicPartition) -> Sequence[str]:
-        """Return the source aliases of other flows that write into the copy of a source partition."""
+        """Return the source aliases of other flows that write into the copy of a source
+        partition."""
         ...
 
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
@@ -230,11 +235,13 @@ class ExactMap(Protocol):
         ...
 
     def covered(self, partition: TopicPartition) -> int:
-        """Return below which source offset nothing is left to copy, -1 where the flow has not begun with a partition."""
+        """Return below which source offset nothing is left to copy, -1 where the flow has not begun
+        with a partition."""
         ...
 
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
-        """Return where the first record from ``begin`` on of the copy may be that is no copy, at most ``end``; None where the partition has no map."""
+        """Return where the first record from ``begin`` on of the copy may be that is no copy, at
+        most ``end``; None where the partition has no map."""
         ...
 
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
@@ -258,7 +265,8 @@ class SourceReader(Protocol):
     ) -> None:
         """Read these partitions too.
 
-        ``topic_ids``: the incarnation that a position belongs to; ``epochs``: the leader epoch before it.
+        ``topic_ids``: the incarnation that a position belongs to; ``epochs``: the leader epoch
+        before it.
         """
         ...
 
@@ -289,7 +297,8 @@ class SourceReader(Protocol):
         ...
 
     def take_answered(self) -> set[TopicPartition]:
-        """Return the partitions that were answered for since the last call: only their positions and ends changed."""
+        """Return the partitions that were answered for since the last call: only their positions
+        and ends changed."""
         ...
 
     def position(self, tp: TopicPartition) -> int:
@@ -327,21 +336,25 @@ class SourceReader(Protocol):
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where logs begin, -1 for a partition that does not exist; without those that cannot be asked now."""
+        """Return where logs begin, -1 for a partition that does not exist; without those that
+        cannot be asked now."""
         ...
 
     async def log_ends(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where logs end, also of partitions that are dropped; without those that cannot be asked now."""
+        """Return where logs end, also of partitions that are dropped; without those that cannot be
+        asked now."""
         ...
 
     async def refresh_ends(self) -> None:
-        """Ask where left out and throttled partitions end now; ``Mm2pyError`` where the cluster does not answer."""
+        """Ask where left out and throttled partitions end now; ``Mm2pyError`` where the cluster
+        does not answer."""
         ...
 
     def rewind(self, tp: TopicPartition, position: int) -> bool:
-        """Read a left out partition again from an offset that was read; return whether that is possible now."""
+        """Read a left out partition again from an offset that was read; return whether that is
+        possible now."""
         ...
 
     def drop(self, tp: TopicPartition) -> None:
@@ -375,7 +388,8 @@ class TopicRights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderEvents:
-    """Callbacks of a reader: losses, failures and stalls of partitions, and what is dropped as a loop."""
+    """Callbacks of a reader: losses, failures and stalls of partitions, and what is dropped as a
+    loop."""
 
     on_gap: Callable[[SourceGap], None]
     on_failed: Callable[[TopicPartition, Exception], None]
@@ -439,7 +453,8 @@ AdminFactory = Callable[[Mapping[str, str], str, Clock], AdminSession]
 
 @dataclass(frozen=True, slots=True)
 class ReaderTuning:
-    """What a reader may hold, and how long records wait for others (``buffer.memory`` and ``linger.ms`` of its task's producer).
+    """What a reader may hold, and how long records wait for others (``buffer.memory`` and
+    ``linger.ms`` of its task's producer).
 
     ``bytes_per_s`` of 0 is no limit.
     """
@@ -457,7 +472,8 @@ GroupFactory = Callable[[Mapping[str, str], str, Clock], GroupSession]
 
 
 class LogFactory(Protocol):
-    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for the others."""
+    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for the
+    others."""
 
     def __call__(
         self,
@@ -478,7 +494,8 @@ CopyOf = Callable[[str], str]
 
 
 class MapFactory(Protocol):
-    """Effective client properties, cluster alias, alias of the flow's source, time -> session; see ``OffsetMapReader`` for the others."""
+    """Effective client properties, cluster alias, alias of the flow's source, time -> session; see
+    ``OffsetMapReader`` for the others."""
 
     def __call__(
         self,
@@ -545,7 +562,8 @@ def open_map(
     copy_of: CopyOf,
     is_back: bool = False,
 ) -> MapSession:
-    """Build a reader of a flow's offset map, or of that of a flow back; ``ConfigError`` when its properties are wrong."""
+    """Build a reader of a flow's offset map, or of that of a flow back; ``ConfigError`` when its
+    properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
     reader = OffsetMapReader(cluster, source_alias, clock=clock, copy_of=copy_of, is_back=is_back)
     return MapSession(cluster, reader)

@@ -43,7 +43,8 @@ Findings = Iterator[tuple[Severity, Problem]]
 def _filter_findings(
     props: Mapping[str, str], *filters: Callable[[Mapping[str, str]], object]
 ) -> Findings:
-    """Refuse classes of filters that cannot be used: the connector would fail alone, after the start."""
+    """Refuse classes of filters that cannot be used: the connector would fail alone, after the
+    start."""
     for build in filters:
         try:
             build(props)
@@ -59,7 +60,8 @@ def group_findings(props: Mapping[str, str]) -> Findings:
 
 
 def topic_findings(props: Mapping[str, str]) -> Findings:
-    """Refuse filters that cannot be used; name an exclude that lets a mirror's own topics through, which are never copied here, but by Java; and names that are never copied."""
+    """Refuse filters that cannot be used; name an exclude that lets a mirror's own topics through,
+    which are never copied here, but by Java; and names that are never copied."""
     yield from _filter_findings(props, topic_filter_from_config, config_property_filter_from_config)
     try:
         policy, chosen = policy_from_config(props), topic_filter_from_config(props)
@@ -79,7 +81,8 @@ def topic_findings(props: Mapping[str, str]) -> Findings:
     ]
     if through:
         message = (
-            f"lets internal topics through, such as {some_of(through, 2)}: they are not copied, but Java's MirrorMaker 2 would"
+            f"lets internal topics through, such as {some_of(through, 2)}: they are not copied, "
+            "but Java's MirrorMaker 2 would"
             " copy them and the passwords in them"
         )
         remedy = r"add mm2.*internal and .*checkpoints.internal to topics.exclude"
@@ -123,4 +126,5 @@ CONNECTORS: Final = (
         findings=group_findings,
     ),
 )
-"""The connectors that a mirror maker file configures for every flow; of those that copy one, by ``copy.connector``."""
+"""The connectors that a mirror maker file configures for every flow; of those that copy one, by
+``copy.connector``."""

@@ -1,8 +1,9 @@
 """Topic configs: what a new remote topic gets, and what keeps existing ones equal to the source.
 
-Flow: source topic configs -> filters of ``MirrorSourceConnector.targetConfig`` -> configs of a new topic,
-or incremental SET/DELETE (KIP-339) per remote topic. A refusal is logged once until it changes; it holds back
-only the configs that the target refuses, though a broker takes or refuses those of a topic as one.
+Flow: source topic configs -> filters of ``MirrorSourceConnector.targetConfig`` -> configs of a new
+topic, or incremental SET/DELETE (KIP-339) per remote topic. A refusal is logged once until it
+changes; it holds back only the configs that the target refuses, though a broker takes or refuses
+those of a topic as one.
 """
 
 import logging
@@ -104,7 +105,8 @@ class ConfigSync:
         seen: set[str] = set()
         for start in range(0, len(topics), TOPICS_PER_REQUEST):
             chunk = topics[start : start + TOPICS_PER_REQUEST]
-            # A run that fails here, or takes too long, is continued behind: what comes last would never be reached.
+            # A run that fails here, or takes too long, is continued behind: what comes last would
+            # never be reached.
             self._begin = (topics[start + TOPICS_PER_REQUEST :] or topics)[0]
             described = self._readable(
                 await self._source.read_topic_configs(chunk), remote_topics, seen
@@ -146,7 +148,8 @@ class ConfigSync:
         return entries
 
     async def _alter(self, changes: Mapping[str, Sequence[ConfigOp]]) -> dict[str, str]:
-        """Write what the target accepts and return the causes of the rest; refused changes are halved down to one config."""
+        """Write what the target accepts and return the causes of the rest; refused changes are
+        halved down to one config."""
         refused: dict[str, list[str]] = {}
         pending = [dict(changes)]
         # Rounds of halves: the refused configs of all topics are found with few requests (log2 of
@@ -158,7 +161,8 @@ class ConfigSync:
                 operations = part[remote]
                 if error is None:
                     continue
-                # What decides which records are deleted goes together, first: short retention is harmless beside compact alone.
+                # What decides which records are deleted goes together, first: short retention is
+                # harmless beside compact alone.
                 deleting = [it for it in operations if it.name in _DELETES]
                 others = [it for it in operations if it.name not in _DELETES]
                 is_one = len(operations) == 1 or not others

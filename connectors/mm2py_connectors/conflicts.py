@@ -1,15 +1,17 @@
 """Conflicting writes of two regions that copy a compacted topic to each other under the same name.
 
-Flow: batches of the source as they are classified -> keys of local records, kept for a while -> a mirror's record of the
-same key after one of them, that was written before ours had arrived over there -> one conflict.
+Flow: batches of the source as they are classified -> keys of local records, kept for a while -> a
+mirror's record of the same key after one of them, that was written before ours had arrived over
+there -> one conflict.
 
-Two records of a key conflict when neither writer could know of the other. Then both logs have them, in different order:
-each region ends with the other's value, for good, since neither copies anything back. In this log ours comes first; over
-there it comes second if the mirror's record is older than the arrival of ours. Each flow of the pair sees every conflict
-once. The clock of the other region's writers decides, so an offset between the clocks shifts the border.
+Two records of a key conflict when neither writer could know of the other. Then both logs have them,
+in different order: each region ends with the other's value, for good, since neither copies anything
+back. In this log ours comes first; over there it comes second if the mirror's record is older than
+the arrival of ours. Each flow of the pair sees every conflict once. The clock of the other region's
+writers decides, so an offset between the clocks shifts the border.
 
-Bounds: ``MOST_KEYS`` keys are kept per task, those that have arrived for ``KEPT_S``; ``MOST_RECORDS_PER_S`` records are
-checked per task. Beyond them the count is a lower bound.
+Bounds: ``MOST_KEYS`` keys are kept per task, those that have arrived for ``KEPT_S``;
+``MOST_RECORDS_PER_S`` records are checked per task. Beyond them the count is a lower bound.
 """
 
 from bisect import bisect_left
@@ -66,7 +68,8 @@ class ConflictWatch:
     def classified(
         self, tp: TopicPartition, copied: Sequence[RecordBatch], looped: Sequence[memoryview]
     ) -> int:
-        """Take the batches of one answer, local ones and a mirror's; return the conflicts among them."""
+        """Take the batches of one answer, local ones and a mirror's; return the conflicts among
+        them."""
         if tp.topic not in self._topics:
             return 0
         known = self._partitions.setdefault(tp, _Partition())

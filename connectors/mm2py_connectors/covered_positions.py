@@ -1,8 +1,9 @@
-"""How far a quiet partition is covered beyond its last record: markers, aborted data and holes after it.
+"""How far a quiet partition is covered beyond its last record: markers, aborted data and holes
+after it.
 
-Flow: batches handed out and delivered, position of the reader once a second -> offset up to which nothing is
-left to copy. Without it a restart would start at the last record, and what retention took meanwhile of markers
-and aborted data would look like lost records.
+Flow: batches handed out and delivered, position of the reader once a second -> offset up to which
+nothing is left to copy. Without it a restart would start at the last record, and what retention
+took meanwhile of markers and aborted data would look like lost records.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,7 +33,8 @@ class CoveredPositions:
         self._last |= {tp: position - 1 for tp, position in positions.items() if position >= 0}
 
     def began(self, source: TopicPartition, position: int) -> None:
-        """The first offset of a partition without a stored one is known, before any of it is handed out."""
+        """The first offset of a partition without a stored one is known, before any of it is handed
+        out."""
         self._last[source] = position - 1
 
     def handed_out(self, source: TopicPartition, records: int) -> None:

@@ -1,8 +1,9 @@
-"""The first positions of a MirrorSink's group (``start.positions``), committed before one of its members reads.
+"""The first positions of a MirrorSink's group (``start.positions``), committed before one of its
+members reads.
 
-Flow: partitions without a position -> rules -> ListOffsets -> one commit of the group, which a broker takes from outside only while the
-group has no members. Topics that would begin elsewhere without it wait for that; those that would not begin as
-``auto.offset.reset`` defines.
+Flow: partitions without a position -> rules -> ListOffsets -> one commit of the group, which a
+broker takes from outside only while the group has no members. Topics that would begin elsewhere
+without it wait for that; those that would not begin as ``auto.offset.reset`` defines.
 """
 
 import logging
@@ -50,7 +51,8 @@ class FirstPositions:
         """Partitions whose topic must not be read yet, with the cause."""
 
     async def settle(self, partitions: Collection[TopicPartition]) -> None:
-        """Give positions to those that have a rule and no position; those that were checked before cost nothing.
+        """Give positions to those that have a rule and no position; those that were checked before
+        cost nothing.
 
         Raises:
             RetriableError: the source cannot be asked now.
@@ -100,13 +102,15 @@ class FirstPositions:
                 )  # fmt: skip
                 continue
             waiting[tp] = (
-                f"it cannot begin at offset {offset} (start.positions) while group {self._group} has members: stop the"
+                f"it cannot begin at offset {offset} (start.positions) while group {self._group} "
+                "has members: stop the"
                 " connector, and resume it"
             )
         return waiting
 
     async def _offsets(self, begins: Offsets, ends: Offsets, *, is_later: bool) -> Offsets:
-        """Return where each partition begins; what appears later begins at its first record in place of ``latest``."""
+        """Return where each partition begins; what appears later begins at its first record in
+        place of ``latest``."""
         times: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         for tp, begin in begins.items():

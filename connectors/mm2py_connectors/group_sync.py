@@ -1,16 +1,17 @@
 """Writes translated offsets of groups to the target (``sync.group.offsets.enabled``).
 
-Flow: ``want`` (groups with a new checkpoint) -> offsets of the group on the target -> ``offsets_to_sync`` -> OffsetCommit
-without a member, or AlterShareGroupOffsets. Besides, some groups in turn: their offsets expire there, or are deleted, while
-nothing changes at the source.
+Flow: ``want`` (groups with a new checkpoint) -> offsets of the group on the target ->
+``offsets_to_sync`` -> OffsetCommit without a member, or AlterShareGroupOffsets. Besides, some
+groups in turn: their offsets expire there, or are deleted, while nothing changes at the source.
 
 Invariants (tests of the same names):
 
-1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID, for share groups
-   NON_EMPTY_GROUP), whatever was known before.
-2. Nothing is written for a group whose offsets on the target are not known, or that was not translated since the start.
-3. An offset on the target never goes back, except once after the start for a group without members that is still where
-   an earlier version moved it past unread records, as a checkpoint shows.
+1. A group with members on the target is left alone: the broker refuses the commit
+   (UNKNOWN_MEMBER_ID, for share groups NON_EMPTY_GROUP), whatever was known before.
+2. Nothing is written for a group whose offsets on the target are not known, or that was not
+   translated since the start.
+3. An offset on the target never goes back, except once after the start for a group without members
+   that is still where an earlier version moved it past unread records, as a checkpoint shows.
 4. Metadata of the commit at the source are kept.
 5. Nothing is written while the task is paused: ``may_write`` is asked before each round.
 6. A coordinator that does not answer delays the groups of others once.
@@ -45,7 +46,8 @@ AT_ONCE: Final = 50
 """Commits under way: thousands of groups must not flood the coordinators."""
 
 ON_CHANGE_S: Final = 0.05
-"""Between two rounds where ``sync.group.offsets.interval.seconds`` is not set: checkpoints have a pace of their own."""
+"""Between two rounds where ``sync.group.offsets.interval.seconds`` is not set: checkpoints have a
+pace of their own."""
 
 PER_ROUND: Final = 1_000
 IN_TURN_S: Final = 10.0
@@ -64,7 +66,8 @@ def offsets_to_sync(
     committed: Mapping[TopicPartition, FetchedOffset],
     too_far: Mapping[TopicPartition, int],
 ) -> list[OffsetToCommit]:
-    """Return what has to be committed so that a group is not behind its checkpoints, nor ``too_far`` still (3, 4)."""
+    """Return what has to be committed so that a group is not behind its checkpoints, nor
+    ``too_far`` still (3, 4)."""
     return [
         OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
         for tp, it in wanted.items()
@@ -84,9 +87,11 @@ class GroupSync:
         checkpoints: of the task, by group; read anew in each round.
         context: time and findings.
         may_write: whether the task runs: a paused one writes nothing.
-        check_copies: compares checkpoints of groups with the copies that are there now: where a group has no offset, its copy may have been created
-            again since the last check, and its offset deleted with the former one.
-        is_placed: whether the source has a group, and its checkpoints were compared with the maps since the start.
+        check_copies: compares checkpoints of groups with the copies that are there now: where a
+            group has no offset, its copy may have been created again since the last check, and its
+            offset deleted with the former one.
+        is_placed: whether the source has a group, and its checkpoints were compared with the maps
+            since the start.
         what: the kind of groups, for findings and logs.
     """
 
@@ -126,7 +131,8 @@ class GroupSync:
         self._wake.set()
 
     def moved_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set a group back that is at one of these offsets of the target, and has no members there."""
+        """Set a group back that is at one of these offsets of the target, and has no members
+        there."""
         self._too_far[group] = offsets
 
     def forget(self, group: str) -> None:
@@ -138,7 +144,8 @@ class GroupSync:
     async def run(self, every_s: float | None) -> None:
         """Sync until cancelled: ``every_s`` seconds apart, or as soon as something changes.
 
-        Refused groups are tried again beside the others, which need not wait for a coordinator that does not answer.
+        Refused groups are tried again beside the others, which need not wait for a coordinator that
+        does not answer.
         """
         await together(self._sync(every_s), self._sync_again())
 

@@ -1,8 +1,9 @@
 """Committed offsets of the groups of one task, as they change at the source.
 
-Flow: ``__consumer_offsets``, followed from its end where it may be read -> ``_take``; new groups, what the log left
-open, and some groups a second in turn -> ``committed`` -> ``_apply`` -> ``take_changed``. Where the log may not be read,
-and for share groups, which are not in it, groups that changed lately are asked every second and the others in turn.
+Flow: ``__consumer_offsets``, followed from its end where it may be read -> ``_take``; new groups,
+what the log left open, and some groups a second in turn -> ``committed`` -> ``_apply`` ->
+``take_changed``. Where the log may not be read, and for share groups, which are not in it, groups
+that changed lately are asked every second and the others in turn.
 
 Invariants (tests of the same names):
 
@@ -11,8 +12,9 @@ Invariants (tests of the same names):
 3. The number of groups asked per second is bounded, however many there are.
 4. A group is forgotten only when a complete list of groups is without it.
 5. A coordinator that does not answer delays the groups of others once.
-6. Once the map of a partition has begun anew (its topic was created again), an offset counts there only if the coordinator was asked
-   for it since: what was known, and what a log that is behind still brings, is of the former topic.
+6. Once the map of a partition has begun anew (its topic was created again), an offset counts there
+   only if the coordinator was asked for it since: what was known, and what a log that is behind
+   still brings, is of the former topic.
 """
 
 import asyncio
@@ -46,7 +48,8 @@ LOG_RETRY_S: Final = 60.0
 ROUND_S: Final = 1.0
 SHORTEST_ROUND_S: Final = 0.2
 LISTED_WITH_LOG_S: Final = 60.0
-"""The log shows new groups by itself; the list is for deleted ones and for what the log could have missed."""
+"""The log shows new groups by itself; the list is for deleted ones and for what the log could have
+missed."""
 
 LATELY_S: Final = 60.0
 IN_TURN_WITH_LOG: Final = 20
@@ -55,7 +58,8 @@ SHARE_GROUP: Final = "share group"
 
 
 class Pace(NamedTuple):
-    """How many groups are asked for in a round of about a second: new ones, those that changed lately, others in turn."""
+    """How many groups are asked for in a round of about a second: new ones, those that changed
+    lately, others in turn."""
 
     new: int
     lately: int
@@ -66,10 +70,15 @@ CONSUMER_PACE: Final = Pace(1_000, 500, 200)
 SHARE_PACE: Final = Pace(100, 50, 50)
 """A start offset costs the broker about 1 ms: it reads the state of each partition."""
 
-NOT_FOLLOWED: Final = "commits are read by asking group by group (slower with thousands of groups): {} of {} cannot be followed: {}"
+NOT_FOLLOWED: Final = (
+    "commits are read by asking group by group (slower with thousands of "
+    "groups): {} of {} cannot be followed: {}"
+)
 _REMEDIES: Final[Mapping[int, str]] = {
-    TOPIC_AUTHORIZATION_FAILED: "; grant the mirror's principal READ and DESCRIBE on that topic to have them at once",
-    UNKNOWN_TOPIC_OR_PARTITION: "; there is no such topic while the source has no consumer group: then nothing is to be done",
+    TOPIC_AUTHORIZATION_FAILED: "; grant the mirror's principal READ and DESCRIBE on that topic "
+    "to have them at once",
+    UNKNOWN_TOPIC_OR_PARTITION: "; there is no such topic while the source has no consumer "
+    "group: then nothing is to be done",
 }
 
 
@@ -90,7 +99,8 @@ class Renewals(Protocol):
 class GroupShare:
     """Which groups a task has: those in each ``tasks``-th partition of ``__consumer_offsets``.
 
-    ``assigned`` are the groups that a Java worker, or one of before, has dealt to the task: it has these alone.
+    ``assigned`` are the groups that a Java worker, or one of before, has dealt to the task: it has
+    these alone.
     """
 
     def __init__(
@@ -154,7 +164,8 @@ class GroupWatch:
         renewals: of the flow's map.
         what: the kind of groups, for findings and logs.
         pace: how many are asked.
-        kept: groups of before, that have checkpoints; those that the source has deleted since are gone, too.
+        kept: groups of before, that have checkpoints; those that the source has deleted since are
+            gone, too.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part
@@ -201,7 +212,8 @@ class GroupWatch:
         return self._groups_of.get(partition, ())
 
     def groups_behind(self, moved: Mapping[TopicPartition, int]) -> Iterator[str]:
-        """Return the groups that have an offset at or after the one given for a source partition."""
+        """Return the groups that have an offset at or after the one given for a source
+        partition."""
         for source, lowest in moved.items():
             for group in self.groups_of(source):
                 known = self.offsets(group).get(source)
@@ -209,7 +221,8 @@ class GroupWatch:
                     yield group
 
     def is_former(self, group: str, partition: TopicPartition) -> bool:
-        """Whether the offset of a group in a source partition is of a topic that is gone; then it is forgotten and asked for (6)."""
+        """Whether the offset of a group in a source partition is of a topic that is gone; then it
+        is forgotten and asked for (6)."""
         if self._renewals.renewed(partition) <= self._as_of.get(group, 0):
             return False
         if self._offsets.get(group, {}).pop(partition, None) is not None:
@@ -242,7 +255,8 @@ class GroupWatch:
     # -- the log of commits -------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Follow the commits of the source until cancelled; tried again now and then where they may not be read."""
+        """Follow the commits of the source until cancelled; tried again now and then where they may
+        not be read."""
         while self._commits is not None:
             try:
                 # From the end: what was committed before is asked of the coordinators.
@@ -307,7 +321,8 @@ class GroupWatch:
     # -- asking -------------------------------------------------------------------------------
 
     async def ask(self, refresh_s: float) -> None:
-        """Ask for groups and offsets until cancelled; ``refresh_s``: how often to list without the log."""
+        """Ask for groups and offsets until cancelled; ``refresh_s``: how often to list without the
+        log."""
         await together(self._ask_all(refresh_s), self._ask_silent())
 
     async def _ask_silent(self) -> None:
@@ -366,7 +381,8 @@ class GroupWatch:
     def _report_choice(self, listed: Collection[str]) -> None:
         chosen = any(map(self._share.is_chosen, listed))
         text = (
-            f"groups and groups.exclude let none of the {len(listed)} consumer groups of the source through,"
+            f"groups and groups.exclude let none of the {len(listed)} consumer groups of the "
+            "source through,"
             f" such as {min(listed)!r}: name those that are to fail over in groups"
             if listed and not chosen
             else ""
@@ -422,7 +438,8 @@ class GroupWatch:
         if refused:
             group, cause = next(iter(refused.items()))
             text = (
-                f"the offsets of {len(refused)} {self._what}s cannot be read, such as {group!r}: {cause};"
+                f"the offsets of {len(refused)} {self._what}s cannot be read, such as {group!r}: "
+                f"{cause};"
                 " grant the mirror's principal DESCRIBE on the groups of the source"
             )
         self._context.report_finding(f"{self._what}s not read", text, count=len(refused))
@@ -476,6 +493,7 @@ class GroupWatch:
 
 
 def _remedy(error: Mm2pyError) -> str:
-    """Return what to do about it: nothing where the source is away or the reading was given up for a moment."""
+    """Return what to do about it: nothing where the source is away or the reading was given up for
+    a moment."""
     cause = error if isinstance(error, ServerError) else error.__cause__
     return _REMEDIES.get(cause.code, "") if isinstance(cause, ServerError) else ""

@@ -1,10 +1,13 @@
-"""Records of source partitions whose copy takes nothing now: they wait in a producer of their own, the others go on.
+"""Records of source partitions whose copy takes nothing now: they wait in a producer of their own,
+the others go on.
 
-Flow: ``MirrorSinkTask`` finds that the same records wait for long -> ``hold`` takes them over, and their partitions are not read ->
-``serve`` hands them to the second producer, again and again -> a partition that waits no more is read on.
+Flow: ``MirrorSinkTask`` finds that the same records wait for long -> ``hold`` takes them over, and
+their partitions are not read -> ``serve`` hands them to the second producer, again and again -> a
+partition that waits no more is read on.
 
-Order: what is read of a held partition later goes behind what waits of it (``add``). At least once: no position of a held
-partition may be committed. Nothing is read again, so a topic of the source that is created again meanwhile loses nothing.
+Order: what is read of a held partition later goes behind what waits of it (``add``). At least once:
+no position of a held partition may be committed. Nothing is read again, so a topic of the source
+that is created again meanwhile loses nothing.
 """
 
 import logging
@@ -24,7 +27,8 @@ log = logging.getLogger(__name__)
 SERVE_EVERY_S: Final = 5.0
 STALL_S: Final = 2.0
 STALLS: Final = 3
-"""A copy takes nothing when the same records have waited for ``STALL_S`` at the end of so many waits in a row."""
+"""A copy takes nothing when the same records have waited for ``STALL_S`` at the end of so many
+waits in a row."""
 MOST_BYTES: Final = 64 << 20
 """No more partitions are held once so much waits; all others then wait with them."""
 _CAUSE: Final = "no leader, or too few replicas in sync, as it seems"

@@ -1,6 +1,7 @@
 """Creates MirrorMaker's own compacted topics as Java does (``MirrorUtils.createCompactedTopic``).
 
-Flow: name, replication factor -> created, or assumed to exist where it exists or may not be created.
+Flow: name, replication factor -> created, or assumed to exist where it exists or may not be
+created.
 """
 
 import logging
@@ -36,18 +37,23 @@ COLLISION: Final = (
 OTHER_TOPIC: Final = (
     f"{COLLISION} there if no client needs it, or exclude this one (topics.exclude)"
 )
-FORMER_SEPARATOR: Final = " if it is of a former replication.policy.separator and no client reads it, or set the separator back"
+FORMER_SEPARATOR: Final = (
+    " if it is of a former replication.policy.separator and no client "
+    "reads it, or set the separator back"
+)
 
 
 def collides(error: ServerError) -> bool:
-    """Whether a broker refuses a name for another one whose metrics would have the same (``Topic.hasCollision``)."""
+    """Whether a broker refuses a name for another one whose metrics would have the same
+    (``Topic.hasCollision``)."""
     return error.code == codes.INVALID_TOPIC_EXCEPTION and "collides with" in error.message
 
 
 async def create_compacted_topic(
     admin: MirrorAdmin, topic: str, *, replication_factor: int, factor_property: str, cluster: str
 ) -> Mm2pyError | None:
-    """Create ``topic`` with one partition; the refusal where the cluster does not let us know whether it exists.
+    """Create ``topic`` with one partition; the refusal where the cluster does not let us know
+    whether it exists.
 
     Raises:
         FatalError: The cluster refuses it; names ``factor_property`` where that is the cause.
@@ -78,7 +84,10 @@ async def create_compacted_topic(
                 f" of {cluster}"
             )
         elif collides(error):
-            remedy = f"{COLLISION}{FORMER_SEPARATOR}, or keep dots in internal names: replication.policy.internal.topic.separator.enabled=false"
+            remedy = (
+                f"{COLLISION}{FORMER_SEPARATOR}, or keep dots in internal names: "
+                "replication.policy.internal.topic.separator.enabled=false"
+            )
         raise FatalError(
             f"topic {topic} cannot be created on {cluster}: {error.message}", remedy=remedy
         ) from error
@@ -86,9 +95,11 @@ async def create_compacted_topic(
 
 
 def no_offset_syncs(topic: str, error: Exception, side: Side) -> str:
-    """Return what an operator is to know of a topic of offset syncs that cannot be written, and what to do."""
+    """Return what an operator is to know of a topic of offset syncs that cannot be written, and
+    what to do."""
     elsewhere = "; or set offset-syncs.topic.location=target" if side == "source" else ""
     return (
-        f"topic {topic} of the {side} cannot be written, a Java MirrorMaker 2 that takes over translates no group by it:"
+        f"topic {topic} of the {side} cannot be written, a Java MirrorMaker 2 that takes over "
+        "translates no group by it:"
         f" {error}{elsewhere}"
     )

@@ -1,8 +1,9 @@
 """Loop suppression of one flow: which batches of its source other mirrors wrote there.
 
-Flow: connector: ``find_suppression`` -> task configs. Task: ``LoopFilter.open`` reads ``mm2py-producers.internal`` of
-the source -> a batch of an unknown id -> ``find`` reads what is new -> copied or dropped -> counted. The rules are
-in ``mm2py.mirror.producer_ids``. It reads on demand: without new producers there is no request.
+Flow: connector: ``find_suppression`` -> task configs. Task: ``LoopFilter.open`` reads
+``mm2py-producers.internal`` of the source -> a batch of an unknown id -> ``find`` reads what is new
+-> copied or dropped -> counted. The rules are in ``mm2py.mirror.producer_ids``. It reads on demand:
+without new producers there is no request.
 """
 
 import asyncio
@@ -36,7 +37,8 @@ _COUNT: Final = 12
 """Field of ``HEADER``: number of records."""
 
 _REMEDY: Final = (
-    f"grant Create, Describe and Read on topic {PRODUCERS_TOPIC} of the source, or create it there with one"
+    f"grant Create, Describe and Read on topic {PRODUCERS_TOPIC} of the source, or create it "
+    "there with one"
     " partition and cleanup.policy=compact"
 )
 
@@ -44,7 +46,8 @@ _REMEDY: Final = (
 async def find_suppression(
     config: Mapping[str, str], source: MirrorAdmin, *, replication_factor: int
 ) -> tuple[Suppression, str]:
-    """Return what is in force for a connector's tasks, and why that is less than ``auto`` would like.
+    """Return what is in force for a connector's tasks, and why that is less than ``auto`` would
+    like.
 
     Raises:
         FatalError: it is asked for and cannot be.
@@ -78,7 +81,8 @@ async def find_suppression(
 
 
 async def compacted_topics(admin: MirrorAdmin, topics: Collection[str]) -> frozenset[str]:
-    """Return those of ``topics`` that are compacted now; none where their configs may not be read."""
+    """Return those of ``topics`` that are compacted now; none where their configs may not be
+    read."""
     try:
         configs = await admin.describe_topic_configs(topics)
     except Mm2pyError as error:
@@ -94,7 +98,8 @@ async def compacted_topics(admin: MirrorAdmin, topics: Collection[str]) -> froze
 
 @final
 class LoopFilter(BatchOrigins):
-    """Implements ``BatchOrigins`` for one task; the session is its own, ``read`` hands on every id that is new since its last call."""
+    """Implements ``BatchOrigins`` for one task; the session is its own, ``read`` hands on every id
+    that is new since its last call."""
 
     def __init__(
         self,
@@ -110,7 +115,8 @@ class LoopFilter(BatchOrigins):
         self._turn = asyncio.Lock()
         self._asked: set[int] = set()
         self._unreadable: dict[int, ProtocolError] = {}
-        """Ids of mirrors whose records cannot be read: whether their batches are to be copied is not known."""
+        """Ids of mirrors whose records cannot be read: whether their batches are to be copied is
+        not known."""
 
     @property
     def known(self) -> Origins:
@@ -127,7 +133,8 @@ class LoopFilter(BatchOrigins):
         await self._read()
 
     async def find(self, producers: Collection[int]) -> None:
-        """Read what was published since; calls that come during a read share the next one (invariant 2)."""
+        """Read what was published since; calls that come during a read share the next one
+        (invariant 2)."""
         self._asked.update(producers)
         async with self._turn:
             # After the lock: callers that came during the read before share this one.
@@ -144,9 +151,11 @@ class LoopFilter(BatchOrigins):
             self._origins.judge(asked - unknown)
             if unknown:
                 raise ProtocolError(
-                    f"batches of producer id {min(unknown)} are there, and its record in topic {PRODUCERS_TOPIC}"
+                    f"batches of producer id {min(unknown)} are there, and its record in topic "
+                    f"{PRODUCERS_TOPIC}"
                     f" cannot be read: {self._unreadable[min(unknown)].message}",
-                    remedy="use the version of mm2py that wrote it, or delete the record to have them copied",
+                    remedy="use the version of mm2py that wrote it, or delete the record to have "
+                    "them copied",
                 )
 
     def classified(
@@ -167,7 +176,8 @@ class LoopFilter(BatchOrigins):
             await self._read_new(self._learn)
         except FatalServerError as error:
             raise FatalError(
-                f"topic {PRODUCERS_TOPIC} of the source cannot be read, so loops cannot be suppressed: {error}",
+                f"topic {PRODUCERS_TOPIC} of the source cannot be read, so loops cannot be "
+                f"suppressed: {error}",
                 remedy=_REMEDY,
             ) from error
 

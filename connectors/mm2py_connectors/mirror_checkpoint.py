@@ -1,4 +1,5 @@
-"""MirrorCheckpoint connector: the topic of the checkpoints, and how many tasks share the groups of the source.
+"""MirrorCheckpoint connector: the topic of the checkpoints, and how many tasks share the groups of
+the source.
 
 Flow: admin client -> the checkpoints topic on the target; number of groups -> ``task_configs`` ->
 ``MirrorCheckpointTask``. Tasks find their groups by themselves, so a new group starts no task anew.
@@ -53,7 +54,8 @@ TOPIC_RETRY_S: Final = 10.0
 
 @final
 class MirrorCheckpointConnector(Connector):
-    """Checkpoints the chosen groups of one flow; does nothing with ``enabled=false`` or without what it writes."""
+    """Checkpoints the chosen groups of one flow; does nothing with ``enabled=false`` or without
+    what it writes."""
 
     java_class: ClassVar[str] = MIRROR_CHECKPOINT_CONNECTOR
     plugin_version: ClassVar[str] = KAFKA_RELEASE
@@ -89,7 +91,8 @@ class MirrorCheckpointConnector(Connector):
         return check_checkpoint_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create the topic and find the groups; ``RetriableError`` while a cluster is unreachable."""
+        """Create the topic and find the groups; ``RetriableError`` while a cluster is
+        unreachable."""
         config = self._config
         if not config.enabled:
             log.info("flow is disabled, no group is checkpointed")
@@ -152,7 +155,8 @@ class MirrorCheckpointConnector(Connector):
         ]
 
     async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]] | None:
-        """Deal the groups as Java's connector does when it starts; None where it wants another number of tasks."""
+        """Deal the groups as Java's connector does when it starts; None where it wants another
+        number of tasks."""
         configs = self.task_configs(max_tasks)
         if self._source is None or not configs:
             return None
@@ -193,7 +197,8 @@ class MirrorCheckpointConnector(Connector):
     def java_task_config(
         config: Mapping[str, str], _connector: Mapping[str, str | None]
     ) -> Mapping[str, str]:
-        """Leave out which groups a task has: ours find theirs, and Java's are dealt anew as soon as one comes or goes."""
+        """Leave out which groups a task has: ours find theirs, and Java's are dealt anew as soon as
+        one comes or goes."""
         return {name: text for name, text in config.items() if name not in _OF_GROUPS}
 
     @staticmethod
@@ -251,7 +256,8 @@ class MirrorCheckpointConnector(Connector):
         )
 
     async def _check(self, admin: MirrorAdmin) -> None:
-        """Create the topic again where it was deleted; a topic that is not compacted loses its checkpoints."""
+        """Create the topic again where it was deleted; a topic that is not compacted loses its
+        checkpoints."""
         if not self._topic_ready:
             return
         await self._make_topic(admin)
@@ -260,13 +266,16 @@ class MirrorCheckpointConnector(Connector):
         # Asked with each check: a topic that a user made by hand has the broker's default, delete.
         if policy is not None and policy.split(",") != ["compact"]:
             raise FatalError(
-                f"topic {self._topic} has cleanup.policy={policy}: old checkpoints are deleted, and their groups"
+                f"topic {self._topic} has cleanup.policy={policy}: old checkpoints are deleted, "
+                "and their groups"
                 " could not fail over",
-                remedy=f"set cleanup.policy=compact on {self._topic} of {self._config.target_cluster_alias}",
+                remedy=f"set cleanup.policy=compact on {self._topic} of "
+                f"{self._config.target_cluster_alias}",
             )
 
     async def _count(self, groups: MirrorGroups) -> None:
-        """Have a task for each thousand groups; never fewer than before, for that would start all of them anew."""
+        """Have a task for each thousand groups; never fewer than before, for that would start all
+        of them anew."""
         listed = (await groups.list_groups()).groups
         chosen = sum(map(self._group_filter.should_replicate_group, listed))
         count = max(self._tasks_wanted, -(-chosen // GROUPS_PER_TASK))

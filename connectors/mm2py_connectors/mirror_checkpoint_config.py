@@ -1,4 +1,5 @@
-"""Options of MirrorCheckpointConnector and its tasks: Java's names and defaults (``MirrorCheckpointConfig``).
+"""Options of MirrorCheckpointConnector and its tasks: Java's names and defaults
+(``MirrorCheckpointConfig``).
 
 Flow: config texts -> ``parse_config`` -> connector and tasks.
 """
@@ -85,7 +86,8 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
         """``MirrorCheckpointConnector.validate``: it cannot work without what it writes and reads.
 
-        In the dedicated mode Java then leaves this connector out and runs the others; ours has no tasks.
+        In the dedicated mode Java then leaves this connector out and runs the others; ours has no
+        tasks.
         """
         if props.get("enabled") == "false":
             return []
@@ -120,7 +122,8 @@ class MirrorCheckpointTaskConfig(MirrorCheckpointConfig):
         int,
         Option(
             JavaType.INT,
-            "Partitions of __consumer_offsets on the source: each task has the groups of some of them.",
+            "Partitions of __consumer_offsets on the source: each task has the groups of some of "
+            "them.",
             low=1,
             ours=True,
         ),

@@ -1,9 +1,10 @@
-"""Task of the MirrorCheckpoint connector: where its groups would continue on the target, one record per change.
+"""Task of the MirrorCheckpoint connector: where its groups would continue on the target, one record
+per change.
 
-Flow: ``TranslatedGroups`` -> ``Checkpoint`` -> the worker writes it; with ``sync.group.offsets.enabled`` also
-``GroupSync`` -> the target's groups. At its start it reads the checkpoints written before (Java's
-``MirrorCheckpointTask``, ``CheckpointStore``). Share groups have no checkpoints: the task has them for ``GroupSync`` alone,
-where both clusters have share groups.
+Flow: ``TranslatedGroups`` -> ``Checkpoint`` -> the worker writes it; with
+``sync.group.offsets.enabled`` also ``GroupSync`` -> the target's groups. At its start it reads the
+checkpoints written before (Java's ``MirrorCheckpointTask``, ``CheckpointStore``). Share groups have
+no checkpoints: the task has them for ``GroupSync`` alone, where both clusters have share groups.
 """
 
 import asyncio
@@ -63,13 +64,15 @@ LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
 
 PAUSED_AFTER_S: Final = 5.0
-"""Without a poll for so long the task is paused, or its target takes no checkpoints: group offsets wait too."""
+"""Without a poll for so long the task is paused, or its target takes no checkpoints: group offsets
+wait too."""
 
 ON_CHANGE_S: Final = 0.4
 """Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
 
 SHARES_LOOK_S: Final = 600.0
-"""How often to ask for share groups: brokers are upgraded one by one, and features are enabled while they run."""
+"""How often to ask for share groups: brokers are upgraded one by one, and features are enabled
+while they run."""
 SHARES_RETRY_S: Final = 10.0
 
 
@@ -177,7 +180,8 @@ class MirrorCheckpointTask(SourceTask):
         return await self._round(translator)
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        """Report how long the checkpoint took, as Java does: from its poll on, not from the commit of the group."""
+        """Report how long the checkpoint took, as Java does: from its poll on, not from the commit
+        of the group."""
         latency_ms = self._clock.now_ms() - record.timestamp_ms
         self._context.report_checkpoint(*checkpoint_of(record.source_partition), latency_ms)
 
@@ -208,7 +212,8 @@ class MirrorCheckpointTask(SourceTask):
         *,
         commits: TopicLog | None = None,
     ) -> TranslatedGroups:
-        """Build the groups of one kind: consumer groups have ``commits``, share groups have none."""
+        """Build the groups of one kind: consumer groups have ``commits``, share groups have
+        none."""
         what, pace, checkpoints = CONSUMER_GROUP, CONSUMER_PACE, self._checkpoints
         if commits is None:
             what, pace, checkpoints = SHARE_GROUP, SHARE_PACE, {}
@@ -367,7 +372,8 @@ class MirrorCheckpointTask(SourceTask):
             # same way.
             self._checkpoints.clear()
             log.warning(
-                "checkpoints written before cannot be read: offsets older than the last offset sync are not"
+                "checkpoints written before cannot be read: offsets older than the last offset "
+                "sync are not"
                 " translated topic=%s cause=%s",
                 self._checkpoints_topic,
                 error,
@@ -405,7 +411,8 @@ class MirrorCheckpointTask(SourceTask):
         return self._policy.remote_topic(self._config.source_cluster_alias, topic)
 
     def _copied_back_as(self, topic: str) -> str:
-        """Return the name of a topic's copy on the source: only those with the same name lie between its own records; heartbeats never do."""
+        """Return the name of a topic's copy on the source: only those with the same name lie
+        between its own records; heartbeats never do."""
         is_heartbeats = self._policy.is_heartbeats_topic(topic)
         alias = self._config.target_cluster_alias
         return self._policy.remote_topic(alias, topic) if is_heartbeats else topic
@@ -425,7 +432,8 @@ class MirrorCheckpointTask(SourceTask):
 
 
 async def until_share_groups(clusters: Mapping[str, MirrorGroups], clock: Clock) -> None:
-    """Return when all clusters (share groups by alias) support share groups; those that do not are logged once."""
+    """Return when all clusters (share groups by alias) support share groups; those that do not are
+    logged once."""
     is_logged = False
     while True:
         try:
@@ -440,7 +448,8 @@ async def until_share_groups(clusters: Mapping[str, MirrorGroups], clock: Clock)
             return
         if not is_logged:
             log.info(
-                "share groups are not synced: needs Kafka 4.2, or 4.1 with share.version=1 clusters=%s",
+                "share groups are not synced: needs Kafka 4.2, or 4.1 with share.version=1 "
+                "clusters=%s",
                 ",".join(lacking),
             )
             is_logged = True

@@ -1,7 +1,9 @@
-"""Options that all mirror connectors share: Java's names, order and defaults, and ours where the file is silent.
+"""Options that all mirror connectors share: Java's names, order and defaults, and ours where the
+file is silent.
 
-Flow: a connector or task config (texts, placeholders resolved) -> ``parse_config`` -> one frozen model. Options of
-one connector are in the module beside it. Within a model the options have Java's order, in which Connect lists them.
+Flow: a connector or task config (texts, placeholders resolved) -> ``parse_config`` -> one frozen
+model. Options of one connector are in the module beside it. Within a model the options have Java's
+order, in which Connect lists them.
 """
 
 from typing import Annotated
@@ -53,7 +55,8 @@ def seconds(doc: str, java_default: str | None = None) -> Option:
 
 
 def switch(doc: str, *, ours: bool = False) -> Option:
-    """Return the option for what can be switched on and off; ``ours``: Java has no such property."""
+    """Return the option for what can be switched on and off; ``ours``: Java has no such
+    property."""
     return Option(_BOOLEAN, doc, ours=ours)
 
 
@@ -63,7 +66,8 @@ class MirrorConnectorConfig(FrameworkConfig):
     enabled: Annotated[
         bool,
         switch(
-            "Whether the flow replicates. Not set in a mirror maker file: false, but for heartbeats."
+            "Whether the flow replicates. Not set in a mirror maker file: false, but for "
+            "heartbeats."
         ),
     ] = True
     source_cluster_alias: Annotated[

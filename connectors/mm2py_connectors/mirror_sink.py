@@ -1,7 +1,8 @@
 """MirrorSink connector: the copy of a flow, driven by a consumer group of the source (KIP-382).
 
-Flow: ``TopicUpkeep`` finds topics and keeps their copies in step -> ``FirstPositions`` -> ``task_configs``: every task gets all topics, the group
-deals the partitions -> ``MirrorSinkTask``, which loads confluent-kafka, so it is imported where a task is built.
+Flow: ``TopicUpkeep`` finds topics and keeps their copies in step -> ``FirstPositions`` ->
+``task_configs``: every task gets all topics, the group deals the partitions -> ``MirrorSinkTask``,
+which loads confluent-kafka, so it is imported where a task is built.
 
 A task, in the runtime::
 
@@ -49,7 +50,8 @@ SHORTEST_METADATA_AGE_S: Final = 5
 
 @final
 class MirrorSinkConnector(SinkConnector):
-    """Copies the chosen topics of one flow through a consumer group; ``enabled=false`` makes it do nothing at all."""
+    """Copies the chosen topics of one flow through a consumer group; ``enabled=false`` makes it do
+    nothing at all."""
 
     java_class: ClassVar[str] = MIRROR_SINK_CONNECTOR
     plugin_type: ClassVar[str] = "sink"
@@ -81,7 +83,8 @@ class MirrorSinkConnector(SinkConnector):
 
     @staticmethod
     def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the properties of the consumer of the source; partitions of one topic go to different members."""
+        """Return the properties of the consumer of the source; partitions of one topic go to
+        different members."""
         task = parse_config(MirrorSinkTaskConfig, config)
         props = effective_client_properties(
             config, "source", "consumer", role="mirror-sink-consumer", task_index=task.task_index
@@ -100,7 +103,8 @@ class MirrorSinkConnector(SinkConnector):
         return True
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is unreachable."""
+        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is
+        unreachable."""
         if not self._config.enabled:
             log.info("flow is disabled, nothing is copied")
             return
@@ -146,7 +150,8 @@ class MirrorSinkConnector(SinkConnector):
         return {**self._upkeep.waiting(), **self._held}
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Return what waits in source partitions whose copy does not exist, and those of topics that must not be read yet."""
+        """Return what waits in source partitions whose copy does not exist, and those of topics
+        that must not be read yet."""
         causes = {tp.topic: cause for tp, cause in self._held.items()}
         ready = self._upkeep.topics.ready() if causes else ()
         held = {tp: WaitingPartition(causes[tp.topic]) for tp in ready if tp.topic in causes}
@@ -182,7 +187,8 @@ class MirrorSinkConnector(SinkConnector):
         )
 
     def _look(self) -> bool:
-        """Note what there is to copy; whether tasks have to know it: new partitions of a topic find themselves."""
+        """Note what there is to copy; whether tasks have to know it: new partitions of a topic find
+        themselves."""
         held = {tp.topic for tp in self._held}
         ready = [tp for tp in self._upkeep.topics.ready() if tp.topic not in held]
         before = self._topics, self._partitions

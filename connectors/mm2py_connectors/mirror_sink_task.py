@@ -1,11 +1,13 @@
 """One member of a MirrorSink's group: writes what it reads into the remote topics.
 
-Flow: ``put`` -> remote topic of the replication policy, same partition -> ``RecordSender`` -> ``pre_commit`` waits for the
-acknowledgements -> the group's positions. Key, value, headers and timestamp stay as they are. Loads confluent-kafka.
+Flow: ``put`` -> remote topic of the replication policy, same partition -> ``RecordSender`` ->
+``pre_commit`` waits for the acknowledgements -> the group's positions. Key, value, headers and
+timestamp stay as they are. Loads confluent-kafka.
 
-At least once: a position is allowed only when each record before it is acknowledged, or was accepted by ``errors.*``. Order per
-partition: the producer is idempotent, and what failed goes again before anything after it; what waits of a partition that goes is
-not sent any more. A partition whose copy takes nothing for long keeps no other one waiting (``HeldRecords``).
+At least once: a position is allowed only when each record before it is acknowledged, or was
+accepted by ``errors.*``. Order per partition: the producer is idempotent, and what failed goes
+again before anything after it; what waits of a partition that goes is not sent any more. A
+partition whose copy takes nothing for long keeps no other one waiting (``HeldRecords``).
 """
 
 from collections import Counter
@@ -30,7 +32,8 @@ PUT_S: Final = 5.0
 """How long one ``put`` waits for room; then the group must see that the task lives."""
 
 FLUSH_S: Final = 5.0
-"""How long ``pre_commit`` waits for acknowledgements (Java's ``offset.flush.timeout.ms``); at the end of it nothing is committed."""
+"""How long ``pre_commit`` waits for acknowledgements (Java's ``offset.flush.timeout.ms``); at the
+end of it nothing is committed."""
 
 _NO_LIMITS: Final[Mapping[str, SettingValue]] = {
     "queue.buffering.max.kbytes": (1 << 31) - 1,
@@ -76,8 +79,8 @@ class MirrorSinkTask(SinkTask):
         self._stall = Stall(context)
         self._remote: dict[str, str] = {}
         self._handed: dict[TopicPartition, int] = {}
-        """Of the batch that waits for room: how many records are with the producer. No offsets: those of a topic that was
-        created again begin anew."""
+        """Of the batch that waits for room: how many records are with the producer. No offsets:
+        those of a topic that was created again begin anew."""
 
     def start(self) -> None:
         self._sender = self._make(self._settings.values, self._refused)
@@ -103,7 +106,8 @@ class MirrorSinkTask(SinkTask):
                 named = remote.get(topic) or self._named(topic)
                 if not (isinstance(value, _BYTES) and isinstance(key, _BYTES)):
                     raise _no_bytes(record)
-                # A topic that a transform has named may have other partitions: the key chooses, as Java's partitioner.
+                # A topic that a transform has named may have other partitions: the key chooses, as
+                # Java's partitioner.
                 out = OutgoingRecord(
                     named,
                     key,
@@ -126,7 +130,8 @@ class MirrorSinkTask(SinkTask):
         self._handed = {}
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return all positions but those of held partitions once everything else is acknowledged, none while the target does not answer."""
+        """Return all positions but those of held partitions once everything else is acknowledged,
+        none while the target does not answer."""
         held = self._held
         try:
             self._opened.flush(self._watched(FLUSH_S, "the target does not acknowledge"))
@@ -150,7 +155,8 @@ class MirrorSinkTask(SinkTask):
         return idle
 
     def _hold_stuck(self) -> bool:
-        """After a wait without an end: hold the partitions of what stands still, where that is what it waited for."""
+        """After a wait without an end: hold the partitions of what stands still, where that is what
+        it waited for."""
         sender, held = self._opened, self._held
         if not (self._stall.waited() and held.has_room and sender.answers()):
             return False
@@ -159,7 +165,8 @@ class MirrorSinkTask(SinkTask):
         return True
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what waits of them: their next owner reads it again, and older records must not arrive after its own."""
+        """Forget what waits of them: their next owner reads it again, and older records must not
+        arrive after its own."""
         if self._sender is not None:
             self._sender.give_up(partitions)
         self._held.give_up(partitions)
@@ -197,6 +204,8 @@ def _place(record: SinkRecord) -> TopicPartition:
 
 def _no_bytes(record: SinkRecord) -> FatalError:
     return FatalError(
-        f"{_place(record)} offset {record.offset}: MirrorSink copies bytes, and key or value are of another type",
-        remedy="let transforms keep bytes, or set key.converter and value.converter to ByteArrayConverter",
+        f"{_place(record)} offset {record.offset}: MirrorSink copies bytes, and key or value are "
+        "of another type",
+        remedy="let transforms keep bytes, or set key.converter and value.converter to "
+        "ByteArrayConverter",
     )

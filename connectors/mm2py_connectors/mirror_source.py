@@ -1,8 +1,8 @@
 """MirrorSource connector: finds topics, keeps their copies in step, deals partitions to tasks.
 
-Flow: two admin clients -> scheduler jobs (create, ACLs, configs, refresh) -> ``ready`` partitions ->
-``task_configs`` -> ``MirrorSourceTask``. A partition without a copy on the target waits here and is given
-to no task. Records are moved by the task, not here.
+Flow: two admin clients -> scheduler jobs (create, ACLs, configs, refresh) -> ``ready`` partitions
+-> ``task_configs`` -> ``MirrorSourceTask``. A partition without a copy on the target waits here and
+is given to no task. Records are moved by the task, not here.
 """
 
 import logging
@@ -79,10 +79,12 @@ LONGEST_BESIDE: Final = 256 * 1024
 """Bytes of partitions in a deal that is kept beside Java's: it is one record, with them all."""
 
 SETTLES_S: Final = 60.0
-"""For so long a flow that starts for the first time is dealt anew, as Java would: heartbeats come after it. Later the others keep their task."""
+"""For so long a flow that starts for the first time is dealt anew, as Java would: heartbeats come
+after it. Later the others keep their task."""
 
 LONGEST_COLLECTION_S: Final = 30.0
-"""New deals restart tasks: while topics keep appearing they are collected for longer and longer, up to this."""
+"""New deals restart tasks: while topics keep appearing they are collected for longer and longer, up
+to this."""
 
 
 @final
@@ -114,18 +116,20 @@ class MirrorSourceConnector(Connector):
         self._deal = PartitionDeal()
         # Where partitions begin at latest: those that the first start of the flow found.
         self._early: frozenset[TopicPartition] | None = None
-        # Where the logs ended then of those that waited for their copy: what comes while they wait is copied.
+        # Where the logs ended then of those that waited for their copy: what comes while they wait
+        # is copied.
         self._ended: dict[TopicPartition, int] = {}
         # What ages are counted from, for tasks that start later too; -1 where none is asked for.
         self._first_start_ms = -1
-        # A connector that came here from another worker knows rates of this one alone: weighing its first deal
-        # by them would restart tasks that were not changed.
+        # A connector that came here from another worker knows rates of this one alone: weighing its
+        # first deal by them would restart tasks that were not changed.
         self._came = True
         self._dealt_anew = False
         self._collection_s = self._collects_until = self._changed_at = 0.0
         self._settles_at = -math.inf
         self._context: ConnectorContext | None = None
-        # What tasks must know to suppress loops; and why loops are not suppressed, though they might be.
+        # What tasks must know to suppress loops; and why loops are not suppressed, though they
+        # might be.
         self._suppression: dict[str, str] = {}
         self._not_suppressed = ""
         self._has_syncs_topic = False
@@ -135,7 +139,8 @@ class MirrorSourceConnector(Connector):
         return check_mirror_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is unreachable."""
+        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is
+        unreachable."""
         config = self._config
         # As Java: a disabled flow creates nothing, not even the offset-syncs topic.
         if not config.enabled:
@@ -203,7 +208,8 @@ class MirrorSourceConnector(Connector):
         ]
 
     async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """Deal all partitions from the beginning, as Java's connector does when it starts; beside it is the deal that ours continue with."""
+        """Deal all partitions from the beginning, as Java's connector does when it starts; beside
+        it is the deal that ours continue with."""
         deal = PartitionDeal()
         if self._context is not None:
             deal.update(self._upkeep.topics.ready())
@@ -243,7 +249,8 @@ class MirrorSourceConnector(Connector):
         tasks: int,
         clusters: tuple[str, str],
     ) -> Mapping[str, str]:
-        """Add the ids of source and target, and the task's part of the rate; whose batches loop the task finds by itself."""
+        """Add the ids of source and target, and the task's part of the rate; whose batches loop the
+        task finds by itself."""
         limit = parse_config(FlowRate, connector).flow_max_bytes_per_second
         ids = dict(zip((SOURCE_CLUSTER_ID, TARGET_CLUSTER_ID), clusters, strict=True))
         return {**ids, **config, **FlowRate.parts(limit, tasks)}
@@ -312,7 +319,8 @@ class MirrorSourceConnector(Connector):
         )
 
     async def _suppress_again(self, source: AdminSession, target: AdminSession) -> None:
-        """Suppress loops as soon as the source lets us: a flow back that is added later needs the ids of this one's producers."""
+        """Suppress loops as soon as the source lets us: a flow back that is added later needs the
+        ids of this one's producers."""
         if self._not_suppressed and self._context is not None:
             await self._suppress_loops(source, target)
             # Only a change is worth new task configs, which restart the tasks.
@@ -320,7 +328,8 @@ class MirrorSourceConnector(Connector):
                 self._context.request_reconfiguration()
 
     async def _find_early(self, context: ConnectorContext, source: MirrorAdmin) -> None:
-        """Find what begins at ``latest``, and where the log ends of those among it that cannot be copied yet."""
+        """Find what begins at ``latest``, and where the log ends of those among it that cannot be
+        copied yet."""
         early = _early(context)
         # A later start: what the first one found is in the published task configs.
         if early is not None:
@@ -346,7 +355,8 @@ class MirrorSourceConnector(Connector):
         self._early = self._deal.partitions.union(self._ended)
 
     def _begins(self, hands: Sequence[Sequence[TopicPartition]]) -> Sequence[dict[str, str]]:
-        """Name for each task the partitions that do not begin at the end of their log though they are to begin at ``latest``, and what ages are counted from.
+        """Name for each task the partitions that do not begin at the end of their log though they
+        are to begin at ``latest``, and what ages are counted from.
 
         The first task keeps the ends of what waits still, for the next start.
         """
@@ -420,14 +430,16 @@ class MirrorSourceConnector(Connector):
 
 
 def begins_at_end(config: Mapping[str, str], clock: Clock) -> bool:
-    """Return whether partitions of a flow without a stored position begin at the end of their logs."""
+    """Return whether partitions of a flow without a stored position begin at the end of their
+    logs."""
     props = effective_client_properties(config, "source", "consumer", role="replication-consumer")
     starts = StartPositions.parse(parse_config(MirrorSourceConfig, config).start_positions, clock)
     return props["auto.offset.reset"] == "latest" or starts.has_latest
 
 
 def _early(context: object) -> frozenset[TopicPartition] | None:
-    """Return the partitions that the first start of the flow found, None where this is the first start."""
+    """Return the partitions that the first start of the flow found, None where this is the first
+    start."""
     dealt, late = (
         {partition for hand in _published(context, key) for partition in hand}
         for key in (ASSIGNED_PARTITIONS, LATE_PARTITIONS)

@@ -67,7 +67,8 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
         str,
         Option(
             JavaType.STRING,
-            "What copies the records: worker is the flow's own tasks, spark is mm2py stream, which is started beside the "
+            "What copies the records: worker is the flow's own tasks, spark is mm2py stream, "
+            "which is started beside the "
             "workers. While no stream runs, the tasks copy and the flow is DEGRADED.",
             choices=("worker", "spark"),
             ours=True,
@@ -80,8 +81,10 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
         str,
         Option(
             JavaType.STRING,
-            "Which batches are not copied because a mirror wrote them to the source: on, those of this flow's target; all, those "
-            "of any mirror; off, none; auto, as on where the policy or a RegexRouter keeps names, else off.",
+            "Which batches are not copied because a mirror wrote them to the source: on, those "
+            "of this flow's target; all, those "
+            "of any mirror; off, none; auto, as on where the policy or a RegexRouter keeps "
+            "names, else off.",
             choices=("auto", "on", "all", "off"),
             ours=True,
             java_default="off",
@@ -91,7 +94,8 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
-        """``MirrorSourceConnector.validate``: exactly-once and offset-sync combinations; and what goes with transforms, or without them."""
+        """``MirrorSourceConnector.validate``: exactly-once and offset-sync combinations; and what
+        goes with transforms, or without them."""
         problems = start_problems(props)
         problems += _of_transforms(props)
         required = props.get("exactly.once.support", "").strip().lower() == "required"
@@ -141,7 +145,8 @@ def _of_transforms(props: Mapping[str, str]) -> list[Problem]:
         problems.append(
             problem(
                 "offsets.identical",
-                "is not possible with transforms: a record that one drops leaves no offset on the target",
+                "is not possible with transforms: a record that one drops leaves no offset on "
+                "the target",
                 "set offsets.identical=prefer, which translates every offset, or remove transforms",
             )
         )
@@ -149,7 +154,8 @@ def _of_transforms(props: Mapping[str, str]) -> list[Problem]:
         problems.append(
             problem(
                 "flow.engine",
-                "is not possible with transforms: a stream on Spark moves whole batches, its records would arrive as they are",
+                "is not possible with transforms: a stream on Spark moves whole batches, its "
+                "records would arrive as they are",
                 "set flow.engine=worker, or remove transforms",
             )
         )
@@ -175,7 +181,8 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         tuple[str, ...],
         Option(
             _LIST,
-            "topic-partition:offset of partitions that a backfill copies: nothing is read at and behind that offset but the "
+            "topic-partition:offset of partitions that a backfill copies: nothing is read at and "
+            "behind that offset but the "
             "rest of its batch.",
             ours=True,
         ),
@@ -184,7 +191,8 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         tuple[str, ...],
         Option(
             _LIST,
-            "Those of the assigned partitions that were found after the first start of the flow: they begin at the earliest "
+            "Those of the assigned partitions that were found after the first start of the flow: "
+            "they begin at the earliest "
             "offset where they were to begin at latest.",
             ours=True,
         ),
@@ -193,7 +201,8 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         tuple[str, ...],
         Option(
             _LIST,
-            "topic-partition:offset of partitions that waited for their copy when the flow first started: the end of their logs "
+            "topic-partition:offset of partitions that waited for their copy when the flow first "
+            "started: the end of their logs "
             "then, where they begin if they are to begin at latest.",
             ours=True,
         ),
@@ -202,7 +211,8 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         int,
         Option(
             JavaType.LONG,
-            "When the flow first started with an age in start.positions, ms since the epoch: ages are counted from it. -1: from "
+            "When the flow first started with an age in start.positions, ms since the epoch: "
+            "ages are counted from it. -1: from "
             "the start of the task.",
             ours=True,
         ),

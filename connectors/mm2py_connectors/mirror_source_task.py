@@ -1,7 +1,8 @@
 """MirrorSource task: forwards record batches from a source cluster, bytes unchanged.
 
-Flow: ``Fetcher.fetch`` -> rename the topic -> ``Outgoing`` -> the worker sends it -> ``delivered`` -> offset
-syncs. Batches are never decoded. One task owns its partitions; positions and sending are the worker's.
+Flow: ``Fetcher.fetch`` -> rename the topic -> ``Outgoing`` -> the worker sends it -> ``delivered``
+-> offset syncs. Batches are never decoded. One task owns its partitions; positions and sending are
+the worker's.
 """
 
 import asyncio
@@ -86,7 +87,8 @@ CURRENT_S: Final = 2.0
 """A partition whose broker has not answered for longer does not count as copied up to now."""
 
 ALL_REPORTS: Final = 5
-"""Every so many seconds all partitions are checked, also those of which nothing was read or delivered."""
+"""Every so many seconds all partitions are checked, also those of which nothing was read or
+delivered."""
 
 NEWS_REPORTS: Final = 3
 """How often a partition is checked after a change of it; the last check finds what is covered."""
@@ -147,7 +149,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._syncs: OffsetSyncEmitter | None = None
         self._sync_start: asyncio.Task[None] | None = None
         # Of those whose lag is displayed, one that is not known any more is reported as such once.
-        # A failed partition has with it where its log ended when it was asked last, -1 while that is not known.
+        # A failed partition has with it where its log ended when it was asked last, -1 while that
+        # is not known.
         self._failed, self._lag_known = dict[TopicPartition, int](), set[TopicPartition]()
         self._to_drop: list[TopicPartition] = []
         self._stalled: dict[TopicPartition, str] = {}
@@ -170,7 +173,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._ending = False
 
     async def start(self) -> None:
-        """Resume after the stored positions; partitions without one start as start.positions and auto.offset.reset say."""
+        """Resume after the stored positions; partitions without one start as start.positions and
+        auto.offset.reset say."""
         kept_out = self._context.kept_out
         left_out = [tp for tp in self._targets if tp in kept_out]
         partitions = [tp for tp in self._targets if tp not in kept_out]
@@ -277,7 +281,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._covered.handed_out(source, sum(batch.count for batch in batches))
 
     def delivered(self, delivery: Delivery) -> None:
-        """Note where records landed, and what transforms left without a copy; called in source order per partition."""
+        """Note where records landed, and what transforms left without a copy; called in source
+        order per partition."""
         runs, passed = delivery.runs, delivery.passed
         if not (runs or passed):
             return
@@ -316,7 +321,8 @@ class MirrorSourceTask(BatchSourceTask):
             self._reader.reader.pace(bytes_per_s)
 
     def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
-        """Go back to ``offset``, unless what was read since does not lie in the log as one piece."""
+        """Go back to ``offset``, unless what was read since does not lie in the log as one
+        piece."""
         if (
             self._reader is None
             or partition in self._failed
@@ -341,7 +347,8 @@ class MirrorSourceTask(BatchSourceTask):
         return mirror_source_partition(self._config.source_cluster_alias, partition)
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
-        """Return its stored form; the leader epoch shows at the next start whether the log was cut."""
+        """Return its stored form; the leader epoch shows at the next start whether the log was
+        cut."""
         reader = self._reader
         # KIP-320: at the next start the epoch tells whether the log was truncated below the
         # position.
@@ -488,7 +495,8 @@ class MirrorSourceTask(BatchSourceTask):
         return self._loops
 
     async def _find_suppression(self) -> Suppression:
-        """Return what is in force: what our connector found; where Java's made the config, it is found here."""
+        """Return what is in force: what our connector found; where Java's made the config, it is
+        found here."""
         chosen = suppression_of(self._props)
         if chosen is not Suppression.AUTO:
             return chosen
@@ -568,7 +576,8 @@ class MirrorSourceTask(BatchSourceTask):
         return gap.cause == "recreated" and not gap.returns and (stops or fails)
 
     def _first_waiting(self, gap: SourceGap) -> int:
-        """Return where a loss begins of a partition that stops: what was read and not handed out goes with it, and cannot be read again."""
+        """Return where a loss begins of a partition that stops: what was read and not handed out
+        goes with it, and cannot be read again."""
         source = gap.partition
         first = (
             self._handed[source] + 1 if source in self._handed else self._resumed.get(source, -1)
@@ -594,7 +603,8 @@ class MirrorSourceTask(BatchSourceTask):
         if partition in self._failed:
             return
         self._failed[partition] = -1
-        # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the next poll.
+        # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the
+        # next poll.
         self._to_drop.append(partition)
         self._stalls.forget(partition)
         if self._reader is not None:
@@ -658,7 +668,8 @@ class MirrorSourceTask(BatchSourceTask):
             reader.drop(source)
 
     def _due_reports(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
-        """Return the partitions whose lag and covered position may have changed: reading one takes microseconds."""
+        """Return the partitions whose lag and covered position may have changed: reading one takes
+        microseconds."""
         self._next_report = now + LAG_REPORT_S
         # A thousand idle partitions would otherwise be looked at every second.
         for source in reader.take_answered():
@@ -694,7 +705,8 @@ class MirrorSourceTask(BatchSourceTask):
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1), end)
 
     def _progress(self, source: TopicPartition) -> tuple[int, int, int] | None:
-        """Return the next offset that is not copied, the log's end, and the newest copied timestamp."""
+        """Return the next offset that is not copied, the log's end, and the newest copied
+        timestamp."""
         if self._reader is None:
             return None
         if source in self._failed:
@@ -722,22 +734,26 @@ class MirrorSourceTask(BatchSourceTask):
         target = self._config.target_cluster_alias
         if self._delivered.get(source, -1) < self._handed.get(source, -1):
             return (
-                f"cluster {target} has not acknowledged what was sent; see its brokers (mm2py doctor)",
+                f"cluster {target} has not acknowledged what was sent; see its brokers (mm2py "
+                "doctor)",
                 False,
             )
         if self._reader.reader.waiting(source):
             return (
-                "what was read is not sent: other partitions or flow.max.bytes.per.second take all there is; see mm2py lag",
+                "what was read is not sent: other partitions or flow.max.bytes.per.second take "
+                "all there is; see mm2py lag",
                 False,
             )
         return (
-            f"cluster {self._config.source_cluster_alias} answers without records, most likely because a transaction is open: readers of"
+            f"cluster {self._config.source_cluster_alias} answers without records, most likely "
+            "because a transaction is open: readers of"
             " committed records wait for its end; see kafka-transactions.sh find-hanging",
             True,
         )
 
     async def _watch_ends(self, reader: SourceReader) -> None:
-        """Keep lags true of held, throttled and failed partitions, and while no poll comes, as without a permit."""
+        """Keep lags true of held, throttled and failed partitions, and while no poll comes, as
+        without a permit."""
         polled = self._context.clock.monotonic() - self._polled_at < HELD_LAG_S
         alias = self._config.source_cluster_alias
         text = throttle_note(
@@ -768,7 +784,8 @@ class MirrorSourceTask(BatchSourceTask):
             self._report_uncopied(source, positions[source], end)
 
     def _uncopied(self, source: TopicPartition) -> int:
-        """Return the first offset of a failed partition that is not copied, ``EARLIEST`` where nothing of it was."""
+        """Return the first offset of a failed partition that is not copied, ``EARLIEST`` where
+        nothing of it was."""
         if source in self._delivered:
             return self._delivered[source] + 1
         return self._resumed.get(source, EARLIEST)
@@ -779,13 +796,15 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 
     def _report_begun(self, reader: SourceReader) -> None:
-        """Take where partitions without a position begin; ``latest`` and ages count from the first start, what comes later is copied, also after a restart."""
+        """Take where partitions without a position begin; ``latest`` and ages count from the first
+        start, what comes later is copied, also after a restart."""
         for source in tuple(self._to_begin):
             position = reader.began_at(source)
             if position < 0:
                 continue
             self._to_begin.discard(source)
-            # Else a log in which nothing has to be copied (markers, what mirrors wrote) would look as if nothing of it were read.
+            # Else a log in which nothing has to be copied (markers, what mirrors wrote) would look
+            # as if nothing of it were read.
             self._covered.began(source, position)
             # Stored at once: a kill before the first record must not begin at another "latest".
             if self._resumed[source] != EARLIEST:
@@ -834,7 +853,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._sync_start = asyncio.create_task(self._start_syncs(self._writer, self._syncs))
 
     async def _start_syncs(self, writer: WriterSession, syncs: OffsetSyncEmitter) -> None:
-        """Get the writer going beside the data: records are copied without syncs too, as in Java."""
+        """Get the writer going beside the data: records are copied without syncs too, as in
+        Java."""
         backoff = Backoff(100, 10_000)
         while True:
             try:

@@ -1,6 +1,7 @@
 """Options of the connectors that copy records: which topics, and how their copies are kept in step.
 
-Flow: ``MirrorSourceConfig`` and ``MirrorSinkConfig`` extend it -> ``mm2py_connectors.topic_upkeep``. Java's order.
+Flow: ``MirrorSourceConfig`` and ``MirrorSinkConfig`` extend it ->
+``mm2py_connectors.topic_upkeep``. Java's order.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,8 @@ StartRules = Annotated[
     tuple[str, ...],
     Option(
         JavaType.LIST,
-        "Where a partition without a stored position begins: topic=position, topic:partition=position, or a position for all others. "
+        "Where a partition without a stored position begins: topic=position, "
+        "topic:partition=position, or a position for all others. "
         "Positions: earliest, latest, a timestamp, `24 hours ago`, offset:N.",
         ours=True,
         java_default="auto.offset.reset",
@@ -67,7 +69,8 @@ class MirrorTopicsConfig(MirrorConnectorConfig):
     refresh_topics_interval_seconds: Annotated[
         int,
         seconds(
-            "How often to look for new topics and partitions. Not set: each second where the source has at most 1,000 partitions.",
+            "How often to look for new topics and partitions. Not set: each second where the "
+            "source has at most 1,000 partitions.",
             "600",
         ),
     ] = 5
@@ -84,7 +87,8 @@ class MirrorTopicsConfig(MirrorConnectorConfig):
         str,
         Option(
             JavaType.STRING,
-            "In a mirror maker file: source copies whole batches with MirrorSourceConnector. sink copies record by record "
+            "In a mirror maker file: source copies whole batches with MirrorSourceConnector. "
+            "sink copies record by record "
             "with MirrorSinkConnector, through a consumer group of the source.",
             choices=("source", "sink"),
             any_case=True,

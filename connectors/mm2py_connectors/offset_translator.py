@@ -1,14 +1,16 @@
 """What is known of the flow's copies: where an offset of the source is on the target.
 
-Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both read and followed -> ``translate``;
-``take_moved`` names the source partitions of which more is known than before. A translation never skips a record;
-it is exact where the map covers the offset. Where both flows of a pair keep names, the target has records of its own
-between the copies: there the map of the flow back decides too, and the lower offset counts. Where that has copied nothing of a partition,
-what it has not read and the flow has not written is read on the target. Where its map was lost, the offset
+Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both read and followed ->
+``translate``; ``take_moved`` names the source partitions of which more is known than before. A
+translation never skips a record; it is exact where the map covers the offset. Where both flows of a
+pair keep names, the target has records of its own between the copies: there the map of the flow
+back decides too, and the lower offset counts. Where that has copied nothing of a partition, what it
+has not read and the flow has not written is read on the target. Where its map was lost, the offset
 syncs of the flow back show that it has copied a partition: then the offset is unknown.
 
-Invariants, tests of the same names: where another flow writes into the same copy, no group has a place. While the map is about another copy than the one that is there now, nothing is known of a partition;
-offset syncs and checkpoints of before are of the former copy too.
+Invariants, tests of the same names: where another flow writes into the same copy, no group has a
+place. While the map is about another copy than the one that is there now, nothing is known of a
+partition; offset syncs and checkpoints of before are of the former copy too.
 """
 
 import asyncio
@@ -42,9 +44,11 @@ log = logging.getLogger(__name__)
 _RETRY_MS: Final = 1_000
 _LONGEST_RETRY_MS: Final = 60_000
 _MAP_RETRY_MS: Final = 10_000
-"""At most so long a map that appears later is not seen: one is made with the first start of its flow."""
+"""At most so long a map that appears later is not seen: one is made with the first start of its
+flow."""
 _MAP_LOOK_S: Final = 0.25
-"""How often the map is checked for partitions with offsets that were not copied when they were translated."""
+"""How often the map is checked for partitions with offsets that were not copied when they were
+translated."""
 _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
 PLACED_AGAIN_S: Final = 300.0
@@ -67,7 +71,8 @@ _Beyond = dict[TopicPartition, tuple[int, int]]
 
 
 class FlowBack(NamedTuple):
-    """What is known of the flow back, where names are the same on both sides; none of its topics need exist."""
+    """What is known of the flow back, where names are the same on both sides; none of its topics
+    need exist."""
 
     map: ExactMap
     syncs: TopicLog
@@ -100,7 +105,8 @@ class OffsetTranslator:
         self._back, self._knows_back, self._has_back = back, back is None, False
         self._copied_back: set[TopicPartition] = set()
         self._own_from: dict[TopicPartition, int] = {}
-        """Up to where the target was read for its own records, where the flow back has copied nothing."""
+        """Up to where the target was read for its own records, where the flow back has copied
+        nothing."""
         self._asking: dict[TopicPartition, asyncio.Task[int | None]] = {}
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
@@ -125,7 +131,8 @@ class OffsetTranslator:
         return self._is_read and self._knows_map and self._knows_back
 
     async def translate(self, source: TopicPartition, offset: int) -> int | None:
-        """Return where a group that has read to ``offset`` may continue without skipping a record, None if unknown."""
+        """Return where a group that has read to ``offset`` may continue without skipping a record,
+        None if unknown."""
         if self.is_former(source) or self.is_shared(source):
             return None
         translated, is_exact = await self._by_map(source, offset)
@@ -136,7 +143,8 @@ class OffsetTranslator:
         return None if translated < 0 else translated
 
     def is_former(self, source: TopicPartition) -> bool:
-        """Whether all that is known of a partition is of another copy than the one that is there now."""
+        """Whether all that is known of a partition is of another copy than the one that is there
+        now."""
         return self._has_map and self._map.is_former(source)
 
     async def read_copies(self) -> None:
@@ -146,7 +154,8 @@ class OffsetTranslator:
                 await self._map.read_copies()
 
     def is_shared(self, source: TopicPartition) -> bool:
-        """Whether another flow writes into the copy of a partition: behind a group's place would be records that it has not read."""
+        """Whether another flow writes into the copy of a partition: behind a group's place would be
+        records that it has not read."""
         return self._has_map and bool(self._map.sharers(source))
 
     def is_of_former_copy(self, source: TopicPartition, upstream: int, downstream: int) -> bool:
@@ -154,10 +163,11 @@ class OffsetTranslator:
         return self._has_map and self._map.is_of_former_copy(source, upstream, downstream)
 
     async def is_left_behind(self, source: TopicPartition, offset: int, downstream: int) -> bool:
-        """Whether an earlier translation is of copies that the flow does not continue, while it has a copy of ``offset`` before them.
+        """Whether an earlier translation is of copies that the flow does not continue, while it has
+        a copy of ``offset`` before them.
 
-        The flow was killed before it stored its position, so that Java made its last copies again, and was killed before it stored its own: the
-        flow goes on behind what it had itself copied.
+        The flow was killed before it stored its position, so that Java made its last copies again,
+        and was killed before it stored its own: the flow goes on behind what it had itself copied.
         """
         if not self._has_map or self._back is not None or self.is_shared(source):
             return False
@@ -171,7 +181,8 @@ class OffsetTranslator:
         return is_before and there is not None and there.place in _NO_COPY
 
     async def is_past_unread(self, source: TopicPartition, offset: int, downstream: int) -> bool:
-        """Whether an earlier translation is past records that a group at ``offset`` has not read."""
+        """Whether an earlier translation is past records that a group at ``offset`` has not
+        read."""
         if not self._has_map:
             return False
         try:
@@ -181,7 +192,8 @@ class OffsetTranslator:
             return False
 
     def _by_syncs(self, source: TopicPartition, offset: int) -> int:
-        """Return the answer of the offset syncs, -1 for none; one beyond all copies of what the map covers is of a former copy."""
+        """Return the answer of the offset syncs, -1 for none; one beyond all copies of what the map
+        covers is of a former copy."""
         translated = self._store.translate(source, offset)
         if translated is None:
             return -1
@@ -192,7 +204,8 @@ class OffsetTranslator:
     async def _beside_own_records(
         self, source: TopicPartition, offset: int, translated: int
     ) -> int:
-        """Return ``translated``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
+        """Return ``translated``, or the target's first own record that a group at ``offset`` has
+        not read, if that is lower."""
         # Copies under another name do not lie between these records.
         if self._back is None or self._back.map.is_elsewhere(source):
             return translated
@@ -213,7 +226,8 @@ class OffsetTranslator:
         return beside_own_records(translated, own, index.covered)
 
     def _is_former_back(self, source: TopicPartition, back: ExactMap) -> bool:
-        """Whether the map of the flow back is of a topic that was created again since, on either cluster."""
+        """Whether the map of the flow back is of a topic that was created again since, on either
+        cluster."""
         index, copies = back.index_of(source), self._map.index_of(source)
         return back.is_former(source) or (
             index is not None
@@ -222,7 +236,8 @@ class OffsetTranslator:
         )
 
     async def _before_the_flow_back(self, source: TopicPartition, translated: int) -> int:
-        """As ``_beside_own_records`` where the flow back has copied nothing: what it has not read yet may be the target's own."""
+        """As ``_beside_own_records`` where the flow back has copied nothing: what it has not read
+        yet may be the target's own."""
         if self._back is None or not (self._has_back or source in self._copied_back):
             return translated  # there is no flow back
         covered = self._back.map.covered(source) if self._has_back else -1
@@ -247,7 +262,8 @@ class OffsetTranslator:
         return own
 
     async def _own_records_from(self, source: TopicPartition, begin: int, end: int) -> int | None:
-        """As ``ExactMap.own_from``; -1 while a leader is slow to answer, which would hold up the checkpoints of all others."""
+        """As ``ExactMap.own_from``; -1 while a leader is slow to answer, which would hold up the
+        checkpoints of all others."""
         # Its answer is on the way; the next round has it.
         if source in self._asking:
             return -1
@@ -269,7 +285,8 @@ class OffsetTranslator:
             self._note_moved(source, 0)
 
     async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int, bool]:
-        """Return the answer of the map (-1: none), and whether that is exact: else it is the end of the copies before ``offset``."""
+        """Return the answer of the map (-1: none), and whether that is exact: else it is the end of
+        the copies before ``offset``."""
         if not self._has_map:
             return -1, False
         index = self._map.index_of(source)
@@ -307,7 +324,8 @@ class OffsetTranslator:
             return None
 
     def renewed(self, source: TopicPartition) -> int:
-        """Return which renewal was the last one of a partition, 0 for none: earlier offsets are of a topic that is gone."""
+        """Return which renewal was the last one of a partition, 0 for none: earlier offsets are of
+        a topic that is gone."""
         return self._renewed.get(source, 0)
 
     def _note_anew(self, source: TopicPartition) -> None:
@@ -319,7 +337,8 @@ class OffsetTranslator:
             self._note_moved(source, 0)
 
     def take_moved(self) -> Mapping[TopicPartition, int]:
-        """Return the source partitions of which more is known, each with the lowest offset that it is about."""
+        """Return the source partitions of which more is known, each with the lowest offset that it
+        is about."""
         moved, self._moved = self._moved, {}
         return moved
 
@@ -347,7 +366,8 @@ class OffsetTranslator:
     async def _follow_map(self) -> None:
         """Use the map as soon as it is there, and note when it reaches offsets that were beyond it.
 
-        Until it is known whether there is one, nothing is translated: offset syncs may be of copies that are gone.
+        Until it is known whether there is one, nothing is translated: offset syncs may be of copies
+        that are gone.
         """
         backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_map:
@@ -412,13 +432,15 @@ class OffsetTranslator:
         if unreadable:
             topic, cause = next(iter(unreadable.items()))
             text = (
-                f"{topic} cannot be read, so it is not known whether that flow writes into the same copies, where groups would"
+                f"{topic} cannot be read, so it is not known whether that flow writes into the "
+                "same copies, where groups would"
                 f" skip its records: {cause}; grant Read on it"
             )
         self._context.report_finding(UNREADABLE_FINDING, text, count=len(unreadable), harms=False)
 
     async def _follow_back(self) -> None:
-        """Use the map of the flow back; until it is known whether there is one, nothing is translated."""
+        """Use the map of the flow back; until it is known whether there is one, nothing is
+        translated."""
         back = self._back
         if back is None:
             return
@@ -440,7 +462,8 @@ class OffsetTranslator:
         await together(self._watch(back.map, self._held_back), self._watch_copies_back(back.map))
 
     async def _watch_copies_back(self, back: ExactMap) -> None:
-        """Note which topics of the source were created again, and when the map of the flow back knows the new ones."""
+        """Note which topics of the source were created again, and when the map of the flow back
+        knows the new ones."""
         while True:
             former = frozenset(it for it in back.partitions() if self._is_former_back(it, back))
             changed, self._former_back = former ^ self._former_back, former
@@ -494,7 +517,8 @@ class OffsetTranslator:
         self._on_moved()
 
     async def _read(self) -> None:
-        """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it does not checkpoint."""
+        """Read all offset syncs of now, however long that takes; meanwhile the flow shows why it
+        does not checkpoint."""
         backoff = Backoff(_RETRY_MS, _LONGEST_RETRY_MS)
         while True:
             try:
@@ -522,7 +546,10 @@ class OffsetTranslator:
         text = (
             ""
             if error is None
-            else f"topic {self._topic} cannot be read, offsets are translated by what was read before: {error}"
+            else (
+                f"topic {self._topic} cannot be read, offsets are translated by what was read "
+                f"before: {error}"
+            )
         )
         self._context.report_finding(FINDING, text)
 
@@ -539,7 +566,8 @@ async def _read_if_there(reading: Awaitable[None]) -> bool:
 
 
 def shared_text(shared: Mapping[TopicPartition, Sequence[str]]) -> str:
-    """Return which copies more than one flow writes into, what that means and what to do; empty for none."""
+    """Return which copies more than one flow writes into, what that means and what to do; empty for
+    none."""
     if not shared:
         return ""
     topics = sorted({it.topic for it in shared})

@@ -1,8 +1,9 @@
 """Deals source partitions to tasks, round robin as Java, and keeps the deal when the set changes.
 
-Flow: partitions to copy -> ``update`` -> slots -> ``deal(n)``: slot k goes to task k mod n. New partitions
-take free slots or go to the end, so a partition that stays keeps its task while the number of tasks does.
-Where one task has far more to copy than another, a deal that has to be made anyway weighs them.
+Flow: partitions to copy -> ``update`` -> slots -> ``deal(n)``: slot k goes to task k mod n. New
+partitions take free slots or go to the end, so a partition that stays keeps its task while the
+number of tasks does. Where one task has far more to copy than another, a deal that has to be made
+anyway weighs them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,9 +40,11 @@ class PartitionDeal:
         return frozenset(slot for slot in self._slots if slot is not None)
 
     def continue_with(self, hands: Sequence[Sequence[TopicPartition]]) -> None:
-        """Take over what tasks have, in their order, where it is the same set: nothing moves, nothing restarts.
+        """Take over what tasks have, in their order, where it is the same set: nothing moves,
+        nothing restarts.
 
-        Java and an earlier worker may have dealt in another order; a deal that means the same is not made again.
+        Java and an earlier worker may have dealt in another order; a deal that means the same is
+        not made again.
         """
         # Compared as sets: a partition that is gone or new makes another deal anyway.
         dealt = [partition for hand in hands for partition in hand]
@@ -55,7 +58,8 @@ class PartitionDeal:
         self._slots = slots
 
     def update(self, partitions: Collection[TopicPartition], *, anew: bool = False) -> bool:
-        """Deal ``partitions`` from now on; return whether the set changed. New ones come in the given order.
+        """Deal ``partitions`` from now on; return whether the set changed. New ones come in the
+        given order.
 
         With ``anew`` all come in the given order, as Java deals: most of them change their task.
         """
@@ -88,7 +92,8 @@ class PartitionDeal:
 
         Args:
             max_tasks: most of them.
-            rates: bytes per second where they are known; a partition without one counts as the mean.
+            rates: bytes per second where they are known; a partition without one counts as the
+                mean.
         """
         count = min(max_tasks, len(self.partitions))
         hands = self._hands(count)

@@ -1,13 +1,16 @@
 """Up to where a task of a job copies its partitions, and what becomes of one whose end is gone.
 
-Flow: batches read -> ``below_end`` -> handed out -> delivered -> ``take_ended``. The source was cut or created again, ``lost`` -> what
-was read of the old log is delivered and its position stored -> ``take_gone``. A task without ends has an empty one. Knows no reader.
+Flow: batches read -> ``below_end`` -> handed out -> delivered -> ``take_ended``. The source was cut
+or created again, ``lost`` -> what was read of the old log is delivered and its position stored ->
+``take_gone``. A task without ends has an empty one. Knows no reader.
 
 Invariants, tests of the same names:
 
 1. Nothing of a log is handed out that is not the one that the end was in.
-2. What was read of the old log is delivered, and its position stored, before the partition is given up: the live flow continues there.
-3. A partition whose log stays below its end for ``SHORT_S`` is given up too: nothing waits for records that may never come.
+2. What was read of the old log is delivered, and its position stored, before the partition is given
+   up: the live flow continues there.
+3. A partition whose log stays below its end for ``SHORT_S`` is given up too: nothing waits for
+   records that may never come.
 """
 
 from collections.abc import Mapping
@@ -96,7 +99,8 @@ class RangeEnds:
         return kept
 
     def lost(self, source: TopicPartition, waiting: int, detail: str) -> None:
-        """The log was cut, or is another one; ``waiting`` records of the old one were read and not handed out."""
+        """The log was cut, or is another one; ``waiting`` records of the old one were read and not
+        handed out."""
         if source not in self._ends or source in self._read_up or source in self._gone:
             return
         self._gone[source], self._because[source] = waiting, detail
@@ -119,7 +123,8 @@ class RangeEnds:
             self._commits[source] += 1
 
     def take_ended(self) -> list[tuple[TopicPartition, int]]:
-        """Return what was read up to its end, once the last record below it is delivered: covered up to the end, with holes after it."""
+        """Return what was read up to its end, once the last record below it is delivered: covered
+        up to the end, with holes after it."""
         ended = [it for it in self._read_up if not self._covered.under_way(it)]
         self._read_up.difference_update(ended)
         return [(source, self._ends[source] - 1) for source in ended]
@@ -139,7 +144,8 @@ class RangeEnds:
                     f"{RANGE_GONE}: {self._because.pop(source)}",
                     topic=source.topic,
                     partition=source.partition,
-                    remedy="the flow copies what the topic has now; mm2py backfill run ends the job",
+                    remedy="the flow copies what the topic has now; mm2py backfill run ends the "
+                    "job",
                 ),
             )
             for source in ready

@@ -1,21 +1,25 @@
 """A producer for what consumer groups read: records in their order, each acknowledged or named.
 
-Flow: ``hold`` -> ``send`` of what was polled -> librdkafka -> ``flush`` before a commit. MirrorSink, its dead letter queue and
-MirrorMaker 1 write with it; only their own processes may load this module. What failed is sent again here:
-librdkafka fails a whole batch where one record of it is too large for the topic, so the records of a failed batch go again, each
-alone, and only the one that fails alone is refused. What only lay behind it, or waited for a topic, goes again in batches: alone,
-a record costs a round trip.
+Flow: ``hold`` -> ``send`` of what was polled -> librdkafka -> ``flush`` before a commit.
+MirrorSink, its dead letter queue and MirrorMaker 1 write with it; only their own processes may load
+this module. What failed is sent again here: librdkafka fails a whole batch where one record of it
+is too large for the topic, so the records of a failed batch go again, each alone, and only the one
+that fails alone is refused. What only lay behind it, or waited for a topic, goes again in batches:
+alone, a record costs a round trip.
 
 Invariants, tests of the same names:
 
 1. After ``flush`` returned, each record that was sent is acknowledged or was refused.
 2. A record is refused only when it failed alone, for a cause that another try does not change.
-3. Of one source partition, records are acknowledged in their order, also around a refused one, as long as the producer is
-   idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``). After ``give_up`` a request
-   of the producer before may still arrive: a step back, as after a kill.
-4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
-5. After ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
-   member has written already would be written over by older ones. Invariant 1 holds for all others.
+3. Of one source partition, records are acknowledged in their order, also around a refused one, as
+   long as the producer is idempotent (Java's default): librdkafka then stops at the first failure
+   (``enable.gapless.guarantee``). After ``give_up`` a request of the producer before may still
+   arrive: a step back, as after a kill.
+4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as
+   flushed.
+5. After ``give_up`` nothing of its partitions is handed to the target but what is in a request
+   already; else records that another member has written already would be written over by older
+   ones. Invariant 1 holds for all others.
 6. A call that ``idle`` has ended is continued by the next one: nothing is sent again for that.
 """
 
@@ -58,7 +62,8 @@ SMALL_BATCH: Final = 16_384
 """Java's default of ``batch.size``."""
 
 Idle = Callable[[], None]
-"""Called while a stream waits for the target; keeps its place in the group. Raises where the stream has to end."""
+"""Called while a stream waits for the target; keeps its place in the group. Raises where the stream
+has to end."""
 
 
 def within(seconds: float, error: Callable[[], Exception]) -> Idle:
@@ -91,8 +96,9 @@ _TRANSIENT: Final = frozenset(
         "UNKNOWN_TOPIC_OR_PART",
     )
 )
-"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms``: without a limit. What was purged is ours. A
-broker that has lost the state of an idempotent producer takes the records from a new one."""
+"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms``: without a
+limit. What was purged is ours. A broker that has lost the state of an idempotent producer takes the
+records from a new one."""
 
 _BEHIND: Final = frozenset(("_FATAL", "_GAPLESS_GUARANTEE", "_PURGE_INFLIGHT", "_PURGE_QUEUE"))
 """Not about the record itself: another one has stopped the producer, or a partition was revoked."""
@@ -102,7 +108,8 @@ _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name 
 
 
 def _not_expected(record: logging.LogRecord) -> bool:
-    # That it stops at a gap is what we ask for, see invariant 3; the property is called experimental at each start.
+    # That it stops at a gap is what we ask for, see invariant 3; the property is called
+    # experimental at each start.
     return not re.search("Gap-less ordering|enable.gapless.guarantee", record.getMessage())
 
 
@@ -118,7 +125,8 @@ def check_kerberos(values: Mapping[str, SettingValue]) -> None:
     """Check that the library can log in by Kerberos, where its settings ask for that.
 
     Raises:
-        ConfigError: it was built without, as the wheels of confluent-kafka are; or this process logs in as another principal already.
+        ConfigError: it was built without, as the wheels of confluent-kafka are; or this process
+            logs in as another principal already.
     """
     if values.get("sasl.mechanism") != "GSSAPI":
         return
@@ -127,7 +135,8 @@ def check_kerberos(values: Mapping[str, SettingValue]) -> None:
         Producer({"builtin.features": "sasl_gssapi", "log_level": 0})
     except KafkaException:
         raise ConfigError(
-            "confluent-kafka's librdkafka was built without Kerberos (GSSAPI), as that of its wheels is",
+            "confluent-kafka's librdkafka was built without Kerberos (GSSAPI), as that of its "
+            "wheels is",
             remedy="build both as docs/guide/security.md shows, or mirror with MirrorSource",
         ) from None
     # kinit runs for a keytab alone.
@@ -139,14 +148,16 @@ def _check_principal(principal: str) -> None:
     known = _principals.setdefault("keytab", principal)
     if known != principal:
         raise ConfigError(
-            f"source and target are logged in to as {known} and {principal}: librdkafka has the tickets of one of them,"
+            f"source and target are logged in to as {known} and {principal}: librdkafka has the "
+            "tickets of one of them,"
             " in the cache of the process",
             remedy="give both clusters one principal, or mirror with MirrorSource",
         )
 
 
 class SentRecord(NamedTuple):
-    """A record under way, and the topic, partition and offset that it came from; ``origin`` is whose it is."""
+    """A record under way, and the topic, partition and offset that it came from; ``origin`` is
+    whose it is."""
 
     place: tuple[str, int, int]
     record: OutgoingRecord
@@ -154,11 +165,13 @@ class SentRecord(NamedTuple):
 
 
 Refused = Callable[[SentRecord, str], None]
-"""Takes a record that the target does not take, and the cause with its place; raises ``FatalError`` to end the sender."""
+"""Takes a record that the target does not take, and the cause with its place; raises ``FatalError``
+to end the sender."""
 
 
 def mirrored(message: Message) -> OutgoingRecord:
-    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the partition."""
+    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the
+    partition."""
     kind, at_ms = message.timestamp()
     try:
         headers = message.headers()
@@ -176,9 +189,11 @@ def mirrored(message: Message) -> OutgoingRecord:
 def no_text(message: Message) -> FatalError:
     """Return what is wrong with a record whose headers the library has failed to return."""
     return FatalError(
-        f"{message.topic()}-{message.partition()} offset {message.offset()}: the key of a header is no UTF-8, which"
+        f"{message.topic()}-{message.partition()} offset {message.offset()}: the key of a header "
+        "is no UTF-8, which"
         " confluent-kafka cannot read",
-        remedy="copy with MirrorSource, which passes bytes on, or set the group's offset past the record",
+        remedy="copy with MirrorSource, which passes bytes on, or set the group's offset past "
+        "the record",
     )
 
 
@@ -186,7 +201,8 @@ def no_text(message: Message) -> FatalError:
 class _FailedRecord:
     sent: SentRecord
     number: int
-    """In the order in which records were handed over: offsets of a topic that was created again begin anew."""
+    """In the order in which records were handed over: offsets of a topic that was created again
+    begin anew."""
     error: KafkaError
     is_alone: bool
     """It failed in a request of its own."""
@@ -227,7 +243,8 @@ class RecordSender:
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
         self._alone: Producer | None = None
-        """Of a recovery that is under way, also between two calls: what was refused goes through it, each record alone."""
+        """Of a recovery that is under way, also between two calls: what was refused goes through
+        it, each record alone."""
         self._stopped: Producer | None = None
         self._stop_cause: KafkaError | None = None
         self._leaving: deque[tuple[str, int]] = deque()
@@ -236,15 +253,18 @@ class RecordSender:
         """Those whose records were taken out since the present call began."""
         self._readers: dict[tuple[str, int], object] = {}
         self._handing = threading.Lock()
-        """Between a look at ``_leaving`` and the hand-over that depends on it, nothing is given up."""
+        """Between a look at ``_leaving`` and the hand-over that depends on it, nothing is given
+        up."""
         self._again_s = -1.0
-        """When the pause before the next try ends, also where ``idle`` has ended the call; -1: there is none."""
+        """When the pause before the next try ends, also where ``idle`` has ended the call; -1:
+        there is none."""
         self._said_s = -inf
         self.dropped = 0
 
     @property
     def waiting(self) -> tuple[int, str]:
-        """How many records are neither acknowledged nor refused, and why the first of them failed, where one did."""
+        """How many records are neither acknowledged nor refused, and why the first of them failed,
+        where one did."""
         failed = self._failures
         producers = [it for it in (self._producer, self._alone) if it is not None]
         cause = f"{failed[0].sent.place[0]}: {failed[0].error.str()}" if failed else ""
@@ -292,8 +312,8 @@ class RecordSender:
                 raise no_text(source) from None
             failed = partial(self._not_forwarded, source, next(self._numbers))
             try:
-                # Without ``_handing``, which takes a tenth of the time: from this look until the record is with the library no
-                # other thread gets the interpreter.
+                # Without ``_handing``, which takes a tenth of the time: from this look until the
+                # record is with the library no other thread gets the interpreter.
                 if not self._leaving:
                     # By position: its keywords take half a microsecond more.
                     self._producer.produce(
@@ -330,18 +350,22 @@ class RecordSender:
             self._wait(self._producer, idle)
 
     def take(self, partitions: Collection[tuple[str, int]], reader: object) -> None:
-        """Note who reads these source partitions from now on, where several readers share the sender; any thread may call it."""
+        """Note who reads these source partitions from now on, where several readers share the
+        sender; any thread may call it."""
         with self._handing:
             self._readers.update(dict.fromkeys(partitions, reader))
 
     def give_up(self, partitions: Collection[tuple[str, int]], reader: object = None) -> None:
-        """Send nothing more of these source partitions: others read them from the last commit, and write them.
+        """Send nothing more of these source partitions: others read them from the last commit, and
+        write them.
 
-        Records of other partitions that wait are sent again, each alone. Any thread may call it, also while another one holds
-        the sender, and inside ``idle``. What another reader has taken since stays: its records come after those of this one.
+        Records of other partitions that wait are sent again, each alone. Any thread may call it,
+        also while another one holds the sender, and inside ``idle``. What another reader has taken
+        since stays: its records come after those of this one.
         """
         with self._handing:
-            # Also where nothing seems to wait: the thread that holds the sender may have records in its hands.
+            # Also where nothing seems to wait: the thread that holds the sender may have records in
+            # its hands.
             gone = [
                 partition
                 for partition in partitions
@@ -357,7 +381,8 @@ class RecordSender:
                     producer.purge(blocking=False)
 
     def take_back(self) -> Sequence[tuple[SentRecord, str]]:
-        """Return what is neither acknowledged nor refused, in order, with what is known of the cause, and send none of it.
+        """Return what is neither acknowledged nor refused, in order, with what is known of the
+        cause, and send none of it.
 
         What is in a request may be written still.
 
@@ -384,7 +409,8 @@ class RecordSender:
         return True
 
     def close(self) -> None:
-        """End it; what is not acknowledged is dropped by librdkafka, and read again by the next start."""
+        """End it; what is not acknowledged is dropped by librdkafka, and read again by the next
+        start."""
         for producer in (self._producer, self._alone):
             if producer is not None:
                 producer.purge()
@@ -403,7 +429,8 @@ class RecordSender:
         self._given_up.clear()
 
     def _take_out(self) -> None:
-        """Take the records of partitions that were given up out of what is under way; the others have failed."""
+        """Take the records of partitions that were given up out of what is under way; the others
+        have failed."""
         if not self._leaving:
             return
         while self._leaving:
@@ -483,11 +510,13 @@ class RecordSender:
             self._failed(_as_it_is(source), number, error, message)
 
     def _wait(self, producer: Producer, idle: Idle) -> None:
-        # Not its flush(): it calls back with the exception of a fatal error pending, and the failure is lost.
+        # Not its flush(): it calls back with the exception of a fatal error pending, and the
+        # failure is lost.
         idle_s = time.monotonic() + FLUSH_S
         while len(producer):
             if producer is self._stopped:
-                # What was handed over while it stopped is in no purge of its own, and would never leave.
+                # What was handed over while it stopped is in no purge of its own, and would never
+                # leave.
                 producer.purge(in_flight=False, blocking=False)
             self._poll(producer, FULL_S)
             if time.monotonic() >= idle_s:
@@ -496,7 +525,8 @@ class RecordSender:
             self._take_out()
 
     def _poll(self, producer: Producer, timeout_s: float) -> int:
-        """Serve callbacks; a producer that has stopped at a gap logs it once, and then fails its records."""
+        """Serve callbacks; a producer that has stopped at a gap logs it once, and then fails its
+        records."""
         try:
             return producer.poll(timeout_s)
         except KafkaException as error:
@@ -507,7 +537,8 @@ class RecordSender:
             return 1
 
     def _recover(self, idle: Idle) -> None:
-        """Send again what failed, in the order of the source. Where ``idle`` raises, the next call continues."""
+        """Send again what failed, in the order of the source. Where ``idle`` raises, the next call
+        continues."""
         while self._recovers:
             # All of it: only when nothing is under way is the order of what failed known.
             self._wait(self._producer, idle)
@@ -526,7 +557,8 @@ class RecordSender:
             self._send_batches(idle)
 
     def _look_up(self, waits: Sequence[_FailedRecord]) -> None:
-        """Ask for topics and partitions that were not there: by itself the library would after ``metadata.max.age.ms``."""
+        """Ask for topics and partitions that were not there: by itself the library would after
+        ``metadata.max.age.ms``."""
         topics = {it.sent.record.topic for it in waits if it.error.name() in _UNKNOWN}
         if topics:
             only = topics.pop() if len(topics) == 1 else None
@@ -534,7 +566,8 @@ class RecordSender:
                 self._producer.list_topics(only, RETRY_S)
 
     def _fit_batches(self) -> None:
-        """Build smaller batches from now on where a topic did not take one: each that is refused costs a request per record."""
+        """Build smaller batches from now on where a topic did not take one: each that is refused
+        costs a request per record."""
         size = int(cast("int", self._values.get("batch.size", SMALL_BATCH)))
         too_large = [
             failure for failure in self._failures if failure.error.name() == "MSG_SIZE_TOO_LARGE"
@@ -548,7 +581,8 @@ class RecordSender:
             )
 
     def _send_alone(self, idle: Idle) -> None:
-        """Send what may be refused, each record alone, with what lies before it in its source partition; refuse what fails again."""
+        """Send what may be refused, each record alone, with what lies before it in its source
+        partition; refuse what fails again."""
         again = self._to_send_alone()
         if self._alone is None:
             if not again:
@@ -568,7 +602,8 @@ class RecordSender:
             if failure.error.name() not in no_refusal:
                 place = failure.sent.place[:2]
                 last[place] = max(last.get(place, -1), failure.number)
-        # A producer that stops with no record to blame would stop again: which one is found this way.
+        # A producer that stops with no record to blame would stop again: which one is found this
+        # way.
         is_unclear = (
             self._alone is None
             and self._stopped is self._producer
@@ -586,7 +621,8 @@ class RecordSender:
         self._hand_over(self._producer, self._failures, idle)
 
     def _hand_over(self, producer: Producer, failures: Sequence[_FailedRecord], idle: Idle) -> None:
-        """Hand over in the order of the source. What is left where ``idle`` raises, or partitions were given up, has still failed."""
+        """Hand over in the order of the source. What is left where ``idle`` raises, or partitions
+        were given up, has still failed."""
         ordered = sorted(failures, key=_number)
         numbers = {it.number for it in ordered}
         self._failures = [it for it in self._failures if it.number not in numbers]
@@ -628,7 +664,10 @@ class RecordSender:
 
     def _refuse(self, failure: _FailedRecord) -> None:
         (topic, partition, offset), error = failure.sent.place, failure.error
-        text = f"{topic}-{partition} offset {offset} was not taken by the target: {error.name()}: {error.str()}"
+        text = (
+            f"{topic}-{partition} offset {offset} was not taken by the target: "
+            f"{error.name()}: {error.str()}"
+        )
         try:
             self._refused(failure.sent, text)
         except FatalError as refusal:

@@ -1,8 +1,9 @@
 """Source topics of a flow and their copies: found, created, grown, never deleted.
 
-Flow: list both clusters -> what is chosen -> create or grow what is missing -> ``ready`` partitions, whose
-copy can be written, and ``waiting`` ones with their cause (``MirrorSourceConnector.refreshTopicPartitions``
-and ``computeAndCreateTopicPartitions``). Dealing partitions to tasks is not done here.
+Flow: list both clusters -> what is chosen -> create or grow what is missing -> ``ready``
+partitions, whose copy can be written, and ``waiting`` ones with their cause
+(``MirrorSourceConnector.refreshTopicPartitions`` and ``computeAndCreateTopicPartitions``). Dealing
+partitions to tasks is not done here.
 """
 
 import asyncio
@@ -72,9 +73,12 @@ class RemoteTopics:
     """Keeps the copies of one flow's topics in step with the source.
 
     Args:
-        many_s: how often many topics are listed, and topics that the target refused are tried again; 0: at each ``refresh``.
-        patience_s: for how long one ``refresh`` waits for creations, and for growth; what has no answer by then waits.
-        looks: ``refresh.topics.enabled``: without it the source is listed once, and only copies that are missing are tried again.
+        many_s: how often many topics are listed, and topics that the target refused are tried
+            again; 0: at each ``refresh``.
+        patience_s: for how long one ``refresh`` waits for creations, and for growth; what has no
+            answer by then waits.
+        looks: ``refresh.topics.enabled``: without it the source is listed once, and only copies
+            that are missing are tried again.
     """
 
     def __init__(
@@ -105,7 +109,8 @@ class RemoteTopics:
         self._returned: Sequence[str] = ()
         self._left_out: Mapping[str, str] = {}
         self._next_list = self._next_target_check = -math.inf
-        # Why copies could not be made that the target did not refuse; and what it says to have though it does not list it.
+        # Why copies could not be made that the target did not refuse; and what it says to have
+        # though it does not list it.
         self._put_off = ""
         self._unseen: set[str] = set()
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
@@ -141,11 +146,13 @@ class RemoteTopics:
 
     @property
     def hidden(self) -> Mapping[str, str]:
-        """Topics that were copied and may not be described any more, with the right that is missing."""
+        """Topics that were copied and may not be described any more, with the right that is
+        missing."""
         return {it: cause for it, cause in self._hidden.entries.items() if it in self._gone}
 
     def notes(self) -> Mapping[str, str]:
-        """Return what an operator may not expect: names of ``topics`` that the source lacks, topics that went away."""
+        """Return what an operator may not expect: names of ``topics`` that the source lacks, topics
+        that went away."""
         found: dict[str, str] = {}
         if all(map(self._flow.policy.is_heartbeats_topic, self._source)):
             selection = (
@@ -156,21 +163,26 @@ class RemoteTopics:
             )
         elif self._absent:
             found["topics"] = (
-                f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
+                "not on the source, or not visible to this principal: "
+                f"{some_of(self._absent, LOGGED_TOPICS)}"
             )
         if self._left_out:
             shown = [f"{name} ({reason})" for name, reason in self._left_out.items()]
             found["topics that are left out"] = some_of(shown, LOGGED_TOPICS)
         if self._internal_copies:
             found["copies of internal topics"] = (
-                f"{some_of(self._internal_copies, LOGGED_TOPICS)}: an earlier version or Java copied them, they may hold the"
-                f" passwords of clusters and are not copied any more; delete them on {self._flow.target_alias}"
+                f"{some_of(self._internal_copies, LOGGED_TOPICS)}: an earlier version or Java "
+                "copied them, they may hold the"
+                " passwords of clusters and are not copied any more; delete them on "
+                f"{self._flow.target_alias}"
             )
         if self._former_checkpoints:
             own = self._flow.policy.checkpoints_topic(self._flow.source_alias)
             found["checkpoints of another separator"] = (
-                f"{some_of(self._former_checkpoints, LOGGED_TOPICS)} beside {own}: the separator was changed, and nothing writes"
-                f" them any more; delete them on {self._flow.target_alias} when no client of MirrorClient reads them, or set"
+                f"{some_of(self._former_checkpoints, LOGGED_TOPICS)} beside {own}: the separator "
+                "was changed, and nothing writes"
+                f" them any more; delete them on {self._flow.target_alias} when no client of "
+                "MirrorClient reads them, or set"
                 " replication.policy.separator back"
             )
         if self._returned:
@@ -178,7 +190,8 @@ class RemoteTopics:
         hidden = self._hidden.entries
         if former := [it for it in hidden if it not in self._gone]:
             found["not visible on the source"] = (
-                f"{some_of(former, LOGGED_TOPICS)}: has a copy, of this flow or of another one: {hidden[former[0]]}"
+                f"{some_of(former, LOGGED_TOPICS)}: has a copy, of this flow or of another one: "
+                f"{hidden[former[0]]}"
             )
         gone = [
             it
@@ -196,9 +209,11 @@ class RemoteTopics:
         return why_returned(self._returned, self._flow.source_alias, LOGGED_TOPICS)
 
     async def refresh(self) -> bool:
-        """List the source's topics, and the target's where they can matter, and create what is missing.
+        """List the source's topics, and the target's where they can matter, and create what is
+        missing.
 
-        What cannot be created now waits with the cause, and holds up neither other copies nor the start of the flow.
+        What cannot be created now waits with the cause, and holds up neither other copies nor the
+        start of the flow.
 
         Returns:
             Whether ``ready`` and ``waiting`` may have changed.
@@ -236,7 +251,8 @@ class RemoteTopics:
         return True
 
     async def _tried(self, make: Callable[[], Awaitable[T]], problems: list[str]) -> T | None:
-        """Create or grow within the patience; None, and a problem more, where that is not possible now."""
+        """Create or grow within the patience; None, and a problem more, where that is not possible
+        now."""
         try:
             async with asyncio.timeout(self._patience_s):
                 return await make()
@@ -248,14 +264,16 @@ class RemoteTopics:
         return None
 
     def _find_unseen(self, existed: Collection[str], before: Mapping[str, int]) -> None:
-        """Keep copies that a list has left out though they exist; name those that no list has, unless they are a moment old."""
+        """Keep copies that a list has left out though they exist; name those that no list has,
+        unless they are a moment old."""
         unseen = {it for it in existed if it not in self._remote}
         self._remote |= {it: before[it] for it in unseen if it in before}
         for remote in unseen & self._unseen - self._remote.keys():
             alias = self._flow.target_alias
             self._refusals.note(
                 remote,
-                f"{remote} exists on {alias}, but not for this principal: grant Describe and Write on it, or, where {alias} is"
+                f"{remote} exists on {alias}, but not for this principal: grant Describe and "
+                f"Write on it, or, where {alias} is"
                 " still deleting it, wait",
             )
         self._unseen = unseen
@@ -320,10 +338,12 @@ class RemoteTopics:
         return changed
 
     def _keep_once(self, topics: dict[str, int]) -> set[str]:
-        """Keep what one list leaves out, and return the topics that two lists left out, ``CERTAIN_S`` apart.
+        """Keep what one list leaves out, and return the topics that two lists left out,
+        ``CERTAIN_S`` apart.
 
-        A broker that just started may answer with an old list. And of a topic that was created again with
-        fewer partitions, the task that has the others needs the time to put into the ledger what they lost.
+        A broker that just started may answer with an old list. And of a topic that was created
+        again with fewer partitions, the task that has the others needs the time to put into the
+        ledger what they lost.
         """
         less = {
             topic: topics.get(topic, 0)
@@ -361,7 +381,8 @@ class RemoteTopics:
             it
             for it in listed
             if policy.topic_source(it) == flow.source_alias
-            # A policy that keeps names says so of all: those on the target are the flows' own, with their positions.
+            # A policy that keeps names says so of all: those on the target are the flows' own, with
+            # their positions.
             and (upstream := policy.upstream_topic(it)) not in (None, it)
             and is_internal_name(upstream)
         )
@@ -487,15 +508,20 @@ class RemoteTopics:
             # A copy that keeps the name has no separator in it.
             return OTHER_TOPIC
         if code == codes.POLICY_VIOLATION and "xcessively large" in error.message:
-            return "it has more partitions than a controller creates at once: create it by hand with 5,000, and add the others in steps"
+            return (
+                "it has more partitions than a controller creates at once: create it by hand "
+                "with 5,000, and add the others in steps"
+            )
         if code == codes.INVALID_REPLICATION_FACTOR and self._flow.replication_factor < 1:
             return (
-                "set replication.factor, or the brokers' default.replication.factor, which -1 stands for, to at most the number of"
+                "set replication.factor, or the brokers' default.replication.factor, which -1 "
+                "stands for, to at most the number of"
                 " brokers there"
             )
         if code == codes.INVALID_REPLICATION_FACTOR:
             return (
-                f"set replication.factor (now {self._flow.replication_factor}) to at most the number of"
+                f"set replication.factor (now {self._flow.replication_factor}) to at most the "
+                "number of"
                 " brokers there"
             )
         return _REMEDIES.get(code, "it is tried again at every refresh")
@@ -506,9 +532,11 @@ _REMEDIES: Final[Mapping[int, str]] = {
         "its create.topic.policy refuses the topic: adapt replication.factor, or name the config in"
         " config.properties.exclude"
     ),
-    codes.INVALID_CONFIG: "name the config in config.properties.exclude, or change it at the source",
+    codes.INVALID_CONFIG: "name the config in config.properties.exclude, or change it at the "
+    "source",
     codes.INVALID_TOPIC_EXCEPTION: (
-        "its name is not possible there: change replication.policy.separator or the cluster alias, or"
+        "its name is not possible there: change replication.policy.separator or the cluster "
+        "alias, or"
         " name the topic in topics.exclude"
     ),
     codes.TOPIC_AUTHORIZATION_FAILED: "grant Create on the topic, or create it by hand",

@@ -1,11 +1,15 @@
-"""When the source deletes what is not copied yet: by age and by size, for the partitions of one task that are behind.
+"""When the source deletes what is not copied yet: by age and by size, for the partitions of one
+task that are behind.
 
-Flow: what the task sees of a partition each ``CHECK_S`` -> ``Course`` -> ``Forecast`` -> the context. Nothing is asked while
-nothing is behind; then configs and sizes of the topics that are, and where a copy stands still, how old its next record is.
+Flow: what the task sees of a partition each ``CHECK_S`` -> ``Course`` -> ``Forecast`` -> the
+context. Nothing is asked while nothing is behind; then configs and sizes of the topics that are,
+and where a copy stands still, how old its next record is.
 
-A broker deletes whole segments: by age when the newest record of one is older than ``retention.ms``, by size when what is left
-has ``retention.bytes`` (Kafka's UnifiedLog.deleteOldSegments). So a record is deleted at the forecast's time or later. Tiered
-storage: the two limits are those of the whole log. A topic that is only compacted loses no record by either.
+A broker deletes whole segments: by age when the newest record of one is older than
+``retention.ms``, by size when what is left has ``retention.bytes`` (Kafka's
+UnifiedLog.deleteOldSegments). So a record is deleted at the forecast's time or later. Tiered
+storage: the two limits are those of the whole log. A topic that is only compacted loses no record
+by either.
 """
 
 import asyncio
@@ -34,14 +38,16 @@ WINDOW_S: Final = 300.0
 LIMITS_S: Final = 120.0
 """How long configs and sizes of a topic are taken as they were."""
 LEAST_CHANGE: Final = 0.05
-"""A lag that grows by less than this part of what passes or is written keeps up, as far as one can see."""
+"""A lag that grows by less than this part of what passes or is written keeps up, as far as one can
+see."""
 LEAST_CHANGE_S: Final = 5.0
 AHEAD_MS: Final = 5_000
 """A clock that is further ahead is named."""
 SOON_S: Final = 3600.0
 """A loss that is nearer makes the flow DEGRADED."""
 LONGEST_TRANSACTION_S: Final = 900.0
-"""``transaction.max.timeout.ms``: for so long a source may rightly give nothing to readers of committed records."""
+"""``transaction.max.timeout.ms``: for so long a source may rightly give nothing to readers of
+committed records."""
 NOTED_S: Final = 86_400.0
 """A loss that is nearer is reported."""
 _ROUNDS: Final = 8
@@ -58,7 +64,8 @@ _SIZE: Final = "retention.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a topic's retention deletes: ``age_ms`` and ``size_bytes`` of a partition; None is no limit."""
+    """What a topic's retention deletes: ``age_ms`` and ``size_bytes`` of a partition; None is no
+    limit."""
 
     age_ms: int | None
     size_bytes: int | None
@@ -84,14 +91,16 @@ _NONE: Final = Limits(None, None)
 
 
 class Sight(NamedTuple):
-    """One look at a partition: the next offset to copy, the log's end, and when the next record was written (ms, -1 unknown). A tuple: thousands are made each look."""
+    """One look at a partition: the next offset to copy, the log's end, and when the next record was
+    written (ms, -1 unknown). A tuple: thousands are made each look."""
 
     at_ms: int
     position: int
     end: int
     written_ms: int
     is_searched: bool = False
-    """Whether ``written_ms`` was searched for: it is older than the record's time by up to a part of the limit."""
+    """Whether ``written_ms`` was searched for: it is older than the record's time by up to a part
+    of the limit."""
 
     @property
     def waiting(self) -> int:
@@ -137,11 +146,13 @@ class Course:
 
     @property
     def wants_date(self) -> bool:
-        """Whether it waits at a record whose age is not known: the newest copied one may be much older."""
+        """Whether it waits at a record whose age is not known: the newest copied one may be much
+        older."""
         return self.stands and self._dated != self.last.position
 
     def add(self, sight: Sight) -> None:
-        """Take over a look; those that are too old are forgotten, and what is known of the next record's age is kept."""
+        """Take over a look; those that are too old are forgotten, and what is known of the next
+        record's age is kept."""
         if self._sights and self.last.position == sight.position:
             last = self.last
             sight = sight._replace(written_ms=last.written_ms, is_searched=last.is_searched)
@@ -161,8 +172,8 @@ class Course:
     def forecast(self, limits: Limits, record_bytes: float, ahead_ms: int = 0) -> Forecast | None:
         """Return when the first record is lost at the present rates, None where it is not in sight.
 
-        ``record_bytes``: mean size of one offset in the source's log, -1 where it is not known. ``ahead_ms``: by how much the clock
-        that retention goes by is ahead of that of our looks.
+        ``record_bytes``: mean size of one offset in the source's log, -1 where it is not known.
+        ``ahead_ms``: by how much the clock that retention goes by is ahead of that of our looks.
         """
         now = self._sights[-1]
         ways = [
@@ -228,7 +239,8 @@ def _reach(left: float, grew: float, took_s: float, least: float) -> float | Non
 
 @final
 class AheadClock:
-    """By how much the source's clock is ahead of ours for certain: a broker deletes that much earlier."""
+    """By how much the source's clock is ahead of ours for certain: a broker deletes that much
+    earlier."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -237,7 +249,8 @@ class AheadClock:
         """Whether one look is known: only what rose since is of a clock that runs so now."""
 
     def look(self, newest: Mapping[TopicPartition, int], now_ms: int) -> None:
-        """Take over the newest stamps of commits: one that a broker gave when its clock was wrong stays, and does not rise."""
+        """Take over the newest stamps of commits: one that a broker gave when its clock was wrong
+        stays, and does not rise."""
         risen = [at for tp, at in newest.items() if at > self._newest.get(tp, inf)]
         self.ms = max(0, max(risen, default=0) - now_ms)
         self.wants_more = not self._newest and bool(newest)
@@ -251,7 +264,8 @@ class AheadClock:
 # -- one task --------------------------------------------------------------------------------------
 
 Progress = Callable[[TopicPartition], tuple[int, int, int] | None]
-"""Next offset to copy, the log's end and the newest copied timestamp (ms, -1 unknown); None while that is not known."""
+"""Next offset to copy, the log's end and the newest copied timestamp (ms, -1 unknown); None while
+that is not known."""
 
 
 @final
@@ -282,7 +296,8 @@ class RetentionWatch:
         """By topic: why its limits or sizes may not be read."""
 
     async def run(self, partitions: Callable[[], Collection[TopicPartition]]) -> None:
-        """Look each ``CHECK_S`` until cancelled, and close the connection then, where one was needed."""
+        """Look each ``CHECK_S`` until cancelled, and close the connection then, where one was
+        needed."""
         cannot = "retention of what is behind cannot be watched"
         try:
             await look_each(
@@ -301,7 +316,8 @@ class RetentionWatch:
                 await self._learn(behind)
             self._refusal = ""
         except (Mm2pyError, TimeoutError) as error:
-            # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
+            # What is known stays, and ages: a source that is away deletes nothing that one could
+            # copy in time.
             self._refusal = str(error) or f"no answer within {CHECK_S:.0f} s"
             log.debug("retention of what is behind is not known cause=%r", error)
         except Exception:
@@ -406,7 +422,8 @@ class RetentionWatch:
         return self._session.admin
 
     async def _measure(self, limited: Sequence[TopicPartition], admin: MirrorAdmin) -> None:
-        """Learn the mean size of an offset; of a broker that does not disclose sizes it stays unknown."""
+        """Learn the mean size of an offset; of a broker that does not disclose sizes it stays
+        unknown."""
         if not limited:
             return
         topics: dict[str, list[int]] = {}
@@ -425,7 +442,8 @@ class RetentionWatch:
                 self._record_bytes[tp] = sizes[tp] / max(1, offsets)
 
     async def _date(self, undated: Collection[TopicPartition], admin: MirrorAdmin) -> None:
-        """Find when the records were written that partitions wait at: where time ends for what is below them."""
+        """Find when the records were written that partitions wait at: where time ends for what is
+        below them."""
         now_ms = self._context.clock.now_ms() + self._ahead.ms
         for tp in undated:
             self._courses[tp].searched += 1
@@ -442,7 +460,8 @@ class RetentionWatch:
                     del spans[tp]  # the others need not wait for it
                     continue
                 low, high = spans[tp]
-                # The first record of that time or later is behind the one that waits: this one is older.
+                # The first record of that time or later is behind the one that waits: this one is
+                # older.
                 is_older = not 0 <= found.offset <= self._courses[tp].last.position
                 spans[tp] = (low, middles[tp]) if is_older else (middles[tp], high)
         for tp, (low, _) in spans.items():
@@ -465,7 +484,10 @@ class RetentionWatch:
         first = min(told.items(), key=lambda it: it[1].at_ms, default=None)
         text = "" if first is None else _text(*first, others=len(told) - 1, now_ms=now_ms)
         if text and self._ahead.ms > AHEAD_MS:
-            text += f"; the source's clock, which retention goes by, is {duration_text(self._ahead.ms)} ahead of this machine's, which is counted"
+            text += (
+                "; the source's clock, which retention goes by, is "
+                f"{duration_text(self._ahead.ms)} ahead of this machine's, which is counted"
+            )
         is_soon = first is not None and first[1].at_ms - now_ms < SOON_S * 1000
         self._context.report_finding("retention", text, count=len(told), harms=is_soon)
         self._report_stalled(behind)
@@ -475,17 +497,22 @@ class RetentionWatch:
             whys |= dict.fromkeys(sorted(topics - self._limits.keys() - whys.keys()), self._refusal)
         text = ""
         if whys:
-            text = f"whether the source deletes records of {some_of([*whys], _MOST_NAMED)} before they are copied is not known whole: {next(iter(whys.values()))}"
+            text = (
+                f"whether the source deletes records of {some_of([*whys], _MOST_NAMED)} "
+                f"before they are copied is not known whole: {next(iter(whys.values()))}"
+            )
         self._context.report_finding("retention not known", text, count=len(whys), harms=False)
 
     def _report_stalled(self, behind: Collection[TopicPartition]) -> None:
-        """Name partitions of which nothing is copied though more arrives, or for long; paused, held and failed ones have a state of their own."""
+        """Name partitions of which nothing is copied though more arrives, or for long; paused, held
+        and failed ones have a state of their own."""
         now_ms = self._context.clock.now_ms()
         stalled: dict[str, str] = {}
         harms = False
         for tp in behind:
             course = self._courses[tp]
-            # Where nothing more is written it may wait for its turn: in a first copy of much history, for minutes.
+            # Where nothing more is written it may wait for its turn: in a first copy of much
+            # history, for minutes.
             is_late = now_ms - course.since_ms > LONGEST_TRANSACTION_S * 1000
             why, may_last = self._why_stalled(tp) if is_late or course.is_stalled else ("", True)
             if why:
@@ -505,6 +532,7 @@ def _text(tp: TopicPartition, forecast: Forecast, *, others: int, now_ms: int) -
     when = f"in {duration_text(round(left_s * 1000))}" if left_s > 0 else "now"
     more = f", and {others} more partitions after it" if others else ""
     return (
-        f"at this rate {forecast.by}={forecast.limit} of the source overtakes {tp} {when}{more}; {waiting} of it are not copied:"
+        f"at this rate {forecast.by}={forecast.limit} of the source overtakes {tp} {when}{more}; "
+        f"{waiting} of it are not copied:"
         f" raise {forecast.by} of {tp.topic} on the source, or see why the copy is slow (mm2py lag)"
     )

@@ -1,8 +1,8 @@
 """Periodic jobs of one connector, one at a time (Java's ``Scheduler``).
 
-Flow: ``repeat`` -> job -> error or success -> log on change, ``problems`` for status -> next period. A job
-that fails is tried again at its next period; the connector stays RUNNING, as in Java, but the error is
-kept where the operator sees it.
+Flow: ``repeat`` -> job -> error or success -> log on change, ``problems`` for status -> next
+period. A job that fails is tried again at its next period; the connector stays RUNNING, as in Java,
+but the error is kept where the operator sees it.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ class Scheduler:
     Args:
         clock: Time of the periods.
         timeout_ms: ``admin.timeout.ms``, the bound of one job.
-        fail: Called with an error that no retry can help against: one of ours, or a target that is too old.
+        fail: Called with an error that no retry can help against: one of ours, or a target that is
+            too old.
     """
 
     def __init__(self, clock: Clock, *, timeout_ms: int, fail: Callable[[Exception], None]) -> None:
@@ -66,7 +67,8 @@ class Scheduler:
         self._launch(name, self._repeat(name, job, every_s, delayed=delayed))
 
     async def ensure(self, name: str, job: Job, retry_s: float) -> None:
-        """Run ``job`` now and wait for it, then every ``retry_s`` seconds until it has succeeded once."""
+        """Run ``job`` now and wait for it, then every ``retry_s`` seconds until it has succeeded
+        once."""
         await self.run(name, job)
         if name in self._problems:
             self._launch(name, self._retry(name, job, retry_s))

@@ -1,7 +1,7 @@
 """Keeps the copies of a flow's topics in step, whichever connector moves the records.
 
-Flow: two admin clients -> ``RemoteTopics`` (created, grown) -> scheduler jobs (ACLs, configs, refresh). Dealing partitions and
-moving records is the connectors' own.
+Flow: two admin clients -> ``RemoteTopics`` (created, grown) -> scheduler jobs (ACLs, configs,
+refresh). Dealing partitions and moving records is the connectors' own.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -36,17 +36,21 @@ from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
 from mm2py_connectors.scheduler import Scheduler
 
 MEASURE_S: Final = 5
-"""How often it is measured what topics without a copy have: three requests to each of their leaders."""
+"""How often it is measured what topics without a copy have: three requests to each of their
+leaders."""
 
 REFRESH_HEAD_START_S: Final = 2
-"""A new topic has to be copied, not only seen, within the refresh interval where that is not set."""
+"""A new topic has to be copied, not only seen, within the refresh interval where that is not
+set."""
 
 LOOK_S: Final = 1
-"""How often few topics are listed, and looked whether many are due, where no interval is set: an answer that is the same is compared as bytes."""
+"""How often few topics are listed, and looked whether many are due, where no interval is set: an
+answer that is the same is compared as bytes."""
 
 
 SILENT_S: Final = 5
-"""A cluster that has not answered for this long is a problem; the job that asked it fails after ``admin.timeout.ms``."""
+"""A cluster that has not answered for this long is a problem; the job that asked it fails after
+``admin.timeout.ms``."""
 
 
 @final
@@ -145,7 +149,8 @@ class TopicUpkeep:
     def begin(
         self, source: AdminSession, target: AdminSession, refresh: Callable[[], Awaitable[None]]
     ) -> None:
-        """Start the jobs that the config asks for; ``refresh`` lists the connector's topics again."""
+        """Start the jobs that the config asks for; ``refresh`` lists the connector's topics
+        again."""
         config, scheduler, topics = self._config, self.scheduler, self.topics
         if config.sync_topic_acls_enabled:
             self._acls = acls = AclSync(
@@ -176,7 +181,8 @@ class TopicUpkeep:
         scheduler.repeat("refresh topics", refresh, look_s, delayed=True)
 
     async def _fence(self, source: MirrorAdmin) -> Collection[Acl]:
-        """Return the rules by which a failover keeps writers from the source; none where there never was one."""
+        """Return the rules by which a failover keeps writers from the source; none where there
+        never was one."""
         assert self._context is not None
         topic = failover_topic(self._config.target_cluster_alias)
         # Without a failover there is nothing to read, and no reader to connect.
@@ -216,14 +222,16 @@ class TopicUpkeep:
         return {} if self._topics is None else self._topics.waiting()
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Source partitions whose copy does not exist, and what waits in them as of a few seconds ago."""
+        """Source partitions whose copy does not exist, and what waits in them as of a few seconds
+        ago."""
         return {
             partition: replace(self._backlog.get(partition, WaitingPartition("")), cause=cause)
             for partition, cause in self.waiting().items()
         }
 
     async def _measure(self, source: MirrorAdmin) -> None:
-        """Ask how much waits; where a flow does not begin at the beginning of its logs, the number is not known."""
+        """Ask how much waits; where a flow does not begin at the beginning of its logs, the number
+        is not known."""
         waiting, backlog = self.waiting(), dict[TopicPartition, WaitingPartition]()
         if not waiting or self._begins_late:
             self._backlog = backlog
@@ -248,7 +256,8 @@ class TopicUpkeep:
         return props["auto.offset.reset"] != "earliest" or bool(self._props.get(START_POSITIONS))
 
     def problems(self) -> Mapping[str, str]:
-        """Jobs whose last run failed, topics that wait for their copy and configs that the target refuses, with the cause."""
+        """Jobs whose last run failed, topics that wait for their copy and configs that the target
+        refuses, with the cause."""
         found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
         if self._topics is not None:
             found |= {f"topic {it} is not visible": why for it, why in self._topics.hidden.items()}
@@ -270,7 +279,8 @@ class TopicUpkeep:
         return found
 
     def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""
+        """Return the topics whose configs follow the source's: a backfill changes some and puts
+        them back."""
         context: object = self._context
         kept_out: Collection[TopicPartition] = (
             context.kept_out if isinstance(context, KeptOutPartitions) else ()

@@ -1,7 +1,8 @@
 """The groups of one kind, with where they would continue on the target.
 
-Flow: ``GroupWatch`` (offsets of the source) and ``OffsetTranslator`` (what is known of the copies) -> ``renew`` -> the
-checkpoints that changed, which the task writes where groups of this kind have checkpoints -> ``GroupSync``.
+Flow: ``GroupWatch`` (offsets of the source) and ``OffsetTranslator`` (what is known of the copies)
+-> ``renew`` -> the checkpoints that changed, which the task writes where groups of this kind have
+checkpoints -> ``GroupSync``.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ class TranslatedGroups:
     Args:
         watch: their offsets at the source.
         translator: of the flow.
-        checkpoints: by group; those of before are put there by the caller, ``GroupSync`` reads them.
+        checkpoints: by group; those of before are put there by the caller, ``GroupSync`` reads
+            them.
         copy_of: name of a source topic on the target.
     """
 
@@ -48,7 +50,8 @@ class TranslatedGroups:
         """Writes their offsets to the target; None where that is off."""
         self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
         self._placed: set[str] = set()
-        """Groups that were translated since the start: what checkpoints of before say of others may not hold any more."""
+        """Groups that were translated since the start: what checkpoints of before say of others may
+        not hold any more."""
         self._checked: set[str] = set()
         """Groups whose offsets on the target were compared with the maps since the start."""
 
@@ -58,7 +61,8 @@ class TranslatedGroups:
         return self.watch.has_changes
 
     async def renew(self, moved: Mapping[TopicPartition, int]) -> list[Checkpoint]:
-        """Translate what changed, and what is behind ``moved`` (``OffsetTranslator.take_moved``), for half a second at most."""
+        """Translate what changed, and what is behind ``moved`` (``OffsetTranslator.take_moved``),
+        for half a second at most."""
         watch = self.watch
         self._leave_shared(moved)
         for group in watch.take_gone():
@@ -87,7 +91,8 @@ class TranslatedGroups:
         return group in self._placed
 
     async def check_copies(self, groups: Sequence[str]) -> None:
-        """Forget checkpoints of these groups that are of other copies than those that are there now.
+        """Forget checkpoints of these groups that are of other copies than those that are there
+        now.
 
         Raises:
             Mm2pyError: the copies on the target are not known now.
@@ -103,7 +108,8 @@ class TranslatedGroups:
                     self.watch.put_back((group,))
 
     def _leave_shared(self, moved: Mapping[TopicPartition, int]) -> None:
-        """Forget where groups were in copies that another flow writes into now: the sync would write it again."""
+        """Forget where groups were in copies that another flow writes into now: the sync would
+        write it again."""
         for source in filter(self._translator.is_shared, moved):
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             for known in self._checkpoints.values():
@@ -128,13 +134,16 @@ class TranslatedGroups:
                 and begins is not None
                 and begins.is_past_unread(last.upstream, last.downstream)
             ):
-                # The offset there alone proves nothing: members that have read to the beginning of the map may have left it.
+                # The offset there alone proves nothing: members that have read to the beginning of
+                # the map may have left it.
                 del known[target]
                 last, too_far[target] = None, begins.target
                 if downstream is None:
                     log.warning(
-                        "group was moved past unread records by an earlier version, and where it has read to is"
-                        " not known on the target: reset its offset there group=%s partition=%s offset=%d",
+                        "group was moved past unread records by an earlier version, and where it "
+                        "has read to is"
+                        " not known on the target: reset its offset there group=%s partition=%s "
+                        "offset=%d",
                         group,
                         target,
                         begins.target,
@@ -161,7 +170,8 @@ class TranslatedGroups:
     async def _is_stale(
         self, source: TopicPartition, offset: int, downstream: int | None, last: Checkpoint
     ) -> bool:
-        """Whether a checkpoint is of copies that are gone: what has their places now, its group may not have read."""
+        """Whether a checkpoint is of copies that are gone: what has their places now, its group may
+        not have read."""
         translator = self._translator
         if translator.is_of_former_copy(source, last.upstream, last.downstream):
             return True
@@ -171,7 +181,8 @@ class TranslatedGroups:
     async def _left_behind(
         self, group: str, known: dict[TopicPartition, Checkpoint]
     ) -> dict[TopicPartition, int]:
-        """Forget, once for each group since the start, its places in copies that the flow does not continue; return these."""
+        """Forget, once for each group since the start, its places in copies that the flow does not
+        continue; return these."""
         places: dict[TopicPartition, int] = {}
         if group in self._checked or not self._translator.has_map:
             return places
@@ -188,10 +199,12 @@ class TranslatedGroups:
         return places
 
     async def _unread_below_maps(self, group: str) -> Mapping[TopicPartition, Beginning]:
-        """Return, once for each group since the start, the partitions of the target in which it has not read up to the beginning of the map.
+        """Return, once for each group since the start, the partitions of the target in which it has
+        not read up to the beginning of the map.
 
-        An earlier version did not know that records below it were copied by another program, and moved groups to the beginning; a
-        checkpoint shows where it did. Share groups have none: whether it did is unknown.
+        An earlier version did not know that records below it were copied by another program, and
+        moved groups to the beginning; a checkpoint shows where it did. Share groups have none:
+        whether it did is unknown.
         """
         moved: dict[TopicPartition, Beginning] = {}
         if group in self._checked or not self._translator.has_map:

@@ -1,7 +1,8 @@
 """The older names of the commands and paths of jobs, in one place; all of them stay.
 
-Flow: ``COMMANDS`` -> ``mm2py_jobs.commands`` -> the same functions under both names; ``PATHS`` -> ``JobRouter``, the same endpoints. The older paths of
-failovers have the kind as a query parameter, so that their endpoints are their own. Workers load this for their routes: it imports no command.
+Flow: ``COMMANDS`` -> ``mm2py_jobs.commands`` -> the same functions under both names; ``PATHS`` ->
+``JobRouter``, the same endpoints. The older paths of failovers have the kind as a query parameter,
+so that their endpoints are their own. Workers load this for their routes: it imports no command.
 """
 
 from collections.abc import Mapping

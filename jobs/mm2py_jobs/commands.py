@@ -1,9 +1,11 @@
-"""Commands of the jobs, added to ``mm2py`` by the entry point ``mm2py.commands``: ``mm2py job KIND VERB``.
+"""Commands of the jobs, added to ``mm2py`` by the entry point ``mm2py.commands``:
+``mm2py job KIND VERB``.
 
-Flow: arguments -> options of the kind (``mm2py_jobs.job_options``) -> a verb, which loads the job: help is quick, and works without Spark. The older names
-are in ``mm2py_jobs.aliases``.
+Flow: arguments -> options of the kind (``mm2py_jobs.job_options``) -> a verb, which loads the job:
+help is quick, and works without Spark. The older names are in ``mm2py_jobs.aliases``.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 refused by a check, 4 copies that are not equal. With ``-o json`` the report is all that goes to standard output.
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused by a check, 4 copies that are not equal. With
+``-o json`` the report is all that goes to standard output.
 """
 
 import os
@@ -40,7 +42,8 @@ Verb = Callable[..., int | Ending]
 
 
 def job_command(verb: Verb) -> Callable[..., NoReturn]:
-    """Return a verb as a command for typer; what a check refuses is one line on standard error, and ends with 3."""
+    """Return a verb as a command for typer; what a check refuses is one line on standard error, and
+    ends with 3."""
 
     @wraps(verb)
     def run(**given: object) -> int:
@@ -71,7 +74,8 @@ def plan_backfill(options: BackfillOptions, printer: Printer) -> Ending:
 
 
 def run_backfill(options: BackfillOptions, printer: Printer) -> Ending:
-    """Copy, and hand each partition over to the running flow; continues an unfinished backfill of the flow."""
+    """Copy, and hand each partition over to the running flow; continues an unfinished backfill of
+    the flow."""
     from mm2py_jobs.copy import backfill_runs
 
     return backfill_runs.run_backfill(options, printer)
@@ -102,7 +106,10 @@ def _steered(what: str, wanted: str, text: str) -> Verb:
 
 def lane_verbs(what: str) -> dict[str, Verb]:
     """Return the verbs that ask and steer the newest "backfill" or "restore" of a flow."""
-    ends = f"End a {what}: what is copied stays, the running flow continues every partition where it is."
+    ends = (
+        f"End a {what}: what is copied stays, the running flow continues every partition "
+        "where it is."
+    )
     return {
         "status": status(what),
         "pause": _steered(
@@ -124,7 +131,8 @@ def plan_stream(options: FlowOptions, printer: Printer) -> Ending:
 
 
 def run_stream(options: StreamOptions, printer: Printer, *, debug: DebugOption = False) -> Ending:
-    """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine = spark)."""
+    """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine =
+    spark)."""
     from mm2py.config.jaas import file_secrets
     from mm2py_jobs.copy import stream_runs
     from mm2py_jobs.spark.session import require_spark
@@ -157,7 +165,8 @@ def plan_verify(options: TopicsOptions, printer: Printer) -> int:
 def run_verify(options: VerifyOptions, printer: Printer) -> int:
     """Compare what a flow has copied with its source, record by record, on Spark.
 
-    Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if something could not be compared or a repair is refused.
+    Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if something could not be
+    compared or a repair is refused.
     """
     from mm2py_jobs.verify import verify_runs
 
@@ -189,7 +198,8 @@ def plan_restore(options: RestoreOptions, printer: Printer) -> Ending:
 
 
 def run_restore(options: RestoreOptions, printer: Printer) -> Ending:
-    """Restore an archive into the flow's target, on Spark; run again it continues where the log ends."""
+    """Restore an archive into the flow's target, on Spark; run again it continues where the log
+    ends."""
     from mm2py_jobs.spark.session import require_spark
 
     require_spark()  # before pyarrow is loaded
@@ -219,8 +229,8 @@ def run_rerun(options: RerunOptions, printer: Printer) -> int:
 class KindCommands:
     """A kind of job: the verbs that it has, of plan, run, status, pause, resume and cancel.
 
-    ``verify``, ``archive`` and ``rerun`` end with their command, and SIGTERM is their cancel: they only tell how far they are
-    (``mm2py_jobs.progress``).
+    ``verify``, ``archive`` and ``rerun`` end with their command, and SIGTERM is their cancel: they
+    only tell how far they are (``mm2py_jobs.progress``).
     """
 
     name: str
@@ -267,7 +277,8 @@ KINDS: Final = (
         {"plan": plan_verify, "run": run_verify},
         (
             "mm2py job verify run mm2.properties --flow 'A->B'",
-            "mm2py job verify run mm2.properties --flow 'A->B' --topics orders --tier 3 -o json > report.json",
+            "mm2py job verify run mm2.properties --flow 'A->B' --topics orders --tier 3 -o json "
+            "> report.json",
             "mm2py job verify run mm2.properties --flow 'A->B' --topics orders --repair",
         ),
     ),
@@ -277,7 +288,8 @@ KINDS: Final = (
         {"plan": plan_archive, "run": run_archive},
         (
             "mm2py job archive run mm2.properties --flow 'A->B' --topics 'orders.*' --to /backup",
-            "mm2py job archive run mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
+            "mm2py job archive run mm2.properties --flow 'A->B' --to s3://bucket/lake --shape "
+            "records",
         ),
     ),
     KindCommands(
@@ -286,7 +298,8 @@ KINDS: Final = (
         {"plan": plan_restore, "run": run_restore, **lane_verbs("restore")},
         (
             "mm2py job restore run mm2.properties --flow 'A->B' --from /backup",
-            "mm2py job restore run mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
+            "mm2py job restore run mm2.properties --flow 'A->B' --from /backup --rename "
+            "'(.*)=restored.$1'",
         ),
     ),
     KindCommands(
@@ -294,8 +307,10 @@ KINDS: Final = (
         "Copy a range again into another topic.",
         {"plan": plan_rerun, "run": run_rerun},
         (
-            "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-again --from '24 hours ago'",
-            "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-3 --partition 3 --from offset:1500 --to offset:9000",
+            "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-again "
+            "--from '24 hours ago'",
+            "mm2py job rerun run mm2.properties --flow 'A->B' --topic orders --into orders-3 "
+            "--partition 3 --from offset:1500 --to offset:9000",
         ),
     ),
     KindCommands(
@@ -324,7 +339,8 @@ def doctor(
     whole: Annotated[bool, typer.Option("--all", help="also what is well")] = False,
     printer: Printer,
 ) -> int:
-    """Ask both clusters what would keep the flows of a file from working, and name the command that mends it; changes nothing.
+    """Ask both clusters what would keep the flows of a file from working, and name the command that
+    mends it; changes nothing.
 
     Ends with 0 where there is no error, 3 where there is one.
     """

@@ -1,7 +1,9 @@
-"""Both clusters of a flow for bulk jobs: how to reach them, which topics are meant, and how the copies are named.
+"""Both clusters of a flow for bulk jobs: how to reach them, which topics are meant, and how the
+copies are named.
 
-Flow: resolved configs of MirrorSourceConnector and of the worker -> ``FlowSides`` -> client properties that are sent to tasks, names of
-copies. Asks no cluster, and loads no more than a Spark task needs.
+Flow: resolved configs of MirrorSourceConnector and of the worker -> ``FlowSides`` -> client
+properties that are sent to tasks, names of copies. Asks no cluster, and loads no more than a Spark
+task needs.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +23,8 @@ class FlowSides:
 
     Args:
         flow: its name.
-        connector: config of its MirrorSourceConnector, placeholders resolved; ``topics`` chooses them.
+        connector: config of its MirrorSourceConnector, placeholders resolved; ``topics`` chooses
+            them.
         worker: config of its worker: how the target is reached.
     """
 
@@ -58,11 +61,13 @@ class FlowSides:
         return self.selection.copy_of(topic)
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str]) -> list[str]:
-        """Return topics that are meant and that the source does not list, also of ``copied`` ones."""
+        """Return topics that are meant and that the source does not list, also of ``copied``
+        ones."""
         return self.selection.unlisted(listed, copied)
 
     def chosen(self, topics: Mapping[str, object], hidden: Collection[str] = ()) -> list[str]:
-        """Return the chosen ones of the source's topics; ``hidden`` are chosen ones that it does not list.
+        """Return the chosen ones of the source's topics; ``hidden`` are chosen ones that it does
+        not list.
 
         Raises:
             ConfigError: there are none.

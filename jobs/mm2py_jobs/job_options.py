@@ -1,4 +1,5 @@
-"""What commands give to jobs: a frozen class for each kind, whose fields are the options of ``mm2py job KIND``.
+"""What commands give to jobs: a frozen class for each kind, whose fields are the options of
+``mm2py job KIND``.
 
 Flow: arguments -> ``mm2py_cli.command_frame`` -> an object of the class -> what the kind does.
 """
@@ -41,7 +42,8 @@ ExpiryOption = Annotated[
     bool,
     typer.Option(
         "--accept-expiry",
-        help="also copy what the target deletes when the copy is done: it keeps records for a shorter time",
+        help="also copy what the target deletes when the copy is done: it keeps records for a "
+        "shorter time",
     ),
 ]
 
@@ -61,7 +63,8 @@ class BackfillOptions(FlowOptions):
     topics: Annotated[
         str,
         typer.Option(
-            help="source topics: names and Java patterns, comma-separated; all topics of the flow without it"
+            help="source topics: names and Java patterns, comma-separated; all topics of the "
+            "flow without it"
         ),
     ] = ""
     start: Annotated[
@@ -138,7 +141,8 @@ class VerifyOptions(FlowOptions):
         typer.Option(
             min=0,
             max=3,
-            help="0 ends only, 1 batches by their bytes, 2 every record and digests, 3 also all differences",
+            help="0 ends only, 1 batches by their bytes, 2 every record and digests, 3 also all "
+            "differences",
         ),
     ] = 1
     repairs: Annotated[
@@ -148,7 +152,8 @@ class VerifyOptions(FlowOptions):
         bool,
         typer.Option(
             "--delete-copies",
-            help="with --repair: delete the records of copies that cannot be repaired otherwise, and copy them again",
+            help="with --repair: delete the records of copies that cannot be repaired otherwise, "
+            "and copy them again",
         ),
     ] = False
     begins: Annotated[

@@ -1,6 +1,8 @@
-"""Every job of a flow in one shape, as ``GET /jobs`` answers and the page shows: backfill, restore, stream, verify, archive, rerun.
+"""Every job of a flow in one shape, as ``GET /jobs`` answers and the page shows: backfill, restore,
+stream, verify, archive, rerun.
 
-Flow: job topic that a worker follows -> ``BackfillSummary``, ``Progress`` -> ``JobView``. Failovers have records of their own.
+Flow: job topic that a worker follows -> ``BackfillSummary``, ``Progress`` -> ``JobView``. Failovers
+have records of their own.
 """
 
 from collections.abc import Callable, Collection
@@ -16,12 +18,14 @@ STREAM: Final = "stream"
 class JobView(TypedDict):
     """One job of a flow.
 
-    ``kind``: backfill, restore, stream, verify, archive or rerun. ``done`` of ``total`` offsets are behind it (a verify reads both sides);
-    ``total`` is null for a stream, which has no end, and while it is planned. ``lag``: of a stream, offsets that were not copied yet when its
-    lanes wrote last. ``equal``, ``differences`` and ``not_compared`` (partitions) are of a verify that has ended, else null; ``result``
-    is what a job says at its end, ``cause`` why it ended before, or what holds partitions of one that runs. ``wanted``, ``by`` and
-    ``partitions_by_state`` are of jobs that copy.
-    ``started_ms`` and ``at_ms``, when it told how far it was (null: now), are since the epoch.
+    ``kind``: backfill, restore, stream, verify, archive or rerun. ``done`` of ``total`` offsets are
+    behind it (a verify reads both sides); ``total`` is null for a stream, which has no end, and
+    while it is planned. ``lag``: of a stream, offsets that were not copied yet when its lanes wrote
+    last. ``equal``, ``differences`` and ``not_compared`` (partitions) are of a verify that has
+    ended, else null; ``result`` is what a job says at its end, ``cause`` why it ended before, or
+    what holds partitions of one that runs. ``wanted``, ``by`` and ``partitions_by_state`` are of
+    jobs that copy. ``started_ms`` and ``at_ms``, when it told how far it was (null: now), are since
+    the epoch.
     """
 
     flow: str
@@ -48,14 +52,16 @@ class JobView(TypedDict):
 
 
 def kind_of(job: Job | None) -> str:
-    """Return what a job that copies is called; None is a backfill that was planned and not begun."""
+    """Return what a job that copies is called; None is a backfill that was planned and not
+    begun."""
     if job is None:
         return "backfill"
     return "restore" if job.archive else job.kind.value.lower()
 
 
 def copied_so_far(leases: Collection[Lease], kind: str) -> tuple[int, int | None, int | None]:
-    """Return offsets that are copied, all of them, and the lag; a stream has no end, the others have no lag."""
+    """Return offsets that are copied, all of them, and the lag; a stream has no end, the others
+    have no lag."""
     # A stream that begins where the flow's positions are has them from its lanes: -1 before.
     done = sum(max(0, min(it.position, it.end) - max(0, it.start)) for it in leases)
     if kind != STREAM:
@@ -65,7 +71,8 @@ def copied_so_far(leases: Collection[Lease], kind: str) -> tuple[int, int | None
 
 
 def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> JobView:
-    """Return a job without a claim; ``mask`` hides secrets in what users wrote and brokers answered."""
+    """Return a job without a claim; ``mask`` hides secrets in what users wrote and brokers
+    answered."""
     ended = progress.equal is not None
     return {
         "flow": flow,

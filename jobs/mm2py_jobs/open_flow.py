@@ -1,7 +1,9 @@
-"""One flow as every job opens it: its plan, the config in force, both clusters and the stores on its target.
+"""One flow as every job opens it: its plan, the config in force, both clusters and the stores on
+its target.
 
-Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``OpenFlow``, which connects to the target and reads ``mm2py-flows.<source>.internal``, so that changes
-made over REST count -> ``admin`` of each side at its first use. What Spark tasks have is in ``flow_sides`` and ``flow_target``. Only
+Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``OpenFlow``, which connects to the target and reads
+``mm2py-flows.<source>.internal``, so that changes made over REST count -> ``admin`` of each side at
+its first use. What Spark tasks have is in ``flow_sides`` and ``flow_target``. Only
 ``store_positions`` and writers of the stores change anything.
 """
 
@@ -47,14 +49,16 @@ from mm2py_workers.wiring import derive_plan
 
 
 def reads_committed(plan: FlowPlan, connector: Mapping[str, str]) -> bool:
-    """Return whether a flow copies committed records alone: exactly once it does unless its consumer's level is set."""
+    """Return whether a flow copies committed records alone: exactly once it does unless its
+    consumer's level is set."""
     silent = "read_committed" if plan.worker.exactly_once else ""
     level = effective_client_properties(connector, "source", "consumer").get("isolation.level")
     return (level or silent).strip().lower() == "read_committed"
 
 
 def plan_of_file(path: Path, flow: str) -> FlowPlan:
-    """Derive the configs of one flow of a file, whatever copies it; ``A/B`` needs no quotes in a shell.
+    """Derive the configs of one flow of a file, whatever copies it; ``A/B`` needs no quotes in a
+    shell.
 
     Raises:
         UsageError: the file has no such clusters.
@@ -76,7 +80,8 @@ def flow_plan(path: Path, flow: str) -> FlowPlan:
     name = plan.name
     if SOURCE_NAME not in plan.connectors:
         raise ConfigError(
-            f"flow {name} is copied by MirrorSinkConnector, which keeps neither positions nor an offset map of its own",
+            f"flow {name} is copied by MirrorSinkConnector, which keeps neither positions nor an "
+            "offset map of its own",
             remedy="this command needs copy.connector=source",
         )
     return plan
@@ -85,8 +90,9 @@ def flow_plan(path: Path, flow: str) -> FlowPlan:
 class FlowNow(NamedTuple):
     """A flow as the file and the changes over REST make it.
 
-    ``connector``: the source connector's config, placeholders resolved; None where there is no such flow now. ``checkpoints``: that of its
-    checkpoint connector, None where it has none. ``held``: what was paused alone.
+    ``connector``: the source connector's config, placeholders resolved; None where there is no such
+    flow now. ``checkpoints``: that of its checkpoint connector, None where it has none. ``held``:
+    what was paused alone.
     """
 
     connector: dict[str, str] | None
@@ -154,7 +160,8 @@ def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str)
 async def store_positions(
     tables: FlowTables, plan: FlowPlan, positions: Mapping[TopicPartition, int]
 ) -> None:
-    """Store where the copies of source partitions begin, as ``PATCH /connectors/<name>/offsets`` (KIP-875) does; -1 for nowhere.
+    """Store where the copies of source partitions begin, as ``PATCH /connectors/<name>/offsets``
+    (KIP-875) does; -1 for nowhere.
 
     Nothing of the flow may copy them meanwhile.
     """
@@ -186,7 +193,8 @@ def admin_cluster(
     clock: Clock,
     more: Mapping[str, str] | None = None,
 ) -> Cluster:
-    """Return the "source" or "target" of a flow by the admin properties of its connector; ``more`` wins over them."""
+    """Return the "source" or "target" of a flow by the admin properties of its connector; ``more``
+    wins over them."""
     properties = effective_client_properties(
         connector, "source" if side == "source" else "target", "admin", role=role
     )
@@ -207,7 +215,8 @@ class OpenFlow:
         self.name = plan.name
         self.target = FlowTarget(plan.name, plan.props, clock)
         self.connector: Mapping[str, str] = {}
-        """Config of the source connector as it was in force when the flow was opened, placeholders resolved."""
+        """Config of the source connector as it was in force when the flow was opened, placeholders
+        resolved."""
         self.held = frozenset[TopicPartition]()
         """Topics (partition -1) and partitions that were paused alone then."""
         self.copies = False
@@ -270,12 +279,15 @@ def flow_sides(
     needs_target: bool = True,
     as_they_are: str = "",
 ) -> FlowSides:
-    """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not be enabled.
+    """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not
+    be enabled.
 
-    Without ``needs_target`` the file alone counts where the target does not answer, which is printed.
+    Without ``needs_target`` the file alone counts where the target does not answer, which is
+    printed.
 
     Raises:
-        UsageError, ConfigError: there is no such flow; or its records pass transforms, and ``as_they_are`` is why that cannot be.
+        UsageError, ConfigError: there is no such flow; or its records pass transforms, and
+            ``as_they_are`` is why that cannot be.
         RetriableError: the target does not answer.
     """
     plan = flow_plan(path, flow)

@@ -1,8 +1,10 @@
-"""How far a job without a claim is, published to the workers of its flow while it runs: verify, archive, rerun.
+"""How far a job without a claim is, published to the workers of its flow while it runs: verify,
+archive, rerun.
 
-Flow: a command -> ``reporting`` -> a thread with a connection of its own -> ``Progress`` in the job topic every ``PROGRESS_S`` -> ``GET /jobs`` of any
-worker. The job does not depend on it: where the target does not answer, or has no job topic since no worker of the flow ever ran, it goes
-on without.
+Flow: a command -> ``reporting`` -> a thread with a connection of its own -> ``Progress`` in the job
+topic every ``PROGRESS_S`` -> ``GET /jobs`` of any worker. The job does not depend on it: where the
+target does not answer, or has no job topic since no worker of the flow ever ran, it goes on
+without.
 """
 
 import asyncio
@@ -68,7 +70,8 @@ class ReportedProgress:
         self._done = done
 
     def end(self, **members: object) -> None:
-        """Say how it ended: members of ``Progress``. Without a state it is DONE; all of its offsets are read where it is."""
+        """Say how it ended: members of ``Progress``. Without a state it is DONE; all of its offsets
+        are read where it is."""
         state = members.get("state", JobState.DONE)
         done = max(0, self._progress.total) if state is JobState.DONE else self._done()
         whole = {"state": state, "done": done, **members}
@@ -110,7 +113,8 @@ def reporting(
     printer: Printer,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Generator[ReportedProgress]:
-    """Publish a job's progress while it runs, and show it beside the command; the caller says how it ended, one that raises has failed."""
+    """Publish a job's progress while it runs, and show it beside the command; the caller says how
+    it ended, one that raises has failed."""
     now_ms = clock.now_ms()
     begun = Progress(
         id=new_id(now_ms),
@@ -164,7 +168,8 @@ async def _publish(flow: FlowSides, reported: ReportedProgress, clock: Clock) ->
 
 
 async def publish(store: BackfillStore, reported: ReportedProgress) -> None:
-    """Write a job's progress to an open job topic until it is over, and its end; what cannot be written is left out."""
+    """Write a job's progress to an open job topic until it is over, and its end; what cannot be
+    written is left out."""
     await _written(store.forget_progress(reported.now().kind))
     while not reported.over.is_set():
         await _written(store.post([reported.now()]))

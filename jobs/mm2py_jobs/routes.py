@@ -1,8 +1,11 @@
-"""``/jobs/{kind}``: the routes of every kind of job, and the drivers that they start in this worker.
+"""``/jobs/{kind}``: the routes of every kind of job, and the drivers that they start in this
+worker.
 
-Flow: request -> a route of ``JobRouter`` -> the service of the kind -> its record in Kafka, which any worker shows. The verbs have the same paths for
-all: ``GET /jobs/{kind}`` lists, ``POST /jobs/{kind}`` plans, ``GET .../{job}`` shows, ``POST .../{job}:start``, ``:pause``, ``:resume`` and
-``:cancel`` change. The older paths are those of ``mm2py_jobs.aliases.PATHS``, with the same endpoints.
+Flow: request -> a route of ``JobRouter`` -> the service of the kind -> its record in Kafka, which
+any worker shows. The verbs have the same paths for all: ``GET /jobs/{kind}`` lists,
+``POST /jobs/{kind}`` plans, ``GET .../{job}`` shows, ``POST .../{job}:start``, ``:pause``,
+``:resume`` and ``:cancel`` change. The older paths are those of ``mm2py_jobs.aliases.PATHS``, with
+the same endpoints.
 """
 
 import asyncio

@@ -1,8 +1,10 @@
-"""A MirrorMaker 1 command as a MirrorMaker 2 file: one flow that keeps names, partitions and positions.
+"""A MirrorMaker 1 command as a MirrorMaker 2 file: one flow that keeps names, partitions and
+positions.
 
-Flow: both properties files and the options -> ``mirror_maker_2_file`` -> ``TranslatedFile``. What MirrorMaker 1 never did (heartbeats,
-checkpoints, configs, ACLs, a topic on the source) is switched off, each in a line that can be removed. Positions of its
-consumer group are not part of a file: ``mm2py_migrate.migrated_positions``.
+Flow: both properties files and the options -> ``mirror_maker_2_file`` -> ``TranslatedFile``. What
+MirrorMaker 1 never did (heartbeats, checkpoints, configs, ACLs, a topic on the source) is switched
+off, each in a line that can be removed. Positions of its consumer group are not part of a file:
+``mm2py_migrate.migrated_positions``.
 """
 
 from collections.abc import Mapping
@@ -87,8 +89,8 @@ def mirror_maker_2_file(command: MirrorMaker1, source: str, target: str) -> Tran
     """Return the file of the flow ``source->target``; secrets stay in the files of the command.
 
     Raises:
-        ConfigError: not one list of topics, or an expression that cannot be translated; or both files declare a config
-            provider of one name differently.
+        ConfigError: not one list of topics, or an expression that cannot be translated; or both
+            files declare a config provider of one name differently.
     """
     choice = topic_choice(command.include, command.exclude)
     flow = f"{source}->{target}"
@@ -143,13 +145,15 @@ def _side(file: WrittenFile, client: ClientFile, path: Path, alias: str, kind: s
 
 
 def _login(file: WrittenFile, client: ClientFile, login: LoginModule | None, alias: str) -> None:
-    """Write the login of the JAAS file where this side uses it; one with a password stays where it is."""
+    """Write the login of the JAAS file where this side uses it; one with a password stays where it
+    is."""
     protocol = client.written.get("security.protocol", "").strip().upper()
     if login is None or _JAAS in client.written or not protocol.startswith("SASL_"):
         return
     if login.secrets:
         file.remark(
-            f"{alias}.{_JAAS} is not written, as it has a password: start the workers with the same KAFKA_OPTS"
+            f"{alias}.{_JAAS} is not written, as it has a password: start the workers with the "
+            "same KAFKA_OPTS"
         )
     else:
         file.put(f"{alias}.{_JAAS}", login.text())
@@ -186,6 +190,7 @@ def _hides_secrets(client: ClientFile) -> bool:
 
 
 def _provider(client: ClientFile) -> str:
-    """Name the provider of this file's own secrets: not one that it declares, whose paths may be limited."""
+    """Name the provider of this file's own secrets: not one that it declares, whose paths may be
+    limited."""
     declared = parse_list(client.written.get(PROVIDER_PREFIX, ""))
     return "file" if "file" not in declared else "mirrormaker1"

@@ -1,9 +1,11 @@
 """A ``KafkaMirrorMaker2`` resource of the Strimzi operator as a MirrorMaker 2 file.
 
-Flow: the resource as parsed YAML -> ``mirror_maker_2_file`` -> ``TranslatedFile``. Both shapes: ``spec.clusters`` and
-``spec.connectCluster`` (v1beta2), ``spec.target`` and ``spec.mirrors[].source`` (v1, late v1beta2). Kubernetes secrets become
-``${dir:<secrets>/<name>:<key>}``: a folder with a folder for each secret, as pods mount them. What has no counterpart is a remark.
-Source: the operator's ``KafkaMirrorMaker2Connectors``, which turns the resource into connectors.
+Flow: the resource as parsed YAML -> ``mirror_maker_2_file`` -> ``TranslatedFile``. Both shapes:
+``spec.clusters`` and ``spec.connectCluster`` (v1beta2), ``spec.target`` and
+``spec.mirrors[].source`` (v1, late v1beta2). Kubernetes secrets become
+``${dir:<secrets>/<name>:<key>}``: a folder with a folder for each secret, as pods mount them. What
+has no counterpart is a remark. Source: the operator's ``KafkaMirrorMaker2Connectors``, which turns
+the resource into connectors.
 """
 
 import re
@@ -34,8 +36,14 @@ _PATTERNS: Final = (
 )
 _READ_OF_SPEC: Final = frozenset(("clusters", "connectCluster", "mirrors", "target"))
 _READ_OF_MIRROR: Final = frozenset(
-    ("source", "sourceCluster", "targetCluster", *_CONNECTORS, *(it for _, names in _PATTERNS for it in names))
-)  # fmt: skip
+    (
+        "source",
+        "sourceCluster",
+        "targetCluster",
+        *_CONNECTORS,
+        *(it for _, names in _PATTERNS for it in names),
+    )
+)
 _READ_OF_CLUSTER: Final = frozenset(
     ("alias", "authentication", "bootstrapServers", "config", "tls")
 )
@@ -51,7 +59,8 @@ _CONNECT_CLUSTER: Final = (
 )
 """Member of the target, property of its ``config``, and the operator's default."""
 _NOT_CARRIED: Final = (
-    "positions of the operator's connectors are not carried over: stop the mirror and repeat this with --carry-positions,"
+    "positions of the operator's connectors are not carried over: stop the mirror and repeat "
+    "this with --carry-positions,"
     " else the flows start at auto.offset.reset"
 )
 _CONNECT_PROPERTIES: Final = frozenset(
@@ -80,9 +89,11 @@ Node = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class OperatorFlow:
-    """Where the operator's Connect cluster, which is on the target, keeps the positions of a mirror.
+    """Where the operator's Connect cluster, which is on the target, keeps the positions of a
+    mirror.
 
-    What ``own_topic`` has (``offsets.storage.topic`` of the source connector, empty for none) counts before ``offsets_topic``.
+    What ``own_topic`` has (``offsets.storage.topic`` of the source connector, empty for none)
+    counts before ``offsets_topic``.
     """
 
     source: str
@@ -98,9 +109,11 @@ class OperatorFlow:
 
 
 def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False) -> TranslatedFile:
-    """Return the file of a resource; ``secrets`` is the folder that has a folder for each Kubernetes secret.
+    """Return the file of a resource; ``secrets`` is the folder that has a folder for each
+    Kubernetes secret.
 
-    With ``carries`` the positions are carried over beside the file, which then does not ask for that.
+    With ``carries`` the positions are carried over beside the file, which then does not ask for
+    that.
 
     Raises:
         ConfigError: it is no such resource, or lacks clusters, brokers or mirrors.
@@ -167,7 +180,8 @@ class _Import:
         ]
 
     def _connect_of(self, target: str) -> tuple[str, str]:
-        """Return group and offsets topic of the operator's Connect cluster: named by the target, by its properties, or the operator's own."""
+        """Return group and offsets topic of the operator's Connect cluster: named by the target, by
+        its properties, or the operator's own."""
         cluster = self._clusters[target]
         config = _node(cluster.get("config") or {}, f"cluster {target}.config")
         named = (
@@ -333,7 +347,8 @@ class _Import:
         for name, value in more.items():
             if lines.setdefault(name, value) != value:
                 self._file.remark(
-                    f"{place}: {name}={value} is left out, the flow has {name}={lines[name]} for all its connectors"
+                    f"{place}: {name}={value} is left out, the flow has {name}={lines[name]} for "
+                    "all its connectors"
                 )
 
     def _connector(self, mirror: Node, name: str, flow: str) -> dict[str, str]:
@@ -366,7 +381,8 @@ class _Import:
     # ---- values
 
     def _config(self, owner: Node, place: str) -> dict[str, str]:
-        """Return the properties of a ``config`` member as texts, the operator's placeholders as ours."""
+        """Return the properties of a ``config`` member as texts, the operator's placeholders as
+        ours."""
         lines: dict[str, str] = {}
         for name, value in _node(owner.get("config") or {}, f"{place}.config").items():
             if name.startswith("config.providers"):

@@ -1,8 +1,9 @@
 """Positions of a mirror as those of the flow that takes its place.
 
-Flow: committed offsets of a MirrorMaker 1 group on the source, or source offsets of an operator's connector on the target -> source
-offsets in ``mm2-offsets.<source>.internal`` on the target, in Java's bytes, before the flow has run: its first start continues at the
-next record of each partition. Nothing of the old mirror is changed, so it can be started again.
+Flow: committed offsets of a MirrorMaker 1 group on the source, or source offsets of an operator's
+connector on the target -> source offsets in ``mm2-offsets.<source>.internal`` on the target, in
+Java's bytes, before the flow has run: its first start continues at the next record of each
+partition. Nothing of the old mirror is changed, so it can be started again.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +47,8 @@ from mm2py_workers.wiring import derive_plan
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The consumer group of a mirror: ``connection`` reaches its cluster, ``matches`` chooses its topics."""
+    """The consumer group of a mirror: ``connection`` reaches its cluster, ``matches`` chooses its
+    topics."""
 
     name: str
     connection: ConnectionSettings
@@ -54,7 +56,8 @@ class Group:
 
 
 def plan_of(text: str, flow: FlowName) -> FlowPlan:
-    """Return the plan of a flow, from the very text of its file; ``ConfigError`` where that is wrong."""
+    """Return the plan of a flow, from the very text of its file; ``ConfigError`` where that is
+    wrong."""
     config = MirrorMakerConfig(
         parse(text.encode("latin-1"), path="the file of the flow"), CONNECTORS
     )
@@ -68,7 +71,8 @@ async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
     """Store where the flow has to continue; return a line for each remark.
 
     Raises:
-        ConfigError: the group has members or no offsets, the flow runs, or it has other positions already.
+        ConfigError: the group has members or no offsets, the flow runs, or it has other positions
+            already.
         RetriableError: a cluster does not answer; the same call completes what it has begun.
     """
     async with (
@@ -100,8 +104,8 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
     """Store where the flow has to continue; return a line for each remark.
 
     Raises:
-        ConfigError: the operator's Connect cluster runs or has no positions of this mirror, the flow runs, or it has other positions
-            already.
+        ConfigError: the operator's Connect cluster runs or has no positions of this mirror, the
+            flow runs, or it has other positions already.
         RetriableError: the target does not answer; the same call completes what it has begun.
     """
     async with _target_of(plan) as target:
@@ -116,7 +120,8 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
 
 
 async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
-    """Return the next offsets of a connector in the offsets topic of a Connect cluster, and in its own, which counts first.
+    """Return the next offsets of a connector in the offsets topic of a Connect cluster, and in its
+    own, which counts first.
 
     Raises:
         PartitionError: what is stored as a position is none.
@@ -196,7 +201,8 @@ async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartit
     values: dict[bytes, bytes | None] = {}
     for tp, offset in sorted(committed.items()):
         key = source_offset_key(SOURCE_NAME, mirror_source_partition(plan.name.source, tp))
-        # A source offset is the last record that was copied, a committed offset the next one to read.
+        # A source offset is the last record that was copied, a committed offset the next one to
+        # read.
         values[key] = source_offset_value(source_offset(offset - 1))
     try:
         await tables.prepare(topic.name)
@@ -205,7 +211,8 @@ async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartit
         if not _by_content(stored).items() <= _by_content(values).items():
             raise ConfigError(
                 f"{topic.name} has other positions of {plan.name} already",
-                remedy="change them over REST (PATCH /connectors/.../offsets), or name the clusters otherwise",
+                remedy="change them over REST (PATCH /connectors/.../offsets), or name the "
+                "clusters otherwise",
             )
         await store.set(values)
     finally:
@@ -220,7 +227,8 @@ def _by_content(stored: Mapping[bytes, bytes | None]) -> dict[object, bytes | No
 
 
 async def _other_counts(source: Cluster, target: Cluster, topics: set[str]) -> list[str]:
-    """Name the topics whose keys go to other partitions than before: MirrorMaker 1 dealt them by the target's count."""
+    """Name the topics whose keys go to other partitions than before: MirrorMaker 1 dealt them by
+    the target's count."""
     here = await Admin(source).describe_topics(topics)
     there = await Admin(target).describe_topics(topics)
     counts = {
@@ -229,7 +237,8 @@ async def _other_counts(source: Cluster, target: Cluster, topics: set[str]) -> l
         if name in here and name in there
     }
     return [
-        f"{name} has {ours} partitions on the source and {theirs} on the target: from now on each record keeps its"
+        f"{name} has {ours} partitions on the source and {theirs} on the target: from now on "
+        "each record keeps its"
         " partition, so keys go to other partitions than before"
         for name, (ours, theirs) in counts.items()
         if ours != theirs

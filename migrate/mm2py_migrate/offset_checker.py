@@ -1,7 +1,8 @@
-"""``mm2py consumer-offset-checker``: the table of the tool that guides of MirrorMaker 1 show (kafka.tools.ConsumerOffsetChecker).
+"""``mm2py consumer-offset-checker``: the table of the tool that guides of MirrorMaker 1 show
+(kafka.tools.ConsumerOffsetChecker).
 
-Flow: group -> committed offsets, log ends and members, from the brokers -> a row per partition. Ends with 1 for a group that does not
-exist.
+Flow: group -> committed offsets, log ends and members, from the brokers -> a row per partition.
+Ends with 1 for a group that does not exist.
 """
 
 import asyncio
@@ -60,7 +61,8 @@ def check_offsets(question: OffsetsQuestion) -> int:
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
     if any(row[3] == _UNKNOWN for row in rows):
         sys.stderr.write(
-            "unknown: not committed yet (mirror-maker-py commits every 60 s, --offset.commit.interval.ms)\n"
+            "unknown: not committed yet (mirror-maker-py commits every 60 s, "
+            "--offset.commit.interval.ms)\n"
         )
     if question.shows_brokers:
         sys.stdout.write("BROKER INFO\n")

@@ -1,6 +1,8 @@
-"""A ``KafkaMirrorMaker2`` resource as a file, and the positions of the operator's connectors as those of its flows.
+"""A ``KafkaMirrorMaker2`` resource as a file, and the positions of the operator's connectors as
+those of its flows.
 
-Flow: YAML -> the document of the kind -> ``mm2py_migrate.from_strimzi`` -> the file; with ``carries`` each flow's plan from that very text -> ``migrated_positions``.
+Flow: YAML -> the document of the kind -> ``mm2py_migrate.from_strimzi`` -> the file; with
+``carries`` each flow's plan from that very text -> ``migrated_positions``.
 """
 
 import asyncio
@@ -35,7 +37,8 @@ def imported(file: str, secrets: str, *, carries: bool) -> TranslatedFile:
 
 
 def resource_of(file: str) -> object:
-    """Return the ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard input.
+    """Return the ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard
+    input.
 
     Raises:
         ConfigError: it cannot be read, is no YAML, or has none or several.
@@ -59,7 +62,8 @@ def resource_of(file: str) -> object:
 
 
 def _resources(documents: Iterable[object]) -> Iterator[Mapping[str, object]]:
-    """Return the resources of documents; a list, as ``kubectl get -o yaml`` prints without a name, is opened."""
+    """Return the resources of documents; a list, as ``kubectl get -o yaml`` prints without a name,
+    is opened."""
     for document in documents:
         if not isinstance(document, dict):
             continue

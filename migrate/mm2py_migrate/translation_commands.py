@@ -1,7 +1,9 @@
-"""``mm2py migrate mm1`` and ``mm2py import strimzi``: what others were configured with, as a MirrorMaker 2 file.
+"""``mm2py migrate mm1`` and ``mm2py import strimzi``: what others were configured with, as a
+MirrorMaker 2 file.
 
-Flow: command line or YAML -> ``mm2py.config.from_...`` -> the file on standard output, a line for each thing that it does not say on
-standard error. With ``--carry-positions`` the positions of the old mirror are stored for the flows first.
+Flow: command line or YAML -> ``mm2py.config.from_...`` -> the file on standard output, a line for
+each thing that it does not say on standard error. With ``--carry-positions`` the positions of the
+old mirror are stored for the flows first.
 """
 
 from pathlib import Path
@@ -25,8 +27,10 @@ OutputFileOption = Annotated[
     "mm1",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=examples(
-        "mm2py migrate mm1 --consumer.config C --producer.config P --whitelist 'orders.*' --to mm2.properties",
-        "mm2py migrate mm1 --consumer.config C --producer.config P --whitelist 'orders.*' --carry-positions --to mm2.properties",
+        "mm2py migrate mm1 --consumer.config C --producer.config P --whitelist 'orders.*' --to "
+        "mm2.properties",
+        "mm2py migrate mm1 --consumer.config C --producer.config P --whitelist 'orders.*' "
+        "--carry-positions --to mm2.properties",
     ),
 )
 @framed
@@ -42,7 +46,8 @@ def migrate_mm1(
     ] = False,
     to: OutputFileOption = None,
 ) -> int:
-    """Print the MirrorMaker 2 file of a MirrorMaker 1 command line, whose options follow as they are."""
+    """Print the MirrorMaker 2 file of a MirrorMaker 1 command line, whose options follow as they
+    are."""
     from mm2py_migrate.mirror_maker_1.migration import migrated
 
     _print(migrated(context.args, source, target, carries=carry_positions), to)
@@ -53,7 +58,8 @@ def migrate_mm1(
     epilog=examples(
         "mm2py import strimzi mirror.yaml --to mm2.properties",
         "mm2py import strimzi mirror.yaml --carry-positions --to mm2.properties",
-        "kubectl get kafkamirrormaker2 mirror -o yaml | mm2py import strimzi - --secrets /etc/secrets",
+        "kubectl get kafkamirrormaker2 mirror -o yaml | mm2py import strimzi - --secrets "
+        "/etc/secrets",
     )
 )
 @framed

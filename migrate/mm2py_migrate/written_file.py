@@ -1,7 +1,8 @@
 """A properties file in the making: what ``mm2py migrate`` and ``mm2py import`` print.
 
-Flow: ``comment`` and ``put`` in the order of the file -> ``text``, which ``java.util.Properties`` and ``mm2py.config.properties``
-read back as it was put; ``remark`` for what has to be known beside it. Secrets stay where they are: ``${file:...}``.
+Flow: ``comment`` and ``put`` in the order of the file -> ``text``, which ``java.util.Properties``
+and ``mm2py.config.properties`` read back as it was put; ``remark`` for what has to be known beside
+it. Secrets stay where they are: ``${file:...}``.
 """
 
 import re
@@ -16,7 +17,8 @@ _IN_KEYS: Final = re.compile(r"([=:#! ])")
 
 @dataclass(frozen=True, slots=True)
 class TranslatedFile:
-    """``text`` of a properties file, and ``remarks``: a line each, what it lacks or has otherwise."""
+    """``text`` of a properties file, and ``remarks``: a line each, what it lacks or has
+    otherwise."""
 
     text: str
     remarks: tuple[str, ...]

@@ -1,7 +1,8 @@
-"""The face for authors: contracts of connectors, tasks, policies, filters, transforms and message handlers.
+"""The face for authors: contracts of connectors, tasks, policies, filters, transforms and message
+handlers.
 
-Nothing else of the core is meant to be imported, but ``mm2py.mirror_client`` (consumers that fail over) and ``mm2py.testing`` (tests of
-plug-ins); docs/reference/extend.md has the three.
+Nothing else of the core is meant to be imported, but ``mm2py.mirror_client`` (consumers that fail
+over) and ``mm2py.testing`` (tests of plug-ins); docs/reference/extend.md has the three.
 """
 
 from mm2py.api.connector import Connector, SinkConnector

@@ -10,8 +10,8 @@ from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.config.definitions import ConfigModel
 
 BESIDE: Final = "beside:"
-"""Begins properties of ``java_task_configs`` that Java's connector would not make: they are kept where only ours read them, and replace
-those of the name behind it."""
+"""Begins properties of ``java_task_configs`` that Java's connector would not make: they are kept
+where only ours read them, and replace those of the name behind it."""
 
 
 class AnyConnector(Protocol):
@@ -44,14 +44,16 @@ class Connector(AnyConnector, Protocol):
 
 
 class SinkConnector(AnyConnector, Protocol):
-    """A connector whose tasks take what a consumer group reads (Java's ``SinkConnector``); ``plugin_type`` is ``sink``.
+    """A connector whose tasks take what a consumer group reads (Java's ``SinkConnector``);
+    ``plugin_type`` is ``sink``.
 
-    The tasks share the topics that the config names (``topics``, ``topics.regex``), or those that stand as ``topics``
-    in the task config.
+    The tasks share the topics that the config names (``topics``, ``topics.regex``), or those that
+    stand as ``topics`` in the task config.
     """
 
     def open_sink_task(self, config: Mapping[str, str], context: SinkTaskContext) -> SinkTask:
-        """Build one task from its config; no I/O. Called in the process that the task has for itself."""
+        """Build one task from its config; no I/O. Called in the process that the task has for
+        itself."""
         ...
 
 
@@ -82,7 +84,8 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
     """Its options, for validation and ``/connector-plugins/{plugin}/config``."""
 
     exactly_once_support: ClassVar[bool]
-    """Whether it can copy exactly once, with what its ``config_model`` checks; unknown without it."""
+    """Whether it can copy exactly once, with what its ``config_model`` checks; unknown without
+    it."""
 
     @staticmethod
     def check_offsets(
@@ -112,7 +115,8 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
         tasks: int,
         clusters: tuple[str, str],
     ) -> Mapping[str, str]:
-        """Return what a task of ``tasks`` runs with, whichever form its config has; ``clusters`` are Kafka's ids of source and target."""
+        """Return what a task of ``tasks`` runs with, whichever form its config has; ``clusters``
+        are Kafka's ids of source and target."""
         ...
 
     takes_bytes: ClassVar[bool]

@@ -22,7 +22,8 @@ class PartitionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaitingPartition:
-    """A source partition that no task has, because its copy does not exist; -1 where a number is not known.
+    """A source partition that no task has, because its copy does not exist; -1 where a number is
+    not known.
 
     ``lag_records``: offsets that wait on the source; ``oldest_ms``: timestamp of the first of them.
     """
@@ -50,7 +51,8 @@ class EventKind(StrEnum):
     SKIPPED = "skipped"
     """Left out by a policy."""
     TARGET_LOST = "target-lost"
-    """Copied already, but the target lost it: an unclean election there, or its topic was created again."""
+    """Copied already, but the target lost it: an unclean election there, or its topic was created
+    again."""
     MAY_BE_DOUBLED = "may-be-doubled"
     """Sent twice without a way to find out whether the first attempt was written."""
 
@@ -66,7 +68,8 @@ class EventKind(StrEnum):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether the same range may be hit again: it is noticed while it happens, never after a restart."""
+        """Whether the same range may be hit again: it is noticed while it happens, never after a
+        restart."""
         return self in (EventKind.TRUNCATION, EventKind.TARGET_LOST)
 
     @property
@@ -79,8 +82,8 @@ class EventKind(StrEnum):
 class LossEvent:
     """One event of the loss ledger: source offsets, both ends inclusive, and what was decided.
 
-    ``last_offset`` is ``first_offset - 1`` where nothing is known to be in the range, and both are -1
-    where the offset is not known. ``policy`` is ``property=value``, empty where none applies.
+    ``last_offset`` is ``first_offset - 1`` where nothing is known to be in the range, and both are
+    -1 where the offset is not known. ``policy`` is ``property=value``, empty where none applies.
     """
 
     kind: EventKind
@@ -109,7 +112,8 @@ class EventSink(Protocol):
         ...
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until every event is acknowledged; False when that takes longer than ``timeout_s``."""
+        """Wait until every event is acknowledged; False when that takes longer than
+        ``timeout_s``."""
         ...
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
@@ -184,7 +188,8 @@ class PartitionRates(Protocol):
     """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     def partition_rates(self) -> Mapping[TopicPartition, float]:
-        """Return bytes per second by source partition, without partitions that are not measured yet."""
+        """Return bytes per second by source partition, without partitions that are not measured
+        yet."""
         ...
 
 
@@ -193,7 +198,8 @@ class PublishedTasks(Protocol):
     """Optional for a ``ConnectorContext``: check with ``isinstance``."""
 
     def published_tasks(self) -> Sequence[Mapping[str, str]]:
-        """Return the connector's task configs that are in force: none at its first start or after a stop."""
+        """Return the connector's task configs that are in force: none at its first start or after a
+        stop."""
         ...
 
 
@@ -203,7 +209,8 @@ class KeptOutPartitions(Protocol):
 
     @property
     def kept_out(self) -> Collection[TopicPartition]:
-        """Source partitions that a backfill copies: the configs of their copies are its own meanwhile."""
+        """Source partitions that a backfill copies: the configs of their copies are its own
+        meanwhile."""
         ...
 
 
@@ -227,12 +234,14 @@ class TaskContext(Protocol):
 
     @property
     def buffer_bytes(self) -> int:
-        """``buffer.memory``: what the task may have read that is not delivered, in receive buffers or copies."""
+        """``buffer.memory``: what the task may have read that is not delivered, in receive buffers
+        or copies."""
         ...
 
     @property
     def linger_ms(self) -> int:
-        """``linger.ms``: how long a record may wait for others, so that one request carries them."""
+        """``linger.ms``: how long a record may wait for others, so that one request carries
+        them."""
         ...
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
@@ -244,7 +253,8 @@ class TaskContext(Protocol):
     ) -> Sequence[SourceOffset | None]:
         """Return the stored offset of each partition, in order; None where nothing is stored.
 
-        What cannot be read fails the task; of the offset of a Kafka partition it is empty, so that the partition can fail alone.
+        What cannot be read fails the task; of the offset of a Kafka partition it is empty, so that
+        the partition can fail alone.
         """
         ...
 
@@ -259,7 +269,8 @@ class TaskContext(Protocol):
         ...
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return which topic id positions belong to that are stored without one, as far as that is known."""
+        """Return which topic id positions belong to that are stored without one, as far as that is
+        known."""
         ...
 
     def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
@@ -269,7 +280,8 @@ class TaskContext(Protocol):
     def report_covered(
         self, partition: TopicPartition, offset: int, *, begins: bool = False
     ) -> None:
-        """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted data).
+        """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted
+        data).
 
         ``begins``: it has neither; the copy begins after it (``latest``, an age).
         """
@@ -285,7 +297,8 @@ class TaskContext(Protocol):
     def report_lag(
         self, partition: TopicPartition, lag_records: int, newest_ms: int, end: int = -1
     ) -> None:
-        """Report how far behind the source's end a partition is, its newest copied timestamp, and where that end is now."""
+        """Report how far behind the source's end a partition is, its newest copied timestamp, and
+        where that end is now."""
         ...
 
     def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
@@ -293,17 +306,21 @@ class TaskContext(Protocol):
         ...
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
-        """Report something about the task that is no failure of a partition; an empty ``text`` withdraws it.
+        """Report something about the task that is no failure of a partition; an empty ``text``
+        withdraws it.
 
-        ``what`` names it, from a small set of names; ``text`` has the cause and what to do; ``count`` is how many
-        things it is about. One that ``harms`` makes the flow DEGRADED, any other is a note.
+        ``what`` names it, from a small set of names; ``text`` has the cause and what to do;
+        ``count`` is how many things it is about. One that ``harms`` makes the flow DEGRADED, any
+        other is a note.
         """
         ...
 
     def report_figure(self, name: str, value: int) -> None:
-        """Report a number of the task for ``GET /metrics``, from a small set of names; it lasts until the next one."""
+        """Report a number of the task for ``GET /metrics``, from a small set of names; it lasts
+        until the next one."""
         ...
 
     def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
-        """Report that a checkpoint is on the target: of ``partition`` there, ``latency_ms`` after it was made."""
+        """Report that a checkpoint is on the target: of ``partition`` there, ``latency_ms`` after
+        it was made."""
         ...

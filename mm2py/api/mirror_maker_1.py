@@ -1,7 +1,8 @@
 """Contracts of custom message handlers and rebalance listeners of ``mirror-maker-py``.
 
-Found by entry point (``mm2py.message_handlers``, ``mm2py.rebalance_listeners``): the name on the command line is that
-of the entry point. Source: ``MirrorMakerMessageHandler`` and ``ConsumerRebalanceListener`` of Java's MirrorMaker 1.
+Found by entry point (``mm2py.message_handlers``, ``mm2py.rebalance_listeners``): the name on the
+command line is that of the entry point. Source: ``MirrorMakerMessageHandler`` and
+``ConsumerRebalanceListener`` of Java's MirrorMaker 1.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ class MirrorRecord:
 
 
 class OutgoingRecord(NamedTuple):
-    """A record for the target; without a partition Java's default partitioner chooses it by the key.
+    """A record for the target; without a partition Java's default partitioner chooses it by the
+    key.
 
     A tuple, because there is one per record.
     """
@@ -41,10 +43,11 @@ class OutgoingRecord(NamedTuple):
 
 
 class MessageHandler(Protocol):
-    """Turns a record into any number of records; called in the order of each partition, by several threads.
+    """Turns a record into any number of records; called in the order of each partition, by several
+    threads.
 
-    The class is called with the text of ``--message.handler.args`` where that is given, else without arguments.
-    An exception ends the mirror, and the record is read again by its next start.
+    The class is called with the text of ``--message.handler.args`` where that is given, else
+    without arguments. An exception ends the mirror, and the record is read again by its next start.
     """
 
     def handle(self, record: MirrorRecord, /) -> Sequence[OutgoingRecord]:
@@ -55,7 +58,8 @@ class MessageHandler(Protocol):
 class RebalanceListener(Protocol):
     """Learns which partitions a stream has; called by the stream's own thread.
 
-    The class is called with the text of ``--rebalance.listener.args`` where that is given, else without arguments.
+    The class is called with the text of ``--rebalance.listener.args`` where that is given, else
+    without arguments.
     """
 
     def partitions_assigned(self, partitions: Sequence[TopicPartition], /) -> None:

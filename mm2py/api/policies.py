@@ -1,7 +1,8 @@
 """Pluggable policies: how remote topics are named, and what is replicated.
 
-Java counterparts: ``ReplicationPolicy``, ``TopicFilter``, ``GroupFilter``, ``ConfigPropertyFilter``, and the two policies of 4.x
-(KIP-382, KIP-720, KIP-1074), which a policy of one's own may extend.
+Java counterparts: ``ReplicationPolicy``, ``TopicFilter``, ``GroupFilter``,
+``ConfigPropertyFilter``, and the two policies of 4.x (KIP-382, KIP-720, KIP-1074), which a policy
+of one's own may extend.
 """
 
 from collections.abc import Mapping
@@ -99,8 +100,8 @@ class ConfigPropertyFilter(Protocol):
 class DefaultReplicationPolicy:
     """Prefixes the source alias: ``orders`` of ``A`` becomes ``A.orders``.
 
-    An empty separator (identity-like naming of some migration guides) makes names without provenance:
-    no topic has a source then, and cycles cannot be seen.
+    An empty separator (identity-like naming of some migration guides) makes names without
+    provenance: no topic has a source then, and cycles cannot be seen.
     """
 
     def __init__(self, config: Mapping[str, str]) -> None:
@@ -182,7 +183,8 @@ class DefaultReplicationPolicy:
 
 
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Keeps names; only names that end with ``heartbeats`` are prefixed, so that they never loop."""
+    """Keeps names; only names that end with ``heartbeats`` are prefixed, so that they never
+    loop."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         super().__init__(config)

@@ -1,4 +1,5 @@
-"""Ordinary records, for connectors that work record by record (the mirror itself moves whole batches)."""
+"""Ordinary records, for connectors that work record by record (the mirror itself moves whole
+batches)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ SourceOffset = Mapping[str, str | int]
 class SourceRecord:
     """One record on its way to the target (Java's ``SourceRecord``).
 
-    Bytes without a schema are sent as they are, whatever the converters. Any other key, value or header goes
-    through the converter of the connector, or else of the worker; a header's value may be a ``SchemaAndValue``.
-    ``timestamp_ms`` of -1 lets the runtime stamp the record when it is sent.
+    Bytes without a schema are sent as they are, whatever the converters. Any other key, value or
+    header goes through the converter of the connector, or else of the worker; a header's value may
+    be a ``SchemaAndValue``. ``timestamp_ms`` of -1 lets the runtime stamp the record when it is
+    sent.
     """
 
     source_partition: SourcePartition
@@ -36,12 +38,14 @@ class SourceRecord:
 
 
 class SinkRecord(NamedTuple):
-    """One record on its way to a sink task, or through transforms (Java's ``SinkRecord``); a tuple, because there is one per record.
+    """One record on its way to a sink task, or through transforms (Java's ``SinkRecord``); a tuple,
+    because there is one per record.
 
     Key, value and header values are what the connector's converters made of the bytes; with
-    ``ByteArrayConverter`` they are the bytes themselves. ``timestamp_ms`` is -1 where the record has none.
-    ``topic`` and ``partition`` are those that transforms left; ``original_topic`` and ``original_partition`` with
-    ``offset`` are where it was read. ``raw`` is the record as it was read, None where this is it.
+    ``ByteArrayConverter`` they are the bytes themselves. ``timestamp_ms`` is -1 where the record
+    has none. ``topic`` and ``partition`` are those that transforms left; ``original_topic`` and
+    ``original_partition`` with ``offset`` are where it was read. ``raw`` is the record as it was
+    read, None where this is it.
     """
 
     topic: str
@@ -63,4 +67,5 @@ quick_record: Final = partial(
     ),
     SinkRecord,
 )
-"""Makes a record of all its fields in half the time of the constructor, and a third of that of ``_replace``."""
+"""Makes a record of all its fields in half the time of the constructor, and a third of that of
+``_replace``."""

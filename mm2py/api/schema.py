@@ -1,7 +1,8 @@
-"""Schemas of ordinary records (Java's ``org.apache.kafka.connect.data``), for connectors that describe their data.
+"""Schemas of ordinary records (Java's ``org.apache.kafka.connect.data``), for connectors that
+describe their data.
 
-Flow: connector -> ``SourceRecord.value`` with ``value_schema`` -> a converter -> bytes. Values are plain Python: a
-struct is a mapping of its fields; without a schema the value's own type counts.
+Flow: connector -> ``SourceRecord.value`` with ``value_schema`` -> a converter -> bytes. Values are
+plain Python: a struct is a mapping of its fields; without a schema the value's own type counts.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from typing import Final
 
 _DATA: Final = "org.apache.kafka.connect.data."
 DECIMAL: Final = _DATA + "Decimal"
-"""Name of a ``bytes`` schema whose values are ``Decimal``; its parameter ``scale`` is the number of decimals."""
+"""Name of a ``bytes`` schema whose values are ``Decimal``; its parameter ``scale`` is the number of
+decimals."""
 
 DATE: Final = _DATA + "Date"
 """Name of an ``int32`` schema whose values are ``date``."""

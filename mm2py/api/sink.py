@@ -1,7 +1,7 @@
 """The contract of sink tasks: what the runtime calls, when, and what each answer makes it do.
 
-Flow: consumer group -> converters, transforms -> ``put`` -> ``pre_commit`` -> committed positions of the group
-(Java's ``SinkTask``, ``WorkerSinkTask``).
+Flow: consumer group -> converters, transforms -> ``put`` -> ``pre_commit`` -> committed positions
+of the group (Java's ``SinkTask``, ``WorkerSinkTask``).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,8 @@ from mm2py.types import TopicPartition
 
 
 class SinkTaskContext(Protocol):
-    """Lent to a sink task; its methods are called on the task's thread, from inside the task's own methods."""
+    """Lent to a sink task; its methods are called on the task's thread, from inside the task's own
+    methods."""
 
     @property
     def clock(self) -> Clock:
@@ -35,7 +36,8 @@ class SinkTaskContext(Protocol):
         ...
 
     def hold(self, partitions: Collection[TopicPartition], cause: str = "") -> None:
-        """Read none of these until ``release`` (Java's ``pause``); a new assignment forgets it. With a cause they are shown as HELD."""
+        """Read none of these until ``release`` (Java's ``pause``); a new assignment forgets it.
+        With a cause they are shown as HELD."""
         ...
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
@@ -53,7 +55,8 @@ class SinkTaskContext(Protocol):
     def report(self, record: SinkRecord, error: Exception) -> None:
         """Report a record that cannot be delivered (Java's ``ErrantRecordReporter``).
 
-        It is logged and sent to the dead letter queue as ``errors.*`` say, and counts as delivered then.
+        It is logged and sent to the dead letter queue as ``errors.*`` say, and counts as delivered
+        then.
 
         Raises:
             FatalError: ``errors.tolerance=none``.
@@ -64,39 +67,46 @@ class SinkTaskContext(Protocol):
 class SinkTask(Protocol):
     """A task that takes records (Java's ``SinkTask``).
 
-    All methods are called on one thread that the task has for itself, in a process of its own, and may block; while
-    one blocks for longer than the consumer's ``max.poll.interval.ms``, the group takes its partitions away.
+    All methods are called on one thread that the task has for itself, in a process of its own, and
+    may block; while one blocks for longer than the consumer's ``max.poll.interval.ms``, the group
+    takes its partitions away.
     """
 
     def start(self) -> None:
         """Take up work; called once, before anything else.
 
-        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
+        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the
+        task.
         """
         ...
 
     def open(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions were assigned; called before the first of their records. An error fails the task."""
+        """These partitions were assigned; called before the first of their records. An error fails
+        the task."""
         ...
 
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Take records, in the order of each partition; also called without any, at least every half second.
+        """Take records, in the order of each partition; also called without any, at least every
+        half second.
 
-        ``RetriableError``: nothing more is read, and the same records are put again, without those of partitions
-        that were revoked meanwhile. Any other error fails the task.
+        ``RetriableError``: nothing more is read, and the same records are put again, without those
+        of partitions that were revoked meanwhile. Any other error fails the task.
         """
         ...
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return what may be committed, given the offset after the last record that was put, by partition.
+        """Return what may be committed, given the offset after the last record that was put, by
+        partition.
 
-        Java's ``preCommit``, whose default calls ``flush``. What the answer leaves out stays as it was committed.
-        ``RetriableError``: partitions are read again from what was committed; any other error fails the task.
+        Java's ``preCommit``, whose default calls ``flush``. What the answer leaves out stays as it
+        was committed. ``RetriableError``: partitions are read again from what was committed; any
+        other error fails the task.
         """
         ...
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are revoked, lost, or the task ends; what ``pre_commit`` allowed is committed."""
+        """These partitions are revoked, lost, or the task ends; what ``pre_commit`` allowed is
+        committed."""
         ...
 
     def stop(self) -> None:

@@ -21,7 +21,8 @@ class Outgoing(NamedTuple):
 
 
 class Run(NamedTuple):
-    """``records`` records from ``source_offset`` on landed from ``target_offset`` on, without holes."""
+    """``records`` records from ``source_offset`` on landed from ``target_offset`` on, without
+    holes."""
 
     source_offset: int
     records: int
@@ -31,9 +32,10 @@ class Run(NamedTuple):
 class Delivery(NamedTuple):
     """Acknowledgements of one partition since the last report.
 
-    ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent. ``passed``: records
-    that have no copy there because of transforms, between the runs or, up to ``through``, after the last one. ``at_ms``: when
-    the newest record was acknowledged, -1 where that is not known.
+    ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent.
+    ``passed``: records that have no copy there because of transforms, between the runs or, up to
+    ``through``, after the last one. ``at_ms``: when the newest record was acknowledged, -1 where
+    that is not known.
     """
 
     source: TopicPartition
@@ -65,15 +67,17 @@ class BatchSourceTask(Protocol):
     async def start(self) -> None:
         """Take up the stored positions; called once, before the first ``poll``.
 
-        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
+        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the
+        task.
         """
         ...
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         """Return the next batches, at most about ``budget_bytes``, empty when nothing came in time.
 
-        Blocks for at most about a second. ``RetriableError`` is retried with back-off; any other error
-        fails the task. A partition that cannot continue is reported through the context instead.
+        Blocks for at most about a second. ``RetriableError`` is retried with back-off; any other
+        error fails the task. A partition that cannot continue is reported through the context
+        instead.
         """
         ...
 
@@ -94,7 +98,8 @@ class BatchSourceTask(Protocol):
         ...
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the key under which this partition's position is stored, in Java's member order."""
+        """Return the key under which this partition's position is stored, in Java's member
+        order."""
         ...
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
@@ -115,9 +120,11 @@ class TakesOver(Protocol):
     """Optional for a batch task: leaves ``TaskContext.kept_out`` out at its start."""
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Copy these too, from their stored positions of now; called concurrently with ``poll``, once at a time, and cancelled at the end.
+        """Copy these too, from their stored positions of now; called concurrently with ``poll``,
+        once at a time, and cancelled at the end.
 
-        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
+        ``RetriableError`` makes the runtime call it again after a pause; any other error fails the
+        task.
         """
         ...
 
@@ -127,7 +134,8 @@ class ReadsAgain(Protocol):
     """Optional for a batch task: takes back what its target refuses, and reads it later."""
 
     def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
-        """Forget the newest ``records`` handed out of a held partition, from ``offset`` on; return whether that is possible now.
+        """Forget the newest ``records`` handed out of a held partition, from ``offset`` on; return
+        whether that is possible now.
 
         They are read again when it is released, perhaps in other batches.
         """
@@ -139,20 +147,24 @@ class Paced(Protocol):
     """Optional for a task with a byte rate: changes it at run time."""
 
     def pace(self, bytes_per_s: int) -> None:
-        """Read so much per second from now on; of no effect where the task's config has no limit."""
+        """Read so much per second from now on; of no effect where the task's config has no
+        limit."""
         ...
 
 
 @runtime_checkable
 class CopiedLogs(Protocol):
-    """Additional methods of a batch task whose source partitions are logs of which records are deleted."""
+    """Additional methods of a batch task whose source partitions are logs of which records are
+    deleted."""
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where source logs begin, -1 for a partition that does not exist; without those that are not known now.
+        """Return where source logs begin, -1 for a partition that does not exist; without those
+        that are not known now.
 
-        Partitions of other tasks are asked for too. Called between ``start`` and ``stop``, concurrently with ``poll``.
+        Partitions of other tasks are asked for too. Called between ``start`` and ``stop``,
+        concurrently with ``poll``.
         """
         ...
 
@@ -162,7 +174,8 @@ class CopiedLogs(Protocol):
 
 
 LEFT_OUT: Final = -1
-"""In place of a target offset: a transform has dropped the record, or ``errors.tolerance`` has left it out (Java: no metadata)."""
+"""In place of a target offset: a transform has dropped the record, or ``errors.tolerance`` has left
+it out (Java: no metadata)."""
 
 
 class SourceTask(Protocol):
@@ -177,7 +190,8 @@ class SourceTask(Protocol):
         ...
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        """``record``, as ``poll`` returned it, was acknowledged at ``target_offset`` (Java's ``commitRecord``); ``LEFT_OUT``: it is not written."""
+        """``record``, as ``poll`` returned it, was acknowledged at ``target_offset`` (Java's
+        ``commitRecord``); ``LEFT_OUT``: it is not written."""
         ...
 
     async def commit(self) -> None:

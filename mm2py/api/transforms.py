@@ -1,7 +1,7 @@
 """Contracts of transforms and predicates (KIP-66, KIP-585; ``Transformation``, ``Predicate``).
 
-Found by entry point (``mm2py.transforms``, ``mm2py.predicates``): a class with ``java_class``, called with its own properties,
-without their prefix.
+Found by entry point (``mm2py.transforms``, ``mm2py.predicates``): a class with ``java_class``,
+called with its own properties, without their prefix.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,18 @@ from mm2py.config.definitions import ConfigModel
 
 
 class Transformation(Protocol):
-    """Changes records one by one, in the order of each partition; never called on two threads at a time.
+    """Changes records one by one, in the order of each partition; never called on two threads at a
+    time.
 
-    A sink's records have the topic that they were read from, a source's the one that they would be written to.
+    A sink's records have the topic that they were read from, a source's the one that they would be
+    written to.
     """
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return the record or another one (``record._replace``), None to drop it.
 
-        ``RetriableError`` is tried again as ``errors.retry.*`` say; for any other error ``errors.tolerance`` decides.
+        ``RetriableError`` is tried again as ``errors.retry.*`` say; for any other error
+        ``errors.tolerance`` decides.
         """
         ...
 
@@ -44,9 +47,10 @@ class Predicate(Protocol):
 class TransformationFactory(Protocol):
     """The factory that an entry point of group ``mm2py.transforms`` names.
 
-    ``config_model``, ``plugin_version`` and ``keeps_partition`` may be left out; the runtime reads them with ``getattr``.
-    ``keeps_partition``: ``apply`` changes neither the topic nor the partition of a record, and makes the same of the same
-    record each time. Then a task that was killed doubles nothing; left out, it may.
+    ``config_model``, ``plugin_version`` and ``keeps_partition`` may be left out; the runtime reads
+    them with ``getattr``. ``keeps_partition``: ``apply`` changes neither the topic nor the
+    partition of a record, and makes the same of the same record each time. Then a task that was
+    killed doubles nothing; left out, it may.
     """
 
     java_class: ClassVar[str]

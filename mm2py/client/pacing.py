@@ -1,8 +1,8 @@
 """Pacing of requests and of waits at the broker: quota (KIP-219), byte rate, holds, turns. No I/O.
 
-Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
-``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and released ->
-``LongPoll.wait_ms``. Callers do the sleeping.
+Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read
+-> ``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and
+released -> ``LongPoll.wait_ms``. Callers do the sleeping.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ def quota_holds(node_id: int, client_id: str) -> RetriableError:
     """Return the error to report of reads that a broker has withheld for ``WITHHELD_S``."""
     return RetriableError(
         f"a quota of broker {node_id} has held back all that is read for {WITHHELD_S:.0f} s",
-        remedy=f"raise consumer_byte_rate of client {client_id} or of its user: a batch that is larger than the rate"
+        remedy=f"raise consumer_byte_rate of client {client_id} or of its user: a batch that is "
+        "larger than the rate"
         " allows in all windows of the quota (ten seconds) is never returned",
     )
 
@@ -58,7 +59,8 @@ def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: s
         return ""
     nodes = ", ".join(f"broker {node_id}: {math.ceil(long[node_id])} s" for node_id in sorted(long))
     return (
-        f"a quota of {cluster} holds back {what}; time left: {nodes} (throttle_time_ms); mm2py doctor names the quota,"
+        f"a quota of {cluster} holds back {what}; time left: {nodes} (throttle_time_ms); mm2py "
+        "doctor names the quota,"
         f" {quota} of the flow's clients raises it"
     )
 
@@ -67,7 +69,8 @@ def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: s
 class Throttle:
     """The throttle of one connection, as in Java's ``ClusterConnectionStates``.
 
-    The broker mutes the connection (KIP-219): it reads nothing until then, so a request sent earlier only ages.
+    The broker mutes the connection (KIP-219): it reads nothing until then, so a request sent
+    earlier only ages.
     """
 
     __slots__ = ("_clock", "_until", "_withheld_since")
@@ -80,7 +83,8 @@ class Throttle:
     def honour(self, throttle_ms: int, *, withheld: bool = False) -> None:
         """Apply the ``throttle_time_ms`` of a response; a shorter one never ends a longer one.
 
-        ``withheld``: the response has nothing of what was asked for, so it does not say either that there is nothing.
+        ``withheld``: the response has nothing of what was asked for, so it does not say either that
+        there is nothing.
         """
         now = self._clock.monotonic()
         if not (withheld and throttle_ms > 0):
@@ -116,7 +120,8 @@ class Throttle:
 
 @final
 class ByteRate:
-    """A token bucket: bytes are spent after they were read, so a large response is paid for by a pause."""
+    """A token bucket: bytes are spent after they were read, so a large response is paid for by a
+    pause."""
 
     __slots__ = ("_burst", "_clock", "_tokens", "_updated", "bytes_per_s")
 
@@ -131,7 +136,8 @@ class ByteRate:
         self._updated = clock.monotonic()
 
     def change(self, bytes_per_s: float) -> None:
-        """Read at another rate from now on; what was read is paid for, what was saved up at most once."""
+        """Read at another rate from now on; what was read is paid for, what was saved up at most
+        once."""
         self._refill()
         self.bytes_per_s, self._burst = bytes_per_s, max(1.0, bytes_per_s * _BURST_S)
         self._tokens = min(self._tokens, self._burst)
@@ -148,7 +154,8 @@ class ByteRate:
         return int(self._tokens)
 
     def delay_s(self) -> float:
-        """Return how long to wait until half a burst may be requested, 0 if anything may be requested now.
+        """Return how long to wait until half a burst may be requested, 0 if anything may be
+        requested now.
 
         At most a second: the rate may be another one then.
         """
@@ -166,8 +173,8 @@ class ByteRate:
 class LongPoll:
     """How long a Fetch may wait at the broker while some partitions are held and left out of it.
 
-    A tenth of the time since the last one was held: a release takes effect within a tenth of the hold's length, and
-    long holds cost few additional polls.
+    A tenth of the time since the last one was held: a release takes effect within a tenth of the
+    hold's length, and long holds cost few additional polls.
     """
 
     __slots__ = ("_clock", "_since")
@@ -268,7 +275,8 @@ class _Line:
 
 @final
 class RequestPace:
-    """Turns of what only asks: at most ``per_s`` requests to an address within any second, whichever client shares it."""
+    """Turns of what only asks: at most ``per_s`` requests to an address within any second,
+    whichever client shares it."""
 
     __slots__ = ("_clock", "_lines", "_per_s")
 
@@ -277,7 +285,8 @@ class RequestPace:
         self._lines: dict[str, _Line] = {}
 
     async def turn(self, address: str) -> None:
-        """Wait until one more request may be sent to an address; turns are given in the order of the calls, and none to a cancelled one."""
+        """Wait until one more request may be sent to an address; turns are given in the order of
+        the calls, and none to a cancelled one."""
         line = self._lines.setdefault(address, _Line(self._per_s))
         turns = line.turns
         with patience() as deadlines, deadlines.suspended():

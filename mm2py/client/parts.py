@@ -7,7 +7,8 @@ T = TypeVar("T")
 
 
 def parts_of(items: Sequence[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Cut items, in their order, into parts that weigh at most ``most``, or are one item; of nothing there is one empty part."""
+    """Cut items, in their order, into parts that weigh at most ``most``, or are one item; of
+    nothing there is one empty part."""
     part: list[T] = []
     total = 0
     for item in items:

@@ -29,15 +29,16 @@ _ending: Final[set["Permit"]] = set()
 class Permit:
     """One flow's right to write in this process; instants are ``Clock.monotonic`` seconds.
 
-    A *term* lasts from the first grant of a membership until ``abandon``. A writer notes the term it was
-    made in and passes it to ``allows``.
+    A *term* lasts from the first grant of a membership until ``abandon``. A writer notes the term
+    it was made in and passes it to ``allows``.
     """
 
     def __init__(self, clock: Clock, *, until_s: float = -inf) -> None:
         self._clock = clock
         self._until_s = until_s
         self.was_valid = until_s > -inf
-        """Validity at the last ``check``: for bookkeeping on hot paths, never for the decision to send."""
+        """Validity at the last ``check``: for bookkeeping on hot paths, never for the decision to
+        send."""
         self._watchers: list[tuple[Callable[[], None], Context]] = []
         self._timer: asyncio.Task[None] | None = None
         self.term = 0
@@ -60,8 +61,9 @@ class Permit:
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` after each grant, revocation, expiry and ``abandon``.
 
-        It runs in the context of this call: an expiry may be noticed by a signal handler or by another flow's
-        code, but its log lines and tasks belong to the watcher. Returns a function that ends the watching.
+        It runs in the context of this call: an expiry may be noticed by a signal handler or by
+        another flow's code, but its log lines and tasks belong to the watcher. Returns a function
+        that ends the watching.
         """
         watcher = changed, copy_context()
         self._watchers.append(watcher)
@@ -78,7 +80,8 @@ class Permit:
         self._set(self.term, max(self._until_s, until_s))
 
     def revoke(self) -> None:
-        """Suspend writing until the next grant, because the membership is in doubt; the queues stay."""
+        """Suspend writing until the next grant, because the membership is in doubt; the queues
+        stay."""
         self._set(self.term, -inf)
 
     def abandon(self) -> None:
@@ -135,7 +138,8 @@ class Permit:
 
 
 def check_all() -> None:
-    """Check every permit of this process, which may have been frozen (see ``runtime.hosts.thaw``)."""
+    """Check every permit of this process, which may have been frozen (see
+    ``runtime.hosts.thaw``)."""
     for permit in tuple(_ending):
         permit.check()
 

@@ -1,8 +1,10 @@
-"""Logs that partitions of a cluster cannot be read or written for now: per kind of cause, not per partition.
+"""Logs that partitions of a cluster cannot be read or written for now: per kind of cause, not per
+partition.
 
-Flow: ``stalled`` / ``moving`` per partition -> one line when a kind of cause has lasted for its grace time, one a
-minute while it lasts, one when the last of its partitions makes progress again. A kind is an error class, or the error
-code of a broker: an unreachable broker is one cause for a thousand partitions.
+Flow: ``stalled`` / ``moving`` per partition -> one line when a kind of cause has lasted for its
+grace time, one a minute while it lasts, one when the last of its partitions makes progress again. A
+kind is an error class, or the error code of a broker: an unreachable broker is one cause for a
+thousand partitions.
 
 The cost of an event does not depend on the number of stalled partitions.
 """
@@ -95,7 +97,8 @@ class StallLog:
         self._due_s = float("inf")
 
     def stalled(self, partition: TopicPartition, error: Exception) -> None:
-        """Report that a partition makes no progress and is retried without end; repeats are cheap."""
+        """Report that a partition makes no progress and is retried without end; repeats are
+        cheap."""
         name = _kind_of(error)
         kind = self._kinds.get(name)
         if kind is None:

@@ -1,7 +1,8 @@
 """Allowed addresses of brokers, from a file, a request, or other brokers (advertised listeners).
 
-Flow: address after DNS -> ``BrokerNetworks.allow`` -> connection or refusal; ``MM2PY_BROKER_NETWORKS`` is read once per
-process. Without it every address is allowed but those of a machine's own services.
+Flow: address after DNS -> ``BrokerNetworks.allow`` -> connection or refusal;
+``MM2PY_BROKER_NETWORKS`` is read once per process. Without it every address is allowed but those of
+a machine's own services.
 """
 
 import os
@@ -29,14 +30,16 @@ _METADATA: Final = frozenset(
 
 
 def is_of_machine_services(address: IPv4Address | IPv6Address) -> bool:
-    """Whether only a machine's own services, such as one that hands out credentials, have such an address."""
+    """Whether only a machine's own services, such as one that hands out credentials, have such an
+    address."""
     plain = _plain(address)
     return plain.is_link_local or str(plain) in _METADATA
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNetworks:
-    """Networks that brokers may be in; empty: any, but for the addresses of a machine's own services."""
+    """Networks that brokers may be in; empty: any, but for the addresses of a machine's own
+    services."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 

@@ -36,7 +36,8 @@ NEVER_WORKED: Final[Mapping[str, str]] = {
 
 DERIVED: Final[Mapping[str, str]] = {
     "name": "each connector of a flow has a name of its own",
-    "connector.class": "each connector of a flow is of a class of its own, and copy.connector chooses what copies",
+    "connector.class": "each connector of a flow is of a class of its own, and copy.connector "
+    "chooses what copies",
 }
 """Names that a file has no say in."""
 
@@ -103,7 +104,8 @@ class Catalog:
                 self.connector_options.setdefault(name, info)
                 self._readers.setdefault(name, []).append(definition.name)
         self.flow_options = dict(options_of(SourceFrameworkConfig)) | self.connector_options
-        """Java hands those of source connectors to a connector only where they have a flow prefix."""
+        """Java hands those of source connectors to a connector only where they have a flow
+        prefix."""
         self.worker_options = options_of(WorkerConfig)
         self._clusters = frozenset(clusters)
 
@@ -159,7 +161,8 @@ class Catalog:
         )
 
     def readers(self, name: str) -> Sequence[str]:
-        """Return the connectors that a name is for; none where all of them have it, or no one declares it."""
+        """Return the connectors that a name is for; none where all of them have it, or no one
+        declares it."""
         named = self._readers.get(name, ())
         return named if len(named) < self._connectors else ()
 
@@ -177,7 +180,8 @@ class Catalog:
         return None if option is None else option.type
 
     def option(self, scope: Scope) -> Option | None:
-        """Return the option of a process, worker or connector that a key sets, None if it sets none."""
+        """Return the option of a process, worker or connector that a key sets, None if it sets
+        none."""
         modern = modern_name(scope.name, "", self.connector_options)
         name = scope.name if modern is None else modern.name
         top = PROCESS_OPTIONS.get(name) or REST_OPTIONS.get(name)

@@ -1,9 +1,9 @@
 """Kafka's client properties: which of them this product reads, and what becomes of the others.
 
-One declaration serves consumer, producer and admin clients: the models here are read (``clients``, ``security``), the
-table ``_UNREAD`` names what has no value here. Lint answers by ``effect`` and ``doc``, docs/reference/config.md prints them, and
-Connect describes overrides with them. ``java_default`` is the default of Java's producer or admin client where ours is
-another.
+One declaration serves consumer, producer and admin clients: the models here are read (``clients``,
+``security``), the table ``_UNREAD`` names what has no value here. Lint answers by ``effect`` and
+``doc``, docs/reference/config.md prints them, and Connect describes overrides with them.
+``java_default`` is the default of Java's producer or admin client where ours is another.
 """
 
 from collections.abc import Iterable, Mapping
@@ -197,7 +197,10 @@ _OPENSSL: Final = "names of Java's security providers; OpenSSL decides here"
 _NO_ASSERTIONS: Final = "tokens come by client id and secret, not by signed assertions"
 _NO_CLASSES: Final = "Java classes cannot be loaded"
 _BROKERS: Final = "checked by brokers, not by clients"
-_AS_IT_COMES: Final = "a token is passed on as it comes; one is fetched per client, and renewed by `sasl.login.refresh.*` without jitter"
+_AS_IT_COMES: Final = (
+    "a token is passed on as it comes; one is fetched per client, and renewed "
+    "by `sasl.login.refresh.*` without jitter"
+)
 _RENEWAL: Final = "a ticket is renewed when a login needs it"
 _TRUST: Final = (
     "trusted certificates, default: the system's; a changed file is read at the next connection"
@@ -240,7 +243,8 @@ _TOKEN_WAIT: Final = Option(
 
 
 class SecurityOptions(ConfigModel):
-    """Protocol, certificates and login (``MirrorClientConfig.CLIENT_CONFIG_DEF``), in the order of Java's mirror connectors."""
+    """Protocol, certificates and login (``MirrorClientConfig.CLIENT_CONFIG_DEF``), in the order of
+    Java's mirror connectors."""
 
     security_protocol: Annotated[
         str,
@@ -331,11 +335,17 @@ class SecurityOptions(ConfigModel):
     sasl_login_connect_timeout_ms: Annotated[int | None, _TOKEN_WAIT] = None
     sasl_login_read_timeout_ms: Annotated[int | None, _TOKEN_WAIT] = None
     sasl_login_retry_backoff_max_ms: Annotated[
-        int, Option(_LONG, "longest pause between requests to a token endpoint that does not answer", low=1)
-    ] = 10_000  # fmt: skip
+        int,
+        Option(
+            _LONG, "longest pause between requests to a token endpoint that does not answer", low=1
+        ),
+    ] = 10_000
     sasl_login_retry_backoff_ms: Annotated[
-        int, Option(_LONG, "first pause between requests to a token endpoint that does not answer", low=1)
-    ] = 100  # fmt: skip
+        int,
+        Option(
+            _LONG, "first pause between requests to a token endpoint that does not answer", low=1
+        ),
+    ] = 100
     sasl_oauthbearer_jwt_retriever_class: Annotated[
         _Text, _option(_NO_CLASSES, _MEDIUM, _CLASS, effect=_W)
     ] = f"{_OAUTH_PACKAGE}DefaultJwtRetriever"

@@ -98,8 +98,8 @@ def sink_consumer_properties(
 ) -> dict[str, str]:
     """Return what the consumer of a sink task is given (``Worker.baseConsumerConfigs``).
 
-    A fixed base, then the worker's ``consumer.*``, then the connector's ``consumer.override.*``. ``source`` takes the
-    place of the worker's where the connector reads another cluster.
+    A fixed base, then the worker's ``consumer.*``, then the connector's ``consumer.override.*``.
+    ``source`` takes the place of the worker's where the connector reads another cluster.
     """
     name = connector_config.get("name", "")
     props = {

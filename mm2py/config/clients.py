@@ -1,8 +1,8 @@
 """Java client properties as settings of our own connections, fetcher and sender.
 
 Flow: effective client properties (``client_properties``) -> frozen settings. Field names are Java's
-names with underscores (``client_options``). Keys that our engine does not use are ignored here; lint reports them with
-their lines.
+names with underscores (``client_options``). Keys that our engine does not use are ignored here;
+lint reports them with their lines.
 """
 
 import re
@@ -61,7 +61,8 @@ class ConnectionSettings(ConnectionOptions):
 class ConsumerSettings(ConsumerOptions):
     """How to read from a cluster.
 
-    ``max_partition_fetch_bytes_set``: the file names it, so no stripe over a long round trip is larger.
+    ``max_partition_fetch_bytes_set``: the file names it, so no stripe over a long round trip is
+    larger.
     """
 
     connection: ConnectionSettings
@@ -156,7 +157,8 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def check_security(props: Mapping[str, str]) -> None:
-    """Check what ``connection_settings`` takes from ``security.protocol``, ``ssl.*`` and ``sasl.*``.
+    """Check what ``connection_settings`` takes from ``security.protocol``, ``ssl.*`` and
+    ``sasl.*``.
 
     Raises:
         ConfigError: its message begins with the name of the property.

@@ -1,8 +1,10 @@
-"""How Connect describes the keys of a config, and what it answers about each value, in Java's words (``ConfigDef``).
+"""How Connect describes the keys of a config, and what it answers about each value, in Java's words
+(``ConfigDef``).
 
-Flow: ``Option`` -> ``described`` -> ``ConfigKey``; ``Option`` and a config -> ``check_value`` -> ``ConfigValue`` ->
-``ConfigInfos``, the answer of validate, or the text of a refusal. Types, importance and width are Java's words. Values
-of keys that hold secrets appear neither in an answer nor in an error.
+Flow: ``Option`` -> ``described`` -> ``ConfigKey``; ``Option`` and a config -> ``check_value`` ->
+``ConfigValue`` -> ``ConfigInfos``, the answer of validate, or the text of a refusal. Types,
+importance and width are Java's words. Values of keys that hold secrets appear neither in an answer
+nor in an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,7 +107,8 @@ def connector_keys(plugin_type: str) -> Sequence[Option]:
 
 
 def own_keys(model: type[ConfigModel]) -> Sequence[Option]:
-    """Return the keys that a connector defines itself, Java's before ours; Connect's own ones are left out.
+    """Return the keys that a connector defines itself, Java's before ours; Connect's own ones are
+    left out.
 
     A connector that knows both ends of a flow also lists the client keys, as in Java.
     """
@@ -119,7 +122,8 @@ def own_keys(model: type[ConfigModel]) -> Sequence[Option]:
 
 
 def override_option(name: str) -> Option | None:
-    """Return a client property as Java's producer and admin client check it, None where no client has it."""
+    """Return a client property as Java's producer and admin client check it, None where no client
+    has it."""
     option = CLIENT_OPTIONS.get(name)
     return None if option is None else replace(option, any_case=False, nullable=False)
 

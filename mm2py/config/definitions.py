@@ -2,26 +2,30 @@
 
 A property is declared in one place, with its type, defaults, bounds and text:
 
-* as a field of a ``ConfigModel`` (``name: Annotated[type, Option(...)] = default``) where this product reads its
-  value. The Java name is the field's name with ``_`` as ``.``; ``parse_config`` makes the typed, frozen model once,
-  and the code reads attributes, never texts;
-* as a plain ``Option(..., name=...)`` in a table where a property is known but has no value to read: client properties
-  without effect (``client_options``).
+* as a field of a ``ConfigModel`` (``name: Annotated[type, Option(...)] = default``) where this
+  product reads its value. The Java name is the field's name with ``_`` as ``.``; ``parse_config``
+  makes the typed, frozen model once, and the code reads attributes, never texts;
+* as a plain ``Option(..., name=...)`` in a table where a property is known but has no value to
+  read: client properties without effect (``client_options``).
 
-Everything else is derived from ``options_of`` and these tables: the refusal of a wrong value with its file line
-(``parse_config``, ``check_config``), Connect's definitions and answers (``connect_definitions``), lint (``catalog``),
-docs/reference/config.md (``reference``). Where the declarations are:
+Everything else is derived from ``options_of`` and these tables: the refusal of a wrong value with
+its file line (``parse_config``, ``check_config``), Connect's definitions and answers
+(``connect_definitions``), lint (``catalog``), docs/reference/config.md (``reference``). Where the
+declarations are:
 
-====================  ==========================================================================================
+====================
+==========================================================================================
 ``framework``         what Connect itself reads of every connector, its converters, and the loss policies of tasks
 ``mirror_options``    what replication policies and filters read
 ``client_options``    Kafka's client properties
 ``worker``            the worker, the process, REST
-a connector's module  its own options, for example ``mm2py_connectors.mirror_source_config``
-====================  ==========================================================================================
+a connector's module its own options, for example ``mm2py_connectors.mirror_source_config``
+====================
+==========================================================================================
 
-To add a property: one field in the model of what reads it. tests/architecture/test_options.py fails for a declared
-property that no code reads, and for code that reads a property which is not declared.
+To add a property: one field in the model of what reads it. tests/architecture/test_options.py fails
+for a declared property that no code reads, and for code that reads a property which is not
+declared.
 
 Flow: property texts -> Java's parsing rules (``ConfigDef.parseType``) -> one frozen pydantic model.
 """
@@ -39,7 +43,8 @@ from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.errors import ConfigError
 
 Check = Callable[[str, JavaValue], str]
-"""Gets name and value (None: no value), returns the whole error text of Connect, empty for a right value."""
+"""Gets name and value (None: no value), returns the whole error text of Connect, empty for a right
+value."""
 
 
 class Effect(StrEnum):
@@ -55,14 +60,16 @@ class Effect(StrEnum):
 class Option:
     """The declaration of one property; in a model it is part of the field's ``Annotated`` type.
 
-    Value: ``name``, ``field`` and ``default`` (None: null) are filled in from the field. ``java_default`` is given where
-    Java's default differs from ours. ``required``: Connect demands it, even where the model has a default. ``low`` and
-    ``high`` bound numbers, ``choices`` texts; with ``any_case`` they are compared without case and the value is in
-    lower case. ``nullable`` False: Connect refuses null for a bounded number. ``checks``: further checks of Connect's
-    validation, for a list instead of the ordinary one. ``class_problem`` returns why a class cannot be used.
+    Value: ``name``, ``field`` and ``default`` (None: null) are filled in from the field.
+    ``java_default`` is given where Java's default differs from ours. ``required``: Connect demands
+    it, even where the model has a default. ``low`` and ``high`` bound numbers, ``choices`` texts;
+    with ``any_case`` they are compared without case and the value is in lower case. ``nullable``
+    False: Connect refuses null for a bounded number. ``checks``: further checks of Connect's
+    validation, for a list instead of the ordinary one. ``class_problem`` returns why a class cannot
+    be used.
 
-    Effect: ``doc`` describes what it does, or why it has no ``effect``. ``kinds``: the clients that have it. ``ours``: Java
-    does not know it.
+    Effect: ``doc`` describes what it does, or why it has no ``effect``. ``kinds``: the clients that
+    have it. ``ours``: Java does not know it.
 
     Connect's description: ``group``, ``order``, ``width``, ``importance``, ``display``.
     """
@@ -102,11 +109,13 @@ class Problem(NamedTuple):
     message: str
     remedy: str = ""
     leaves_out: bool = False
-    """Over REST it is refused; a connector that has it already runs without tasks, and the rest of its flow runs."""
+    """Over REST it is refused; a connector that has it already runs without tasks, and the rest of
+    its flow runs."""
 
 
 class PropertyRefusal(NamedTuple):
-    """Why a value is out of its bounds: in our words, and in Java's; ``value`` is the value or item it is about."""
+    """Why a value is out of its bounds: in our words, and in Java's; ``value`` is the value or item
+    it is about."""
 
     text: str
     java: str
@@ -143,7 +152,8 @@ class ConnectorDefinition:
     extra_names: tuple[str, ...] = field(default=())
     """Property names read by its plug-ins; valid with a flow prefix, not at top level."""
     copies: str = ""
-    """The value of ``copy.connector`` that chooses it, empty for a connector that every flow has."""
+    """The value of ``copy.connector`` that chooses it, empty for a connector that every flow
+    has."""
     findings: Callable[[Mapping[str, str]], Iterable[tuple[Severity, Problem]]] | None = None
     """Findings that only its plug-ins can make, where they are installed; called with raw texts."""
 
@@ -217,7 +227,8 @@ def parse_config(
 
 
 def value_problem(option: Option, text: str) -> str:
-    """Return what is wrong with the text of a property, empty if nothing is; does not name the property."""
+    """Return what is wrong with the text of a property, empty if nothing is; does not name the
+    property."""
     try:
         value = parse_value(option.type, text)
     except ConfigError as error:

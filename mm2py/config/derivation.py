@@ -56,12 +56,14 @@ def texts(effective: Mapping[str, Value]) -> dict[str, str]:
 
 @final
 class Layout:
-    """The keys of a file by whom they are for, found in one pass: a config of a flow reads its own part only.
+    """The keys of a file by whom they are for, found in one pass: a config of a flow reads its own
+    part only.
 
     Args:
         raw: the file.
         clusters: the aliases.
-        top_level_names: what the ConfigDefs of the connectors define; other top-level properties do not reach a connector.
+        top_level_names: what the ConfigDefs of the connectors define; other top-level properties do
+            not reach a connector.
     """
 
     def __init__(
@@ -114,7 +116,8 @@ def owners(key: str, aliases: Collection[str]) -> Iterator[tuple[ClusterAlias, s
 
 
 def flows_of(key: str, aliases: Collection[str]) -> Iterator[tuple[FlowName, str]]:
-    """Return each pair of aliases that a key begins with (``A->B.``), and the rest of it; the shortest first."""
+    """Return each pair of aliases that a key begins with (``A->B.``), and the rest of it; the
+    shortest first."""
     at = key.find("->")
     while at >= 0:
         if key[:at] in aliases:
@@ -167,7 +170,8 @@ def worker_config(layout: Layout, flow: FlowName, resolve: Callable[[str], str])
 def connector_config(layout: Layout, flow: FlowName, connector: tuple[str, str]) -> Effective:
     """``MirrorMakerConfig.connectorBaseConfig`` of ``connector`` (name, Java class), unresolved.
 
-    Name and class are not the file's to choose: in Java one class for all three connectors copies three times. Old names of options take the place of the new ones where those are absent.
+    Name and class are not the file's to choose: in Java one class for all three connectors copies
+    three times. Old names of options take the place of the new ones where those are absent.
     """
     props = layout.connectors | _cluster_part(layout, flow.source, "source")
     props |= _cluster_part(layout, flow.target, "target")

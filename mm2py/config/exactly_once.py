@@ -1,6 +1,7 @@
 """Settings of a connector and of its worker that exactly-once support does not allow together.
 
-Flow: typed settings -> problems -> ``lint`` (which refuses the start), REST validation, the start of a task.
+Flow: typed settings -> problems -> ``lint`` (which refuses the start), REST validation, the start
+of a task.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,12 +16,14 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 
 POLL_MS: Final = 100
-"""``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A poll here may be one
-batch, and a transaction costs five requests and a marker per partition: all polls of this time share one."""
+"""``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A
+poll here may be one batch, and a transaction costs five requests and a marker per partition: all
+polls of this time share one."""
 
 
 def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> list[Problem]:
-    """Return everything that a connector's config and its worker's cannot have together; both without placeholders.
+    """Return everything that a connector's config and its worker's cannot have together; both
+    without placeholders.
 
     Raises:
         ConfigError: a value is wrong by itself.
@@ -39,7 +42,8 @@ def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> l
 
 
 def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> Iterator[Problem]:
-    """Yield what contradicts ``exactly.once.source.support=enabled`` of the worker, or its absence."""
+    """Yield what contradicts ``exactly.once.source.support=enabled`` of the worker, or its
+    absence."""
     support, boundary = connector.exactly_once_support, connector.transaction_boundary
     if not enabled:
         if support.lower() == "required":
@@ -55,7 +59,8 @@ def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> I
         yield Problem(
             "offsets.identical",
             connector.offsets_identical,
-            "is not possible: with exactly-once support each transaction leaves a marker in the target's log, which"
+            "is not possible: with exactly-once support each transaction leaves a marker in the "
+            "target's log, which"
             " takes an offset",
             "set offsets.identical=prefer, or exactly.once.source.support=disabled",
         )
@@ -69,14 +74,16 @@ def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> I
 
 
 def _sink_problems(connector: Mapping[str, str], *, enabled: bool) -> Iterator[Problem]:
-    """Return why a flow that MirrorSink copies is not exactly once: its positions and its copies are on two clusters."""
+    """Return why a flow that MirrorSink copies is not exactly once: its positions and its copies
+    are on two clusters."""
     source = "set copy.connector=source, which copies exactly once"
     support, chosen = connector.get("exactly.once.support", ""), connector.get("copy.connector", "")
     if support.strip().lower() == "required":
         yield Problem(
             "exactly.once.support",
             support,
-            "is not possible: MirrorSink copies at least once, its positions are those of a consumer group of the source",
+            "is not possible: MirrorSink copies at least once, its positions are those of a "
+            "consumer group of the source",
             f"remove it, or {source}",
         )
     # On a Connect worker the setting is for its source connectors; a mirror's file means the flow.
@@ -84,7 +91,8 @@ def _sink_problems(connector: Mapping[str, str], *, enabled: bool) -> Iterator[P
         yield Problem(
             "copy.connector",
             chosen,
-            "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, its positions are those of a"
+            "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, "
+            "its positions are those of a"
             " consumer group of the source",
             f"{source}, or <target>.exactly.once.source.support=disabled",
         )
@@ -99,14 +107,17 @@ def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConf
 
 
 def interval_problem(interval_ms: int, timeout_ms: int) -> Iterator[Problem]:
-    """Yield why transactions of this length never commit: the target aborts each of them before its end."""
+    """Yield why transactions of this length never commit: the target aborts each of them before its
+    end."""
     if interval_ms >= timeout_ms:
         yield Problem(
             "transaction.boundary.interval.ms",
             str(interval_ms),
-            f"is not possible: a transaction of {interval_ms} ms cannot end before transaction.timeout.ms={timeout_ms} of the"
+            f"is not possible: a transaction of {interval_ms} ms cannot end before "
+            f"transaction.timeout.ms={timeout_ms} of the"
             " producer",
-            "lower transaction.boundary.interval.ms, or raise the producer's transaction.timeout.ms",
+            "lower transaction.boundary.interval.ms, or raise the producer's "
+            "transaction.timeout.ms",
         )
 
 

@@ -1,7 +1,7 @@
 """Options that Connect reads of every connector: types, defaults and places as in Java.
 
-Flow: connector config -> ``parse_config(FrameworkConfig, ...)`` -> runtime; the same declarations ->
-``connect_definitions``. Java's documentation in our words.
+Flow: connector config -> ``parse_config(FrameworkConfig, ...)`` -> runtime; the same declarations
+-> ``connect_definitions``. Java's documentation in our words.
 """
 
 from typing import Annotated, Final
@@ -45,7 +45,8 @@ def converter_class(name: str) -> str:
 
 
 def converter_problem(name: str, role: str) -> str:
-    """Return why a converter cannot be used in a role (key, value or header), empty where it can."""
+    """Return why a converter cannot be used in a role (key, value or header), empty where it
+    can."""
     full = converter_class(name)
     if full not in HEADER_CONVERTERS:
         return f"Class {name} could not be found."

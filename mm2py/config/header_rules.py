@@ -1,7 +1,7 @@
 """``response.http.headers.config`` and ``access.control.*`` as values.
 
-Flow: property texts -> rules and origins -> ``rest.response_headers``. What Java accepts and would not do
-as it reads is refused.
+Flow: property texts -> rules and origins -> ``rest.response_headers``. What Java accepts and would
+not do as it reads is refused.
 """
 
 import csv

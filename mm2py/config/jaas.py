@@ -1,7 +1,9 @@
-"""``sasl.jaas.config``: one login module with its options, read as Java's ``JaasConfig`` reads it; and JAAS files.
+"""``sasl.jaas.config``: one login module with its options, read as Java's ``JaasConfig`` reads it;
+and JAAS files.
 
-Flow: property text, or the file that ``KAFKA_OPTS`` names -> ``LoginModule`` -> ``security``. Only the four login modules
-of Kafka clients are known; others would be Java code to load (CVE-2023-25194) and are refused.
+Flow: property text, or the file that ``KAFKA_OPTS`` names -> ``LoginModule`` -> ``security``. Only
+the four login modules of Kafka clients are known; others would be Java code to load
+(CVE-2023-25194) and are refused.
 """
 
 import re
@@ -20,7 +22,10 @@ _SECTION: Final = "KafkaClient"
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
 _FORM: Final = 'write <login module> required <option>="<value>" ...;'
-_FORM_OF_OPTIONS: Final = 'write each option as <name>="<value>", in one pair of double quotes; a value of ${...} has none of its own'
+_FORM_OF_OPTIONS: Final = (
+    'write each option as <name>="<value>", in one pair of double quotes; '
+    "a value of ${...} has none of its own"
+)
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _SECRET_OPTIONS: Final = re.compile(r"password|secret", re.IGNORECASE)
 
@@ -84,7 +89,8 @@ class LoginModule:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Read the value of ``sasl.jaas.config``; messages quote nothing of it but the class of a login module.
+    """Read the value of ``sasl.jaas.config``; messages quote nothing of it but the class of a login
+    module.
 
     Raises:
         ConfigError: not one entry of a known login module; does not name the property.
@@ -102,7 +108,8 @@ def parse_jaas(text: str) -> LoginModule:
 
 
 def system_property(name: str, environ: Mapping[str, str]) -> str:
-    """Return a ``-D`` option of ``KAFKA_OPTS``, as Kafka's scripts pass it to the JVM; empty where it is not set.
+    """Return a ``-D`` option of ``KAFKA_OPTS``, as Kafka's scripts pass it to the JVM; empty where
+    it is not set.
 
     Raises:
         ConfigError: the quotes of ``KAFKA_OPTS`` do not match.
@@ -118,7 +125,8 @@ def system_property(name: str, environ: Mapping[str, str]) -> str:
 
 
 def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
-    """Return the login module of section ``KafkaClient`` in the JAAS file that ``KAFKA_OPTS`` names, None without a file.
+    """Return the login module of section ``KafkaClient`` in the JAAS file that ``KAFKA_OPTS``
+    names, None without a file.
 
     Raises:
         ConfigError: the file cannot be read, or has no such section with one known login module.
@@ -141,7 +149,8 @@ def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
 
 
 def _section(text: str) -> LoginModule:
-    """Read a file as ``sun.security.provider.ConfigFile`` does: ``name { entry... };``, any number of them."""
+    """Read a file as ``sun.security.provider.ConfigFile`` does: ``name { entry... };``, any number
+    of them."""
     tokens = _tokens(text)
     for number, (name, _) in enumerate(tokens, 1):
         if next(tokens, ("", None))[0] != "{":
@@ -182,7 +191,8 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
 
 
 def jaas_secrets(text: str) -> frozenset[str]:
-    """Return the passwords and client secrets inside a JAAS text, for masking: of one that is wrong each word after its first "="."""
+    """Return the passwords and client secrets inside a JAAS text, for masking: of one that is wrong
+    each word after its first "="."""
     try:
         return parse_jaas(text).secrets
     except ConfigError:
@@ -214,12 +224,16 @@ def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
             )
         options[key] = value
     # An open quote or a "/" outside of quotes, which begins a comment, takes the semicolon along.
-    remedy = 'put ";" at its end, behind the closing quote; a password with "/" has to be in double quotes'
+    remedy = (
+        'put ";" at its end, behind the closing quote; a password with "/" has to be in '
+        "double quotes"
+    )
     raise ConfigError("does not end with a semicolon", remedy=remedy)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield (text, value): value is None for signs and bare numbers, which Java takes as no text."""
+    """Yield (text, value): value is None for signs and bare numbers, which Java takes as no
+    text."""
     for match in _TOKEN.finditer(text):
         if match["quote"]:
             value = _ESCAPE.sub(_unescaped, match["quoted"])

@@ -21,14 +21,16 @@ MATCH_TIMEOUT_S: Final = 0.1
 SLOW_S: Final = 0.005
 BUDGET_S: Final = 1.0
 WINDOW_S: Final = 10.0
-"""Slow matches of a pattern may take ``BUDGET_S`` of CPU together within this time: a thousand names that each need a
-little less than the time-out would hold all flows of a process for longer than a session."""
+"""Slow matches of a pattern may take ``BUDGET_S`` of CPU together within this time: a thousand
+names that each need a little less than the time-out would hold all flows of a process for longer
+than a session."""
 MAX_PATTERN_CHARS: Final = 65_536
 MAX_REGEX_CHARS: Final = 16_384
 """For other than plain names: 65,536 characters of classes or groups take a second to compile."""
 
 MAX_UNFOLDED: Final = 20_000
-"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the product."""
+"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the
+product."""
 
 MAX_GROUPS: Final = 2_000
 """Compiling takes the square of their number: 0.1 s here, 20 s for 30,000."""
@@ -92,10 +94,12 @@ class JavaPattern:
         )
 
     def replaced(self, name: str, replacement: str) -> str | None:
-        """Return a name that matches as a whole with its first match replaced (``Matcher.replaceFirst``), else None.
+        """Return a name that matches as a whole with its first match replaced
+        (``Matcher.replaceFirst``), else None.
 
         Raises:
-            ConfigError: the pattern needs too long on this name, or the replacement names a group that is not there.
+            ConfigError: the pattern needs too long on this name, or the replacement names a group
+                that is not there.
         """
         if not self.matches(name):
             return None
@@ -109,7 +113,8 @@ class JavaPattern:
 
 
 def _expanded(match: "regex.Match[str]", replacement: str) -> str:
-    """``Matcher.appendReplacement``: ``$1``, ``${name}``, and a backslash in front of what is meant as it is."""
+    """``Matcher.appendReplacement``: ``$1``, ``${name}``, and a backslash in front of what is meant
+    as it is."""
     parts: list[str] = []
     at = 0
     while at < len(replacement):
@@ -194,7 +199,8 @@ class PatternList:
 
 
 class _NameSet:
-    """Patterns that are names, whose dots stand for any character: thousands of them need no compiler."""
+    """Patterns that are names, whose dots stand for any character: thousands of them need no
+    compiler."""
 
     __slots__ = ("_texts",)
 

@@ -1,7 +1,7 @@
 """Java's JKS key store format: bytes and password -> certificates and private keys.
 
-The format is frozen since JDK 1.2 (``sun.security.provider.JavaKeyStore`` and ``KeyProtector``): its
-integrity check and key cipher are SHA-1 constructions of its own. Opens no file.
+The format is frozen since JDK 1.2 (``sun.security.provider.JavaKeyStore`` and ``KeyProtector``):
+its integrity check and key cipher are SHA-1 constructions of its own. Opens no file.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Key stores and trust stores: JKS, PKCS12 and PEM -> certificates and one private key in memory.
 
 Flow: ``StoreSettings`` -> file or text -> ``read_trusted`` / ``read_identity`` -> a TLS context
-(``client.tls``). JKS and PKCS12 are distinguished by content, as Java's dual format stores do. Every
-refusal names the property to change; nothing is written.
+(``client.tls``). JKS and PKCS12 are distinguished by content, as Java's dual format stores do.
+Every refusal names the property to change; nothing is written.
 """
 
 import base64
@@ -288,4 +288,7 @@ def _wrong_password(store: StoreSettings) -> ConfigError:
 def _remedy_empty(store: StoreSettings) -> str:
     if store.type == "PEM":
         return "add the certificate of the brokers' authority"
-    return f"import the certificate of the brokers' authority: keytool -importcert -keystore {store.location}"
+    return (
+        "import the certificate of the brokers' authority: keytool -importcert -keystore "
+        f"{store.location}"
+    )

@@ -1,9 +1,10 @@
 """Java client properties as settings of librdkafka, for what copies through a consumer group.
 
-Flow: properties as a Java consumer or producer reads them -> our own reading of addresses, TLS and login
-(``clients``, ``key_material``), so that one file gives one refusal in all engines -> the table below ->
-``Settings``: what confluent-kafka takes, and a line for each property that has no counterpart. Where Java and
-librdkafka have different defaults, Java's is set. Keys are passed as PEM texts in memory, never written to disk.
+Flow: properties as a Java consumer or producer reads them -> our own reading of addresses, TLS and
+login (``clients``, ``key_material``), so that one file gives one refusal in all engines -> the
+table below -> ``Settings``: what confluent-kafka takes, and a line for each property that has no
+counterpart. Where Java and librdkafka have different defaults, Java's is set. Keys are passed as
+PEM texts in memory, never written to disk.
 """
 
 import base64
@@ -45,7 +46,8 @@ _TOKENS: Final = "sasl.oauthbearer."
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``values`` for confluent-kafka; ``connection`` is the same cluster for our own client; ``remarks`` one line each."""
+    """``values`` for confluent-kafka; ``connection`` is the same cluster for our own client;
+    ``remarks`` one line each."""
 
     values: Mapping[str, SettingValue]
     connection: ConnectionSettings
@@ -230,7 +232,8 @@ _PRODUCER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     "queue.buffering.max.kbytes": 32_768,
     "request.timeout.ms": 30_000,
 }
-"""``murmur2_random`` is Java's default partitioner; that of librdkafka deals keys and empty keys otherwise."""
+"""``murmur2_random`` is Java's default partitioner; that of librdkafka deals keys and empty keys
+otherwise."""
 
 _SILENT: Final = re.compile(
     r"bootstrap\.servers|client\.id|security\.protocol|(ssl|sasl)\..*|config\.providers.*|max\.poll\.records|"
@@ -256,7 +259,8 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     assignors = props.get("partition.assignment.strategy", "")
     if ".StickyAssignor" in assignors:
         remarks.append(
-            f"{scope}: StickyAssignor is taken as RangeAssignor: Java's members of the group need that too"
+            f"{scope}: StickyAssignor is taken as RangeAssignor: Java's members of the group "
+            "need that too"
         )
     return Settings(values, settings.connection, tuple(remarks))
 
@@ -282,7 +286,8 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     )
     if values.get("enable.idempotence") and not possible:
         raise ConfigError(
-            f"{scope}: enable.idempotence=true needs acks=all, retries above 0 and at most 5 requests in flight",
+            f"{scope}: enable.idempotence=true needs acks=all, retries above 0 and at most 5 "
+            "requests in flight",
             remedy="remove enable.idempotence or what contradicts it",
         )
     values.setdefault("enable.idempotence", possible)
@@ -363,7 +368,8 @@ def _sasl(sasl: SaslSettings) -> dict[str, SettingValue]:
 
 
 def _tickets(kerberos: KerberosSettings) -> dict[str, SettingValue]:
-    """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with nothing else."""
+    """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with
+    nothing else."""
     values: dict[str, SettingValue] = {"sasl.kerberos.service.name": kerberos.service_name}
     if kerberos.principal:
         values[PRINCIPAL] = kerberos.principal
@@ -372,7 +378,8 @@ def _tickets(kerberos: KerberosSettings) -> dict[str, SettingValue]:
         return values | {"sasl.kerberos.min.time.before.relogin": 0}
     return values | {
         KEYTAB: kerberos.keytab,
-        "sasl.kerberos.kinit.cmd": f'{kerberos.kinit_cmd} -t "%{{sasl.kerberos.keytab}}" -k "%{{sasl.kerberos.principal}}"',
+        "sasl.kerberos.kinit.cmd": f'{kerberos.kinit_cmd} -t "%{{sasl.kerberos.keytab}}" -k '
+        '"%{sasl.kerberos.principal}"',
         "sasl.kerberos.min.time.before.relogin": min(
             max(kerberos.min_time_before_relogin_ms, 1_000), _LONGEST_KINIT_MS
         ),

@@ -1,8 +1,8 @@
 """How long names, keys, values and whole connector configs may be; pure.
 
-Flow: config of a request, or what a change makes of a connector -> ``limit_problem`` -> 400 before anything is
-written. Kafka's default ``max.message.bytes`` is 1,048,588; a connector's config is one record in the config topic,
-and task configs repeat it with their partitions.
+Flow: config of a request, or what a change makes of a connector -> ``limit_problem`` -> 400 before
+anything is written. Kafka's default ``max.message.bytes`` is 1,048,588; a connector's config is one
+record in the config topic, and task configs repeat it with their partitions.
 """
 
 import json
@@ -22,7 +22,8 @@ _SHOWN_CHARS: Final = 40
 
 
 def limit_problem(name: str, config: Mapping[str, str | None]) -> str:
-    """Return what of a connector's config is too long, with its size and the limit; empty where all fits."""
+    """Return what of a connector's config is too long, with its size and the limit; empty where all
+    fits."""
     if len(name) > MAX_NAME_CHARS:
         return (
             f"The name of a connector has {len(name)} characters, at most {MAX_NAME_CHARS} are"

@@ -88,7 +88,8 @@ def findings_of(config: MirrorMakerConfig) -> list[LintFinding]:
 
 
 def _without_secrets(config: MirrorMakerConfig, finding: LintFinding) -> LintFinding:
-    """Return a finding without any word of a value that a config provider supplied: it may be a secret."""
+    """Return a finding without any word of a value that a config provider supplied: it may be a
+    secret."""
     value = config.raw.get(finding.key)
     if value is None or not placeholders(value.text):
         return finding
@@ -155,14 +156,17 @@ def _topic_creation(flow: FlowConfigs) -> Iterator[LintFinding]:
             Severity.WARNING,
             value.line,
             value.key,
-            "topic.creation.* has no effect: copies have the partitions of their source, topics that a transform names"
+            "topic.creation.* has no effect: copies have the partitions of their source, topics "
+            "that a transform names"
             " are created by the target's brokers",
-            "create such topics before, or set num.partitions and default.replication.factor of the target's brokers",
+            "create such topics before, or set num.partitions and default.replication.factor of "
+            "the target's brokers",
         )
 
 
 def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[LintFinding]:
-    """Name what is set for the flow and read only by the connector that does not copy it (``copy.connector``)."""
+    """Name what is set for the flow and read only by the connector that does not copy it
+    (``copy.connector``)."""
     read: set[str] = set()
     others: set[str] = set()
     for definition in config.definitions:
@@ -327,7 +331,8 @@ def _exactly_once(config: MirrorMakerConfig) -> list[LintFinding]:
             level = effective_client_properties(source, "source", "consumer").get("isolation.level")
             if level is not None and level.strip().lower() != "read_committed":
                 message = (
-                    f"records of aborted transactions of {flow.source} are copied by {flow}, once each:"
+                    f"records of aborted transactions of {flow.source} are copied by {flow}, "
+                    "once each:"
                     f" isolation.level={level}"
                 )
                 remedy = f"remove it, or set {flow.source}.consumer.isolation.level=read_committed"
@@ -474,7 +479,8 @@ def _placeholder(entry: Property) -> list[LintFinding]:
 
 
 def _shell_variable(entry: Property, kind: JavaType | None) -> list[LintFinding]:
-    """Name a variable that a shell or a template was to replace; the text is not quoted, it may be in a password."""
+    """Name a variable that a shell or a template was to replace; the text is not quoted, it may be
+    in a password."""
     form = next((form for form, it in _VARIABLES.items() if it.search(entry.value)), "")
     # Routers have named groups.
     if not form or kind is JavaType.PATTERNS or "transforms." in entry.key:

@@ -150,7 +150,8 @@ class MirrorMakerConfig:
 
     @cached_property
     def pairs(self) -> tuple[FlowName, ...]:
-        """Every ordered pair of clusters, whether or not it is a flow; their number is the square of that of the clusters."""
+        """Every ordered pair of clusters, whether or not it is a flow; their number is the square
+        of that of the clusters."""
         return tuple(
             FlowName(source, target)
             for source in self.clusters
@@ -176,7 +177,8 @@ class MirrorMakerConfig:
 
     @cached_property
     def telling_pairs(self) -> tuple[FlowName, ...]:
-        """Pairs that between them read every property: the named ones, and of the others as many as have each cluster on each side."""
+        """Pairs that between them read every property: the named ones, and of the others as many as
+        have each cluster on each side."""
         pairs = dict.fromkeys(self.named_pairs)
         sources, targets = {it.source for it in pairs}, {it.target for it in pairs}
         for alias, other in pairwise((*self.clusters, *self.clusters[:1])):
@@ -196,10 +198,12 @@ class MirrorMakerConfig:
         return any(self._copies(flow) == _SINK for flow in self.telling_pairs)
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:
-        """Whether heartbeats alone keep a worker for the flow: true by default for both directions of a pair of which one is enabled.
+        """Whether heartbeats alone keep a worker for the flow: true by default for both directions
+        of a pair of which one is enabled.
 
-        Java starts every ordered pair; the heartbeats of clusters that no flow connects say nothing of any flow, and their number is
-        the square of that of the clusters. A pair's own switch starts it all the same, and a file that enables nothing runs as in Java.
+        Java starts every ordered pair; the heartbeats of clusters that no flow connects say nothing
+        of any flow, and their number is the square of that of the clusters. A pair's own switch
+        starts it all the same, and a file that enables nothing runs as in Java.
         """
         own = self.raw.get(f"{flow}.{HEARTBEATS_SWITCH}")
         value = own or self.raw.get(HEARTBEATS_SWITCH)
@@ -294,7 +298,8 @@ class MirrorMakerConfig:
         return connectors
 
     def _copies(self, flow: FlowName) -> str:
-        """Return which connector copies the flow; a wrong word is refused by the option's own check."""
+        """Return which connector copies the flow; a wrong word is refused by the option's own
+        check."""
         chosen = self.raw.get(f"{flow}.{COPY_CONNECTOR}") or self.raw.get(COPY_CONNECTOR)
         is_sink = chosen is not None and chosen.text.strip().lower() == _SINK
         return _SINK if is_sink else "source"
@@ -302,7 +307,8 @@ class MirrorMakerConfig:
     def _put_in(
         self, raw: dict[str, Value], form: re.Pattern[str], chosen: Callable[[str], bool]
     ) -> None:
-        """Replace the placeholders of what this class reads itself, as Java's driver does, where the text has its form and is no secret."""
+        """Replace the placeholders of what this class reads itself, as Java's driver does, where
+        the text has its form and is no secret."""
         for key, value in raw.items():
             if placeholders(value.text) and chosen(key):
                 with suppress(ConfigError):  # reported by `_unresolved`
@@ -355,7 +361,9 @@ class MirrorMakerConfig:
                 f"{alias!r} is no cluster alias",
                 "replace the placeholder by a name"
                 if "<" in alias
-                else "use letters, digits, '.', '_' and '-': the alias becomes a part of topic names",
+                else (
+                    "use letters, digits, '.', '_' and '-': the alias becomes a part of topic names"
+                ),
             )
             for alias in self.clusters
             if not _ALIAS.fullmatch(alias)
@@ -420,11 +428,12 @@ class MirrorMakerConfig:
 
 
 def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[LintFinding]]:
-    """Return the entries by key, and a finding for each of the few values that are read otherwise than Java reads them.
+    """Return the entries by key, and a finding for each of the few values that are read otherwise
+    than Java reads them.
 
-    Switches are trimmed, because Java's flow evaluation takes ``true`` with a blank after it for false and would copy nothing;
-    names of built-in classes become Java's. Everything else keeps its text. Old option names are handled where the configs are
-    derived, since there the new name wins.
+    Switches are trimmed, because Java's flow evaluation takes ``true`` with a blank after it for
+    false and would copy nothing; names of built-in classes become Java's. Everything else keeps its
+    text. Old option names are handled where the configs are derived, since there the new name wins.
     """
     raw: dict[str, Value] = {}
     findings: list[LintFinding] = []
@@ -438,7 +447,8 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[LintFinding
                         Severity.WARNING,
                         entry.line,
                         entry.key,
-                        f"has a blank around {text!r}, which is left out here; Java's flow switches "
+                        f"has a blank around {text!r}, which is left out here; Java's flow "
+                        "switches "
                         "take it for false",
                         "remove the blank",
                     )
@@ -467,7 +477,8 @@ def is_switch(key: str) -> bool:
 
 
 def is_unusable_converter(key: str, text: str) -> bool:
-    """Whether a property names a converter that is none here: in a mirror's file bytes stay bytes, heartbeats and checkpoints too."""
+    """Whether a property names a converter that is none here: in a mirror's file bytes stay bytes,
+    heartbeats and checkpoints too."""
     role = next((it for it in ("key", "value", "header") if key.endswith(f"{it}.converter")), "")
     return bool(role) and not placeholders(text) and converter_problem(text.strip(), role) != ""
 

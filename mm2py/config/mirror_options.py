@@ -1,7 +1,7 @@
 """Options of replication policies and filters, with Java's defaults.
 
-Flow: connector config -> ``mm2py.mirror.filters``, ``mm2py.mirror.policies``; the same declarations are fields of the
-connectors' configs, because Java lists them there.
+Flow: connector config -> ``mm2py.mirror.filters``, ``mm2py.mirror.policies``; the same declarations
+are fields of the connectors' configs, because Java lists them there.
 """
 
 from typing import Annotated, Final
@@ -25,7 +25,8 @@ Topics = Annotated[
     _Texts,
     Option(
         _PATTERNS,
-        "Topics to copy, and whose group offsets are translated: names or Java patterns for the whole name.",
+        "Topics to copy, and whose group offsets are translated: names or Java patterns for the "
+        "whole name.",
         importance="HIGH",
     ),
 ]
@@ -62,7 +63,8 @@ _JAVA_CONFIG_PROPERTIES_EXCLUDE: Final = (
     "min.insync.replicas",
 )
 CONFIG_PROPERTIES_EXCLUDE: Final = (*_JAVA_CONFIG_PROPERTIES_EXCLUDE, "message.format.version")
-"""As 4.3.1, and what brokers ignore from 3.0 on and refuse from 4.0 on; a value of the user replaces the list."""
+"""As 4.3.1, and what brokers ignore from 3.0 on and refuse from 4.0 on; a value of the user
+replaces the list."""
 ConfigPropertiesExclude = Annotated[
     _Texts,
     Option(

@@ -1,9 +1,10 @@
 """A Java ``.properties`` file: keys, values and the line of each entry.
 
-Flow: bytes -> scan of logical lines, as ``java.util.Properties.LineReader`` forms them -> jproperties, the whole
-file in one load -> ``PropertiesFile``. The scan puts each entry's line number in front of its key: jproperties
-reports neither positions nor duplicate keys, and reads ``#:`` comments as metadata.
-Values are Java's: ISO-8859-1 (what ``FileConfigProvider`` reads: UTF-8), no trailing comments, trailing blanks kept.
+Flow: bytes -> scan of logical lines, as ``java.util.Properties.LineReader`` forms them ->
+jproperties, the whole file in one load -> ``PropertiesFile``. The scan puts each entry's line
+number in front of its key: jproperties reports neither positions nor duplicate keys, and reads
+``#:`` comments as metadata. Values are Java's: ISO-8859-1 (what ``FileConfigProvider`` reads:
+UTF-8), no trailing comments, trailing blanks kept.
 """
 
 import re
@@ -130,7 +131,8 @@ def _entries(lines: Sequence[_LogicalLine], path: str) -> Iterator[Property]:
         properties.load(numbered.encode(), encoding="utf-8")
     except ParseError as error:
         raise ConfigError(
-            f"{path}:{lines[error.line_number - 1].line}: a \\uD800..\\uDFFF escape without its other half",
+            f"{path}:{lines[error.line_number - 1].line}: a \\uD800..\\uDFFF escape without its "
+            "other half",
             remedy="write both halves of the character or leave it out",
         ) from None
     for (text, line), numbered_key in zip(lines, properties, strict=True):

@@ -81,9 +81,11 @@ class Providers:
         return {key: self.resolve_text(value) for key, value in props.items()}
 
     def resolve_or_explain(self, text: str, *, undeclared: bool = True) -> tuple[str, str]:
-        """Return ``resolve_text``, and why its first placeholder that stays has no value, empty where all have one.
+        """Return ``resolve_text``, and why its first placeholder that stays has no value, empty
+        where all have one.
 
-        What a value contains is no placeholder. Without ``undeclared`` those of providers that are not declared are text.
+        What a value contains is no placeholder. Without ``undeclared`` those of providers that are
+        not declared are text.
 
         Raises:
             ConfigError: as ``resolve_text``.
@@ -116,7 +118,8 @@ class Providers:
 
 
 def placeholders(text: str) -> list[Placeholder]:
-    """Return every ``${provider:[path:]key}`` of a text; ``${name}`` without a colon is text, as in Java."""
+    """Return every ``${provider:[path:]key}`` of a text; ``${name}`` without a colon is text, as in
+    Java."""
     variables = (_placeholder(variable) for _, variable in _variables(text))
     return [each for each in variables if each is not None]
 
@@ -163,7 +166,8 @@ def _build(
         f"{prop}={class_name}: not a config provider of this product"
         if class_name
         else f"{prop} is missing",
-        remedy=f"use {PROVIDER_PACKAGE}FileConfigProvider, EnvVarConfigProvider or DirectoryConfigProvider",
+        remedy=f"use {PROVIDER_PACKAGE}FileConfigProvider, EnvVarConfigProvider or "
+        "DirectoryConfigProvider",
     )
 
 

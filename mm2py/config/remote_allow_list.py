@@ -1,8 +1,9 @@
 """Rules for configs that come over REST; pure.
 
-Flow: config of a request, texts of the worker's own file -> ``remote_problems`` -> 400. A key with the same
-text as in the file is always accepted: it adds nothing. Everything else that loads code, reads files, asks
-addresses, uses config providers or leads a flow to other clusters is refused before anything resolves it.
+Flow: config of a request, texts of the worker's own file -> ``remote_problems`` -> 400. A key with
+the same text as in the file is always accepted: it adds nothing. Everything else that loads code,
+reads files, asks addresses, uses config providers or leads a flow to other clusters is refused
+before anything resolves it.
 """
 
 import re
@@ -133,7 +134,8 @@ class _Rules:
         self._dedicated, self._providers = dedicated, providers
 
     def of(self, key: str, value: str | None) -> Iterator[tuple[str, str]]:
-        """Yield message and remedy of each rule that a key breaks; None takes a text of the file away."""
+        """Yield message and remedy of each rule that a key breaks; None takes a text of the file
+        away."""
         if value is None:
             if self._dedicated and reaches_a_cluster(key):
                 yield _OTHER_CLUSTER
@@ -164,7 +166,8 @@ class _Rules:
             if placeholder.provider not in self._providers:
                 yield (
                     "uses a config provider",
-                    "write the value, add the provider to rest.config.providers.allow, or write the "
+                    "write the value, add the provider to rest.config.providers.allow, or write "
+                    "the "
                     "same line into the worker's own file",
                 )
                 return

@@ -1,8 +1,8 @@
 """REST listeners, authentication and authorization, and refusals at start.
 
-Flow: top-level texts of a mirror maker file or of ``worker.properties`` -> ``RestOptions`` (Java's names)
--> ``RestSettings``. ``_public`` has the rule of the public listener: an address that other machines
-reach needs authentication. Opens no socket and no file.
+Flow: top-level texts of a mirror maker file or of ``worker.properties`` -> ``RestOptions`` (Java's
+names) -> ``RestSettings``. ``_public`` has the rule of the public listener: an address that other
+machines reach needs authentication. Opens no socket and no file.
 """
 
 import re
@@ -45,8 +45,8 @@ _Origin = Callable[[str], str] | None
 class ListenAddress:
     """One address to listen on.
 
-    ``host`` "" means all interfaces, ``port`` 0 any free one. ``signed_only``: only requests of other
-    workers are served there. ``or_free_port``: if the port is taken, another is used.
+    ``host`` "" means all interfaces, ``port`` 0 any free one. ``signed_only``: only requests of
+    other workers are served there. ``or_free_port``: if the port is taken, another is used.
     """
 
     scheme: str
@@ -73,7 +73,8 @@ class ListenerTls:
 class RestSettings:
     """Settings of the REST server; ``notices`` are to be logged once each.
 
-    ``internal_given``: the file has ``internal.listener``; else its address follows the advertised one.
+    ``internal_given``: the file has ``internal.listener``; else its address follows the advertised
+    one.
     """
 
     listeners: tuple[ListenAddress, ...]
@@ -93,7 +94,8 @@ class RestSettings:
     ) -> "RestSettings":
         """Read a mirror maker file: ``props`` are its top-level texts, placeholders resolved.
 
-        Addresses that other machines reach serve signed requests only, unless users can be distinguished.
+        Addresses that other machines reach serve signed requests only, unless users can be
+        distinguished.
 
         Raises:
             ConfigError: the listeners of the file cannot be served.
@@ -320,7 +322,8 @@ class _Public:
         """Files written for Java MM2 start: what is open to all serves other workers only."""
         opened = [replace(a, signed_only=self._open_to_all(a)) for a in addresses]
         self._notices += [
-            f"listener {address} is reachable from other machines without authentication: it serves "
+            f"listener {address} is reachable from other machines without authentication: it "
+            "serves "
             "signed requests of other workers only; set rest.basic.auth.file or "
             "rest.bearer.tokens.file to use it, or start with --insecure"
             for address in opened
@@ -343,11 +346,13 @@ class _Public:
                 continue
             if not self._files and not self._certificates:
                 self._notices.append(
-                    f"listener {address}: every client that reaches it may change everything (insecure)"
+                    f"listener {address}: every client that reaches it may change everything "
+                    "(insecure)"
                 )
             elif address.scheme == "http" and self._files:
                 self._notices.append(
-                    f"listener {address}: passwords and tokens cross the network in clear; use https"
+                    f"listener {address}: passwords and tokens cross the network in clear; use "
+                    "https"
                 )
 
 

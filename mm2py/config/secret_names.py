@@ -1,7 +1,8 @@
 """Names of properties that hold secrets, which logs, responses and listings must mask.
 
-Flow: key, with or without the prefix of a client -> ``names_a_secret``; config -> ``secrets_in``, the texts to
-mask. A key is checked by its words: ``api.key`` is a secret, ``key.converter`` and ``token.endpoint.url`` are none.
+Flow: key, with or without the prefix of a client -> ``names_a_secret``; config -> ``secrets_in``,
+the texts to mask. A key is checked by its words: ``api.key`` is a secret, ``key.converter`` and
+``token.endpoint.url`` are none.
 """
 
 import re
@@ -86,7 +87,8 @@ def names_a_secret(key: str) -> bool:
 
 
 def holds_a_secret(key: str, text: str) -> bool:
-    """Return whether a property must be hidden, for its key or for what looks like a line of JAAS under another one."""
+    """Return whether a property must be hidden, for its key or for what looks like a line of JAAS
+    under another one."""
     return names_a_secret(key) or _JAAS_LINE.search(text) is not None
 
 

@@ -1,4 +1,5 @@
-"""``security.protocol``, ``ssl.*`` and ``sasl.*`` as settings; what is missing or does not fit is refused.
+"""``security.protocol``, ``ssl.*`` and ``sasl.*`` as settings; what is missing or does not fit is
+refused.
 
 Flow: effective client properties -> ``tls_settings`` / ``sasl_settings`` -> ``clients``. The rules
 are those of Java's ``DefaultSslEngineFactory`` and login modules; no store is opened here
@@ -101,9 +102,10 @@ class OAuthSettings:
 class KerberosSettings:
     """Source of tickets; ``keytab`` and ``ticket_cache`` are paths, the cache first as in Java.
 
-    ``ticket_cache`` is None where none is used, empty for the default one of the user. ``principal`` may be empty for a ticket
-    cache. Renewal as in Java's ``KerberosLogin``: after ``renew_window_factor`` of a ticket's life plus a random part of up
-    to ``renew_jitter``, at most every ``min_time_before_relogin_ms``. ``kinit_cmd`` renews tickets of a cache.
+    ``ticket_cache`` is None where none is used, empty for the default one of the user.
+    ``principal`` may be empty for a ticket cache. Renewal as in Java's ``KerberosLogin``: after
+    ``renew_window_factor`` of a ticket's life plus a random part of up to ``renew_jitter``, at most
+    every ``min_time_before_relogin_ms``. ``kinit_cmd`` renews tickets of a cache.
     """
 
     service_name: str
@@ -252,7 +254,8 @@ def sasl_settings(read: SecurityProperties) -> SaslSettings:
 
 
 def _login(read: SecurityProperties) -> LoginModule | None:
-    """Return the login module of the property, else that of the JAAS file (``JaasContext.loadClientContext``)."""
+    """Return the login module of the property, else that of the JAAS file
+    (``JaasContext.loadClientContext``)."""
     text = read.options.sasl_jaas_config
     try:
         return parse_jaas(text) if text else login_of_file(os.environ)

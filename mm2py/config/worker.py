@@ -1,8 +1,11 @@
-"""Options of a process and its workers: what the process reads once, its REST server, and each flow's worker.
+"""Options of a process and its workers: what the process reads once, its REST server, and each
+flow's worker.
 
-Flow: top-level texts -> ``ProcessConfig``, ``RestOptions``; ``MirrorMakerConfig.worker_config(flow)`` or
-``worker.properties`` -> ``parse_config(WorkerConfig, ...)``. In a mirror maker file the worker's options are under the
-target's alias (``B.offset.flush.interval.ms``), because a flow's worker belongs to its target cluster.
+Flow: top-level texts -> ``ProcessConfig``, ``RestOptions``;
+``MirrorMakerConfig.worker_config(flow)`` or ``worker.properties`` ->
+``parse_config(WorkerConfig, ...)``. In a mirror maker file the worker's options are under the
+target's alias (``B.offset.flush.interval.ms``), because a flow's worker belongs to its target
+cluster.
 """
 
 from collections.abc import Mapping
@@ -59,7 +62,8 @@ class ProcessConfig(ConfigModel):
         int | None,
         Option(
             _INT,
-            "Most child processes that run tasks, started on demand; default: one per core. 0 runs tasks in the worker.",
+            "Most child processes that run tasks, started on demand; default: one per core. 0 "
+            "runs tasks in the worker.",
             low=0,
             high=1_000,
             ours=True,
@@ -69,7 +73,8 @@ class ProcessConfig(ConfigModel):
         tuple[str, ...],
         Option(
             _LIST,
-            "Names of config providers for `${name:...}`, each with `config.providers.<name>.class` and `.param.<key>`:"
+            "Names of config providers for `${name:...}`, each with "
+            "`config.providers.<name>.class` and `.param.<key>`:"
             " Java's FileConfigProvider, EnvVarConfigProvider, DirectoryConfigProvider.",
         ),
     ] = ()
@@ -89,7 +94,8 @@ class RestOptions(ConfigModel):
         str,
         Option(
             _STRING,
-            "Address for other workers, signed requests only; not set: a free port of the advertised address.",
+            "Address for other workers, signed requests only; not set: a free port of the "
+            "advertised address.",
             ours=True,
         ),
     ] = "http://:0"
@@ -138,7 +144,8 @@ class RestOptions(ConfigModel):
         tuple[str, ...],
         Option(
             _LIST,
-            "Spark masters beside local ones that a backfill over REST may use; tasks get the flow's credentials.",
+            "Spark masters beside local ones that a backfill over REST may use; tasks get the "
+            "flow's credentials.",
             ours=True,
         ),
     ] = ()
@@ -193,7 +200,8 @@ class WorkerConfig(ConfigModel):
 
     @property
     def leader_writes_in_transactions(self) -> bool:
-        """Whether the leader's records of the config topic are transactional (``preparing`` and ``enabled``)."""
+        """Whether the leader's records of the config topic are transactional (``preparing`` and
+        ``enabled``)."""
         return self.exactly_once_source_support != "disabled"
 
     bootstrap_servers: Annotated[tuple[str, ...], Option(_LIST, "Brokers of the target.")]
@@ -214,7 +222,8 @@ class WorkerConfig(ConfigModel):
         int,
         Option(
             _LONG,
-            "How often positions are written. Fewer than 100 records wait for up to five intervals, at most 5 s.",
+            "How often positions are written. Fewer than 100 records wait for up to five "
+            "intervals, at most 5 s.",
             low=1,
             unit="ms",
             java_default="60000",
@@ -272,7 +281,8 @@ class WorkerConfig(ConfigModel):
         str,
         Option(
             _STRING,
-            "enabled writes records and positions in one transaction. Roll all workers to preparing first.",
+            "enabled writes records and positions in one transaction. Roll all workers to "
+            "preparing first.",
             choices=("disabled", "preparing", "enabled"),
             any_case=True,
         ),

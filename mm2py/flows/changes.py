@@ -1,8 +1,9 @@
-"""Every change of a flow over ``/flows``: creation, properties, pauses, states, restarts, rollback, deletion.
+"""Every change of a flow over ``/flows``: creation, properties, pauses, states, restarts, rollback,
+deletion.
 
-Flow: request -> ``FlowChange`` (an edit of what is in force, and what the herder has to do) -> ``_apply``: every
-check -> one revision in ``mm2py-flows`` (leader only: ``ForwardError`` elsewhere) -> in force in the config
-topic. A refused change and a dry run have written nothing.
+Flow: request -> ``FlowChange`` (an edit of what is in force, and what the herder has to do) ->
+``_apply``: every check -> one revision in ``mm2py-flows`` (leader only: ``ForwardError`` elsewhere)
+-> in force in the config topic. A refused change and a dry run have written nothing.
 """
 
 import asyncio
@@ -86,7 +87,8 @@ Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """Which flow changes, on whose behalf; ``revision`` is the one that must be in force (If-Match)."""
+    """Which flow changes, on whose behalf; ``revision`` is the one that must be in force
+    (If-Match)."""
 
     flow: FlowName
     actor: str
@@ -100,7 +102,8 @@ def _unchanged(now: FlowPicture) -> FlowPicture:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStep:
-    """What the herder has to do, and the states that it changes: shown, and kept in the history once it is done."""
+    """What the herder has to do, and the states that it changes: shown, and kept in the history
+    once it is done."""
 
     states: Sequence[Change]
     run: Callable[[], Awaitable[object]]
@@ -108,7 +111,8 @@ class ChangeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChange:
-    """One change: its words in the history, and the edit; ``steps`` (None: not about states) are done before it."""
+    """One change: its words in the history, and the edit; ``steps`` (None: not about states) are
+    done before it."""
 
     action: str
     target: str
@@ -135,7 +139,8 @@ class FlowChanges:
 
     @contextlib.asynccontextmanager
     async def _alone(self, flow: FlowName) -> AsyncGenerator[None]:
-        """Change nothing while another change is made, of any flow here, or of this one over Connect's paths."""
+        """Change nothing while another change is made, of any flow here, or of this one over
+        Connect's paths."""
         # In this order: a slow change over Connect's paths holds up those of its own flow alone.
         async with self._parts.changing.setdefault(flow, asyncio.Lock()), self._changing:
             yield
@@ -152,7 +157,8 @@ class FlowChanges:
         if flow not in self._parts.fleet.pairs:
             pairs = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
             raise BadRequestError(
-                f"No flow {flow} can run here: clusters come from the file; flows of this worker may be"
+                f"No flow {flow} can run here: clusters come from the file; flows of this worker "
+                "may be"
                 f" {pairs}"
             )
         return flow
@@ -201,7 +207,8 @@ class FlowChanges:
             job = unfinished_job(node.herder)
             if job is not None:
                 raise ConflictError(
-                    f"{job.kind.value.lower()} {job.id} is {job.state.value}: cancel a backfill first, end a stream with SIGTERM"
+                    f"{job.kind.value.lower()} {job.id} is {job.state.value}: cancel a backfill "
+                    "first, end a stream with SIGTERM"
                 )
             return FlowChange(action="delete", target=str(request.flow), edit=edit)
 
@@ -278,7 +285,8 @@ class FlowChanges:
     async def set_state(
         self, request: ChangeRequest, action: str, *, all_topics: bool = False
     ) -> ChangeResult:
-        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts too."""
+        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts
+        too."""
 
         async def plan(node: FlowNode) -> FlowChange:
             return FlowChange(
@@ -323,7 +331,8 @@ class FlowChanges:
         only_failed: bool,
         stuck: Collection[str] = (),
     ) -> ChangeResult:
-        """Restart connectors and tasks of a flow, or those that failed and those that are ``stuck``: a partition of them failed.
+        """Restart connectors and tasks of a flow, or those that failed and those that are
+        ``stuck``: a partition of them failed.
 
         Raises:
             ConflictError: all of it is stopped, nothing would restart.
@@ -413,7 +422,8 @@ class FlowChanges:
     async def _topics(
         self, flow: FlowName, node: FlowNode, before: Mapping[str, str], after: Mapping[str, str]
     ) -> TopicsChange | None:
-        """Return which topics of the source a change of the connector's config begins and ends to copy; None where that is not known now."""
+        """Return which topics of the source a change of the connector's config begins and ends to
+        copy; None where that is not known now."""
         herder = node.herder
         try:
             listing = self._parts.source_topics(
@@ -441,7 +451,8 @@ class FlowChanges:
     async def _apply(
         self, request: ChangeRequest, node: FlowNode, change: FlowChange
     ) -> ChangeResult:
-        """Check a change, carry it out, record it and wait until it is in force; a dry run only checks."""
+        """Check a change, carry it out, record it and wait until it is in force; a dry run only
+        checks."""
         store = node.overrides
         # Everything that may refuse comes before the first step and the first record (invariant 9).
         planned = await self._checked(request, store, change)
@@ -471,7 +482,8 @@ class FlowChanges:
         return result.model_copy(update={"still_paused": paused})
 
     async def _carry_out(self, request: ChangeRequest, node: FlowNode, change: FlowChange) -> None:
-        """Do the steps of a change; where one fails the history has those before it, and a repeat does the others."""
+        """Do the steps of a change; where one fails the history has those before it, and a repeat
+        does the others."""
         done: list[Change] = []
         try:
             for step in change.steps or ():
@@ -582,7 +594,8 @@ class FlowChanges:
         return FlowChange(action="create", target=str(flow), edit=edit)
 
     async def _draft(self, flow: FlowName) -> FlowOverridesStore:
-        """Return the changes of a flow that nothing runs for here: another worker may just have made or deleted it."""
+        """Return the changes of a flow that nothing runs for here: another worker may just have
+        made or deleted it."""
         fleet = self._parts.fleet
         file = fleet.file(flow)
         of_source = source_configs(file)
@@ -618,7 +631,8 @@ class FlowChanges:
 
 
 def _need_leader(node: FlowNode) -> None:
-    """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are accepted."""
+    """Raise ``ForwardError`` unless this worker leads the flow, or it does not run and changes are
+    accepted."""
     if node.herder.failure is not None:
         return
     # Raises ``ForwardError`` on any other worker.
@@ -648,12 +662,14 @@ async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> No
 
 
 def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) -> Edit:
-    """Return an edit that is refused where another revision is in force than the request expects."""
+    """Return an edit that is refused where another revision is in force than the request
+    expects."""
 
     def checked(now: FlowPicture) -> FlowPicture:
         if request.revision not in (None, store.state.revision):
             raise PreconditionFailedError(
-                f"Flow {request.flow} is at revision {store.state.revision}, not {request.revision}: read"
+                f"Flow {request.flow} is at revision {store.state.revision}, not "
+                f"{request.revision}: read"
                 " it again, it was changed meanwhile"
             )
         return edit(now)
@@ -664,7 +680,8 @@ def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) ->
 def _choosing(
     store: FlowOverridesStore, change: FlowChange
 ) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
-    """Return the config of the connector that copies before and after a change, None where the same topics are chosen."""
+    """Return the config of the connector that copies before and after a change, None where the same
+    topics are chosen."""
     then = change.edit(store.state.picture())
     before = _copying(store.effective())
     after = _copying(then.configs) if store.state.is_present(then.presence) else _NO_COPY
@@ -672,7 +689,7 @@ def _choosing(
     return (before, after) if any(before.get(it) != after.get(it) for it in keys) else None
 
 
-# -- states -----------------------------------------------------------------------------------------
+# -- states ----------------------------------------------------------------------------------------
 
 
 def _state_change(work: str, before: str, after: str) -> Change:
@@ -688,7 +705,8 @@ def _restarts(works: Iterable[tuple[str, WorkState | None]], *, only_failed: boo
 
 
 def _to_state(herder: Herder, name: str, action: str, actor: str) -> ChangeStep:
-    """Pause, resume or stop a connector; done again where it is so already, as a repeat may follow a failure."""
+    """Pause, resume or stop a connector; done again where it is so already, as a repeat may follow
+    a failure."""
     runs = {"pause": herder.pause, "resume": herder.resume, "stop": herder.stop_connector}
     wanted, now = _WANTED[action], herder.target_now(name)
     states = [] if now is wanted else [_state_change(name, now.state.value, wanted.state.value)]
@@ -708,5 +726,6 @@ def _task_restart(
 
 
 def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-    """Return the config of the connector that copies records, one that copies nothing where there is none."""
+    """Return the config of the connector that copies records, one that copies nothing where there
+    is none."""
     return next((configs[name] for name in COPY_NAMES if name in configs), _NO_COPY)

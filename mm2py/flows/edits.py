@@ -1,6 +1,7 @@
 """What a change makes of a flow: edits of what is in force, without I/O.
 
-Flow: ``FlowChanges`` -> ``Edit`` (a ``FlowPicture`` -> the one that shall be in force) -> ``FlowOverridesStore.edit``.
+Flow: ``FlowChanges`` -> ``Edit`` (a ``FlowPicture`` -> the one that shall be in force) ->
+``FlowOverridesStore.edit``.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +28,8 @@ _EXCLUDE: Final = "topics.exclude"
 
 
 def patched(patches: Patches, file: Configs) -> Edit:
-    """Return the edit that changes properties of connectors that there are; None: as in ``file``."""
+    """Return the edit that changes properties of connectors that there are; None: as in
+    ``file``."""
 
     def edit(now: FlowPicture) -> FlowPicture:
         for name, patch in patches.items():
@@ -84,10 +86,12 @@ def without_topic(
     topic: str,
     resolve: Callable[[Mapping[str, str]], Mapping[str, str]],
 ) -> dict[str, str]:
-    """Return the patch of a source connector that takes one topic out of its flow; ``resolve`` replaces placeholders.
+    """Return the patch of a source connector that takes one topic out of its flow; ``resolve``
+    replaces placeholders.
 
     Raises:
-        BadRequestError: no topic would be left, or the connector's filter does not look at these lists.
+        BadRequestError: no topic would be left, or the connector's filter does not look at these
+            lists.
     """
     # Items are patterns (KIP-382). Of a topic's characters only the dot means more in a pattern.
     literal = (topic, topic.replace(".", "\\."))

@@ -1,7 +1,8 @@
 """The flows of one node while it runs: those of its file, and those added or deleted over REST.
 
-Flow: ``mm2py-flows`` of pairs that do not run here -> ``added`` -> herder built and started; flow deleted, its
-connectors gone -> herder stopped. Looks once a second, and for flows that other nodes added each five.
+Flow: ``mm2py-flows`` of pairs that do not run here -> ``added`` -> herder built and started; flow
+deleted, its connectors gone -> herder stopped. Looks once a second, and for flows that other nodes
+added each five.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ SAMPLES: Final = 240
 """Of a flow at most: one hour."""
 
 OPEN_S: Final = 45.0
-"""How long a new herder may take until it knows who leads its group; a broker may hold a new group for some."""
+"""How long a new herder may take until it knows who leads its group; a broker may hold a new group
+for some."""
 
 SPARE_S: Final = 60.0
 """How long a herder that was started for a creation is kept although there is no such flow yet."""
@@ -59,10 +61,11 @@ class Since:
 class FleetParts:
     """What the fleet is given.
 
-    ``pairs`` are all flows that may run here, ``by_file`` those that do without a change over REST. ``build``
-    makes one; ``file`` returns the connectors of the file. ``added`` returns which of some pairs
-    people have added (``RetriableError``: not known now). ``elsewhere`` has the source connectors' configs
-    of the file's flows that only other processes run. ``resolve`` replaces placeholders of connectors' configs.
+    ``pairs`` are all flows that may run here, ``by_file`` those that do without a change over REST.
+    ``build`` makes one; ``file`` returns the connectors of the file. ``added`` returns which of
+    some pairs people have added (``RetriableError``: not known now). ``elsewhere`` has the source
+    connectors' configs of the file's flows that only other processes run. ``resolve`` replaces
+    placeholders of connectors' configs.
     """
 
     pairs: Collection[FlowName]
@@ -151,7 +154,8 @@ class FlowFleet:
         return await self.maker.stop(timeout_s)
 
     async def open(self, flow: FlowName) -> FlowNode:
-        """Return a flow of ``pairs``, started if it does not run yet, as soon as it knows who leads.
+        """Return a flow of ``pairs``, started if it does not run yet, as soon as it knows who
+        leads.
 
         Where no such flow comes of it, it is stopped again after a while.
 
@@ -226,7 +230,8 @@ class FlowFleet:
             orphans = store.state.orphans()
             if orphans:
                 log.warning(
-                    "changes over REST are not in force, as the file has another connector copy the flow: set them again flow=%s properties=%s",
+                    "changes over REST are not in force, as the file has another connector copy "
+                    "the flow: set them again flow=%s properties=%s",
                     flow,
                     ",".join(orphans),
                 )
@@ -238,7 +243,8 @@ class FlowFleet:
         if by_file and store.state.presence is Presence.DELETED and flow not in self._told:
             self._told.add(flow)
             log.warning(
-                "flow of the file was deleted over REST and does nothing, mm2py flow create '%s' brings it back flow=%s",
+                "flow of the file was deleted over REST and does nothing, mm2py flow create '%s' "
+                "brings it back flow=%s",
                 flow,
                 flow,
             )

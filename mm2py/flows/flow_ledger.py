@@ -1,7 +1,9 @@
-"""The loss ledger of one flow, read from its target: what ``/flows/{flow}/ledger`` and ``mm2py ledger`` show.
+"""The loss ledger of one flow, read from its target: what ``/flows/{flow}/ledger`` and
+``mm2py ledger`` show.
 
-Flow: ledger topic of a connected target -> ``Ledger`` for the command, ``KeptLedger`` for a worker, which reads on from where it was -> sums by
-topic, views. A ledger that does not exist yet is an empty one.
+Flow: ledger topic of a connected target -> ``Ledger`` for the command, ``KeptLedger`` for a worker,
+which reads on from where it was -> sums by topic, views. A ledger that does not exist yet is an
+empty one.
 """
 
 import asyncio
@@ -27,7 +29,8 @@ from mm2py.protocol.records import Record
 from mm2py.types import FlowName
 
 KEPT: Final = 1_000
-"""Events of a flow that a worker keeps, about a megabyte; who asks for more of them makes it read the whole ledger."""
+"""Events of a flow that a worker keeps, about a megabyte; who asks for more of them makes it read
+the whole ledger."""
 
 
 @final
@@ -104,7 +107,8 @@ async def _read(reader: LogReader, take: Callable[[int, Record], None]) -> None:
 
 @final
 class KeptLedger:
-    """What a worker has read of one flow's ledger: each look reads only what is new, from the first of this process on.
+    """What a worker has read of one flow's ledger: each look reads only what is new, from the first
+    of this process on.
 
     Sums are of all events; of these the newest ``most`` are kept. Records deleted from the topic by
     hand are shown until the worker ends, or the topic is created again.

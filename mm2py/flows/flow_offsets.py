@@ -1,7 +1,9 @@
-"""Groups and offsets of one flow on both of its clusters, read on demand: what ``/flows/{flow}/groups`` answers.
+"""Groups and offsets of one flow on both of its clusters, read on demand: what
+``/flows/{flow}/groups`` answers.
 
-Flow: resolved config of the checkpoint (else source) connector -> one connection set per cluster and request ->
-committed offsets of both sides, checkpoints, the exact map -> views. Reads only; works on any worker.
+Flow: resolved config of the checkpoint (else source) connector -> one connection set per cluster
+and request -> committed offsets of both sides, checkpoints, the exact map -> views. Reads only;
+works on any worker.
 """
 
 import asyncio
@@ -43,13 +45,17 @@ from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 _PLACES: Final = {
     Place.COPIED: "the record was copied",
     Place.AT_END: "everything before it was copied; the next record will have this offset",
-    Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a transaction marker,"
+    Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a "
+    "transaction marker,"
     " aborted data, or before the source's first record); the next record is at the offset given",
-    Place.LOST: "the record was lost (mm2py ledger FILE '{flow}' names the range); the next one is at the offset given",
-    Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does not hold it any more;"
+    Place.LOST: "the record was lost (mm2py ledger FILE '{flow}' names the range); the next one "
+    "is at the offset given",
+    Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does "
+    "not hold it any more;"
     " the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
-    Place.UNKNOWN: "it lies below the beginning of the map, or was passed without it: another program copied it, or the"
+    Place.UNKNOWN: "it lies below the beginning of the map, or was passed without it: another "
+    "program copied it, or the"
     " position was set after it; groups are placed by offset syncs there",
 }
 GROUPS_AT_ONCE: Final = 50
@@ -59,7 +65,8 @@ SHARED: Final = "shared"
 """Place of a group in a copy that other flows write into, too."""
 
 _FORMER: Final = (
-    "the map is about another copy than the one that is there now: the copy was deleted or created again, or the replication policy"
+    "the map is about another copy than the one that is there now: the copy was deleted or "
+    "created again, or the replication policy"
     " names it anew; it is known again with the first record that is copied"
 )
 _NOT_YET: Final = "not copied or not checkpointed yet"
@@ -211,7 +218,8 @@ class FlowOffsets:
         # flow's.
         if self._copy(source) != copy:
             raise BadRequestError(
-                f"Topic {copy.topic} is no copy of {self._flow.source}: with direction={Direction.TO_SOURCE} the topic is"
+                f"Topic {copy.topic} is no copy of {self._flow.source}: with "
+                f"direction={Direction.TO_SOURCE} the topic is"
                 f" that of the copy, such as {self._copy(copy).topic}"
             )
         return source
@@ -245,7 +253,8 @@ class FlowOffsets:
             source.with_states(chosen),
             target.with_states({it: there[it] for it in chosen if it in there}),
         )
-        # Asked as what they are at the source: a group of another type on the target has no offsets for them.
+        # Asked as what they are at the source: a group of another type on the target has no offsets
+        # for them.
         at_source, at_target, checkpoints, behind = await asyncio.gather(
             source.offsets(chosen),
             target.offsets(chosen),
@@ -327,7 +336,10 @@ class FlowOffsets:
             index = self._map.index_of(source)
             if place == Place.NOT_YET_COPIED and not is_shared and index is not None:
                 ahead = offset.offset - index.covered
-                reason = f"the group is {ahead} offsets ahead of the copy, which ends at {index.target_end}: it reads them again there"
+                reason = (
+                    f"the group is {ahead} offsets ahead of the copy, which ends at "
+                    f"{index.target_end}: it reads them again there"
+                )
                 if begins is not None:
                     copied = max(0, index.target_end - begins)
                     again = copied + ahead + behind.get(source, 0)
@@ -392,7 +404,8 @@ class FlowOffsets:
         return _ahead(parts) or _without_place(parts)
 
     def _shared(self, parts: Sequence[GroupPartitionView]) -> str:
-        """Return why a group is not placed in copies that other flows write into too; empty where there are none."""
+        """Return why a group is not placed in copies that other flows write into too; empty where
+        there are none."""
         shared = [it for it in parts if it.place == SHARED]
         if not shared:
             return ""
@@ -517,7 +530,8 @@ async def stored_changes(
 
 
 async def _members(admin: Admin, group: str) -> int | None:
-    """Return how many members a classic group has; None where the cluster does not say, or cannot be asked."""
+    """Return how many members a classic group has; None where the cluster does not say, or cannot
+    be asked."""
     try:
         described = await admin.describe_group(group)
     except Mm2pyError:
@@ -526,13 +540,16 @@ async def _members(admin: Admin, group: str) -> int | None:
 
 
 def _ahead(parts: Sequence[GroupPartitionView]) -> str:
-    """Return why a group whose offsets on the target are ahead of the source's stays there; empty where none is."""
+    """Return why a group whose offsets on the target are ahead of the source's stays there; empty
+    where none is."""
     it = next((part for part in parts if part.skips and part.committed_there is not None), None)
     if it is None:
         return ""
     return (
-        f"its offset of {it.target_topic}-{it.partition} on the target is {it.committed_there}, ahead of {it.exact}, and"
-        " offsets there never go back: the source's was set back, or the copy was deleted. To follow the source, delete"
+        f"its offset of {it.target_topic}-{it.partition} on the target is {it.committed_there}, "
+        f"ahead of {it.exact}, and"
+        " offsets there never go back: the source's was set back, or the copy was deleted. To "
+        "follow the source, delete"
         " the group on the target"
     )
 
@@ -543,7 +560,8 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
 
 
 def _without_place(parts: Sequence[GroupPartitionView]) -> str:
-    """Return which partitions have no offset for the target yet, and why the first has none; empty where all have one."""
+    """Return which partitions have no offset for the target yet, and why the first has none; empty
+    where all have one."""
     without = [part for part in parts if part.continues_at is None]
     names = [f"{part.topic}-{part.partition}" for part in without]
     return f"{some_of(names, 1)}: {without[0].reason or _NOT_YET}" if names else ""

@@ -1,9 +1,10 @@
 """Would records run in a circle? Same-name cycles over the configs of all flows.
 
-Flow: config of each flow's source connector -> flows that keep names -> names that may exist -> cycles. A flow
-whose names carry their provenance, which no router takes away, stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
-drop what the other one marks, does not pass on what came from its target. Patterns are tried on sample names and on those that
-are known; two patterns that meet only in an unknown name are not found.
+Flow: config of each flow's source connector -> flows that keep names -> names that may exist ->
+cycles. A flow whose names carry their provenance, which no router takes away, stops cycles by
+itself, and one that suppresses loops (``loop.suppression``), or whose transforms drop what the
+other one marks, does not pass on what came from its target. Patterns are tried on sample names and
+on those that are known; two patterns that meet only in an unknown name are not found.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ MOST_NAMES: Final = 5_000
 """Names tried at most: a change over REST must not hold up the event loop."""
 
 MOST_S: Final = 0.5
-"""Of the processor, for all names and patterns together: a pattern may need 0.1 s on each name before it is refused alone."""
+"""Of the processor, for all names and patterns together: a pattern may need 0.1 s on each name
+before it is refused alone."""
 
 CPU_S: Final[Callable[[], float]] = time.thread_time
 """Where the machine is busy with other things, that is no fault of patterns."""
@@ -52,7 +54,8 @@ QUICK_S: Final = 0.0002
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Flows that hand ``topic`` round under the same name, in order; ``by_group``: those of them that MirrorSink copies."""
+    """Flows that hand ``topic`` round under the same name, in order; ``by_group``: those of them
+    that MirrorSink copies."""
 
     flows: tuple[FlowName, ...]
     topic: str
@@ -63,15 +66,21 @@ class Cycle:
 
     @property
     def remedy(self) -> str:
-        """What an operator can do; MirrorSink's copies do not show their writer, unless its transforms mark them."""
-        start = "exclude the topic in one of these flows, use a replication policy that renames topics, or"
+        """What an operator can do; MirrorSink's copies do not show their writer, unless its
+        transforms mark them."""
+        start = (
+            "exclude the topic in one of these flows, use a replication policy that renames "
+            "topics, or"
+        )
         if not self.by_group:
             return (
-                f"{start} let each of them suppress loops (loop.suppression=on; all where three or more clusters are all"
+                f"{start} let each of them suppress loops (loop.suppression=on; all where three "
+                "or more clusters are all"
                 " connected)"
             )
         return (
-            f"{start} set copy.connector=source for {_joined(self.by_group)} (loops are then suppressed); transforms that mark"
+            f"{start} set copy.connector=source for {_joined(self.by_group)} (loops are then "
+            "suppressed); transforms that mark"
             " copies by a header and drop what is marked do as well (docs/reference/copying.md)"
         )
 
@@ -97,7 +106,8 @@ class HeaderMarks:
 
 
 def header_marks(config: Mapping[str, str]) -> HeaderMarks:
-    """Read the transforms of a connector in their order; one that is not built in may remove any header."""
+    """Read the transforms of a connector in their order; one that is not built in may remove any
+    header."""
     put: set[str] = set()
     dropped: set[str] = set()
     removed: set[str] = set()
@@ -155,7 +165,8 @@ class _Edge:
         return self.final_name is None or self.final_name(topic) == topic
 
     def is_as(self, other: "_Edge") -> bool:
-        """Whether it is the same flow, and passes on what ``other`` does of a topic that both carry."""
+        """Whether it is the same flow, and passes on what ``other`` does of a topic that both
+        carry."""
         return (self.flow, self.suppression, self.marks) == (
             other.flow,
             other.suppression,
@@ -192,7 +203,8 @@ def source_configs(connectors: Configs) -> Sequence[Mapping[str, str]]:
 def file_cycle(
     config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Cycle | None:
-    """Return a cycle of the flows that a file enables; ``resolve`` replaces the placeholders of a connector's config.
+    """Return a cycle of the flows that a file enables; ``resolve`` replaces the placeholders of a
+    connector's config.
 
     Raises:
         ConfigError: a pattern, filter or policy cannot be used.
@@ -210,7 +222,8 @@ class Meeting(NamedTuple):
 def file_meetings(
     config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Sequence[Meeting]:
-    """Return the flows of a file that meet in a topic, once per target; arguments and errors as of ``file_cycle``.
+    """Return the flows of a file that meet in a topic, once per target; arguments and errors as of
+    ``file_cycle``.
 
     Only flows that keep names can meet.
     """
@@ -242,7 +255,8 @@ def _enabled_sources(
 
 
 def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) -> tuple[Cycle, ...]:
-    """Return cycles that a change would close, one for each set of flows that meet in a topic; earlier ones are not its fault.
+    """Return cycles that a change would close, one for each set of flows that meet in a topic;
+    earlier ones are not its fault.
 
     Args:
         before: what is in force.
@@ -263,7 +277,8 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
     cores: dict[Sequence[_Edge], Sequence[_Edge]] = {}
     rings: dict[tuple[Sequence[_Edge], Sequence[_Edge]], Sequence[_Edge]] = {}
     for topic in names:
-        # Only what a changed flow begins to carry, or carries otherwise, can close a circle: the others are not tried for the rest.
+        # Only what a changed flow begins to carry, or carries otherwise, can close a circle: the
+        # others are not tried for the rest.
         carrying, was = effort.carrying(changed, topic), effort.carrying(former, topic)
         if all(any(it.is_as(edge) for edge in was) for it in carrying):
             continue
@@ -291,7 +306,8 @@ def _edges(sources: Sources) -> Sequence[_Edge]:
 
 @final
 class _Effort:
-    """Bounds the time that patterns backtrack; how many flows and names there are is no fault of theirs."""
+    """Bounds the time that patterns backtrack; how many flows and names there are is no fault of
+    theirs."""
 
     def __init__(self, names: int) -> None:
         self._names, self._spent_s = names, 0.0
@@ -310,7 +326,8 @@ class _Effort:
             self._spent_s += max(0.0, CPU_S() - began_s - QUICK_S)
         if self._spent_s > MOST_S:
             raise ConfigError(
-                f"the topic patterns of all flows need more than {MOST_S:g} s on {self._names} names",
+                f"the topic patterns of all flows need more than {MOST_S:g} s on {self._names} "
+                "names",
                 remedy="write them without nested repetitions such as (a+)+",
             )
         return tuple(carrying)
@@ -327,7 +344,8 @@ def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
 
 
 def chosen(flow: FlowName, config: Mapping[str, str], topics: Collection[str]) -> set[str]:
-    """Return those of the source's topics that a source connector with this config copies; ``ConfigError``: it cannot be used."""
+    """Return those of the source's topics that a source connector with this config copies;
+    ``ConfigError``: it cannot be used."""
     if not enabled(config):
         return set()
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
@@ -357,10 +375,12 @@ def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
 
 
 def _new_ring(core: Sequence[_Edge], before: Sequence[_Edge]) -> Sequence[_Edge]:
-    """Return one ring of a core, of flows that pass on what they get and did not all do so before, empty for none.
+    """Return one ring of a core, of flows that pass on what they get and did not all do so before,
+    empty for none.
 
-    It begins at its smallest cluster. One of many is enough to refuse a change: clusters that are all connected have more rings
-    than can be listed. A cluster may be visited twice, by flows that stop some records and pass others on.
+    It begins at its smallest cluster. One of many is enough to refuse a change: clusters that are
+    all connected have more rings than can be listed. A cluster may be visited twice, by flows that
+    stop some records and pass others on.
     """
     old, leaving = _by(before, lambda it: it.flow), _by(core, lambda it: it.flow.source)
 
@@ -399,7 +419,8 @@ def _by(edges: Iterable[_Edge], key: Callable[[_Edge], _K]) -> Mapping[_K, Seque
 
 
 def _core(edges: Sequence[_Edge]) -> Sequence[_Edge]:
-    """Return the flows of all circles, and those between circles: what nothing passes on to, or that passes on to nothing, is in none."""
+    """Return the flows of all circles, and those between circles: what nothing passes on to, or
+    that passes on to nothing, is in none."""
     left = edges
     while True:
         leaving, coming = _by(left, lambda it: it.flow.source), _by(left, lambda it: it.flow.target)
@@ -428,7 +449,8 @@ _Resolve = Callable[[ConnectorConfig], Mapping[str, str]]
 
 
 def check_connectors(before: _Connectors, after: _Connectors, resolve: _Resolve = texts_of) -> None:
-    """Refuse a change of an ordinary worker's connectors that closes a circle among them; ``resolve`` replaces placeholders.
+    """Refuse a change of an ordinary worker's connectors that closes a circle among them;
+    ``resolve`` replaces placeholders.
 
     Raises:
         BadRequestError: it does.
@@ -437,7 +459,8 @@ def check_connectors(before: _Connectors, after: _Connectors, resolve: _Resolve 
 
 
 def _by_aliases(connectors: _Connectors, resolve: _Resolve) -> Sources:
-    """Group what copies records by the clusters that it names; what cannot be used as it is copies nothing."""
+    """Group what copies records by the clusters that it names; what cannot be used as it is copies
+    nothing."""
     by_flow: dict[FlowName, list[Mapping[str, str]]] = {}
     for config in connectors.values():
         if canonical_class(config.get("connector.class") or "") not in COPY_CONNECTORS:
@@ -461,7 +484,7 @@ def _refuse(cycles: Sequence[Cycle]) -> None:
         )
 
 
-# -- the guard of every change -----------------------------------------------------------------------
+# -- the guard of every change ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,7 +504,8 @@ class CircleGuard:
         flow: the flow that changes.
         nodes: all flows of this process, by name.
         elsewhere: source connectors' configs of flows that only other processes run.
-        resolve: replaces the placeholders of a connector's config; ``ConfigError`` where one has no value.
+        resolve: replaces the placeholders of a connector's config; ``ConfigError`` where one has no
+            value.
     """
 
     def __init__(
@@ -495,7 +519,8 @@ class CircleGuard:
         self._resolve = resolve
 
     def check(self, before: Configs, after: Configs) -> None:
-        """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad pattern."""
+        """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad
+        pattern."""
         old, new = source_configs(before), source_configs(after)
         if old == new or not new:
             return
@@ -522,9 +547,11 @@ class CircleGuard:
         return found
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
-        """Read the other flows' changes to their end where a circle is possible; whether to check again.
+        """Read the other flows' changes to their end where a circle is possible; whether to check
+        again.
 
-        Flows may have different leaders: two changes that are safe each may close a circle together.
+        Flows may have different leaders: two changes that are safe each may close a circle
+        together.
         """
         new = source_configs(after)
         edges = (_edge(self._flow, it) for it in self._usable(new))

@@ -1,7 +1,8 @@
 """Which properties a change over ``/flows`` may set, and of which connectors.
 
-Flow: ``FlowChanges`` -> ``PatchRules``: the flow's properties go to the connectors that read them, ``[hidden]`` is what is stored, and what
-is not accepted over REST is refused -> ``mm2py.flows.edits``.
+Flow: ``FlowChanges`` -> ``PatchRules``: the flow's properties go to the connectors that read them,
+``[hidden]`` is what is stored, and what is not accepted over REST is refused ->
+``mm2py.flows.edits``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,8 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
 FLOW: Final = ""
-"""In place of a connector's name: properties of the flow, which go to the connectors that read them."""
+"""In place of a connector's name: properties of the flow, which go to the connectors that read
+them."""
 
 _POLICY: Final = "replication.policy."
 
@@ -34,7 +36,8 @@ class PatchRules:
     def allowed(
         self, flow: FlowName, store: FlowOverridesStore, now: FlowPicture, patches: Patches
     ) -> Patches:
-        """Return patches whose ``[hidden]`` texts are what is stored; refuse properties that are not accepted over REST."""
+        """Return patches whose ``[hidden]`` texts are what is stored; refuse properties that are
+        not accepted over REST."""
         allowed: dict[str, ConnectorConfig] = {}
         for name, patch in self._by_connector(flow, now, patches).items():
             before = now.configs.get(name)
@@ -57,7 +60,8 @@ class PatchRules:
         return allowed
 
     def check_return(self, flow: FlowName, now: FlowPicture, then: FlowPicture) -> None:
-        """Refuse a return to properties that are not accepted over REST now: a former file may have had them."""
+        """Refuse a return to properties that are not accepted over REST now: a former file may have
+        had them."""
         for name, config in then.configs.items():
             before = now.configs.get(name, {})
             given = {it: config.get(it) for it in {*before, *config}}
@@ -76,7 +80,8 @@ class PatchRules:
         return "" if known else self._parts.property_problem(key)
 
     def _by_connector(self, flow: FlowName, now: FlowPicture, patches: Patches) -> Patches:
-        """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the file would be."""
+        """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the
+        file would be."""
         by_connector = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
         for key, text in patches.get(FLOW, {}).items():
             readers = [name for name in self._readers(flow, key) if name in now.configs]
@@ -86,7 +91,8 @@ class PatchRules:
         return by_connector
 
     def _readers(self, flow: FlowName, key: str) -> Sequence[str]:
-        """Return the connectors that a property is for, none where each may have its own; whether a flow copies, and the names of topics, are one thing."""
+        """Return the connectors that a property is for, none where each may have its own; whether a
+        flow copies, and the names of topics, are one thing."""
         file = self._parts.fleet.file(flow)
         if key == ENABLED:
             return switched(file)
@@ -95,7 +101,8 @@ class PatchRules:
     def of_all(
         self, flow: FlowName, now: FlowPicture, config: Mapping[str, str], patch: Mapping[str, str]
     ) -> Patches:
-        """Give a patch of the connector that copies to the others too, but to those with lists of their own."""
+        """Give a patch of the connector that copies to the others too, but to those with lists of
+        their own."""
         return {
             name: given
             for name, given in self._by_connector(flow, now, {FLOW: patch}).items()

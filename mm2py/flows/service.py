@@ -1,7 +1,7 @@
 """Reads the flows of this process: what ``/flows`` answers.
 
-Flow: request -> herder, overrides and members of the flow -> views. Numbers of all members are the leader's to
-collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
+Flow: request -> herder, overrides and members of the flow -> views. Numbers of all members are the
+leader's to collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
 """
 
 import asyncio
@@ -74,7 +74,8 @@ MEMBER_S: Final = 2.0
 
 
 READS_AT_ONCE: Final = 2
-"""Requests that read offsets from the clusters: each opens connections and reads internal topics."""
+"""Requests that read offsets from the clusters: each opens connections and reads internal
+topics."""
 
 
 NO_TARGET: Final = "this worker runs no flow to it (--clusters): ask one that does"
@@ -123,10 +124,11 @@ class FlowServiceParts:
     """What ``/flows`` needs.
 
     ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
-    ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no effect,
-    empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all. ``source_topics`` lists a source;
-    ``stored_changes`` reads what is kept of a flow that does not run here.
-    ``changing`` is held by changes of a flow here and over Connect's paths.
+    ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no
+    effect, empty where it has one; ``readers`` names the connectors that a property is for, none
+    where it is for all. ``source_topics`` lists a source; ``stored_changes`` reads what is kept of
+    a flow that does not run here. ``changing`` is held by changes of a flow here and over Connect's
+    paths.
     """
 
     fleet: Fleet
@@ -189,7 +191,8 @@ class FlowService:
                 return flow
             if str(flow) == name and node.overrides.state.presence is Presence.DELETED:
                 raise NotFoundError(
-                    f"No flow {name}: it was deleted over REST; mm2py flow create '{name}' brings it back"
+                    f"No flow {name}: it was deleted over REST; mm2py flow create '{name}' "
+                    "brings it back"
                 )
         flows = ", ".join(sorted(str(flow) for flow in self.flows())) or "none"
         raise NotFoundError(f"No flow {name}; flows of this worker: {flows}")
@@ -199,12 +202,14 @@ class FlowService:
     async def translate(
         self, flow: FlowName, partition: TopicPartition, offset: int, direction: Direction
     ) -> TranslationView:
-        """Return where an offset is on the other cluster; errors as of ``FlowOffsets.translate``."""
+        """Return where an offset is on the other cluster; errors as of
+        ``FlowOffsets.translate``."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.translate(partition, offset, direction)
 
     async def groups(self, flow: FlowName, most: int) -> list[GroupView]:
-        """Return the chosen groups of a flow's source; ``RetriableError`` while a cluster is unreachable."""
+        """Return the chosen groups of a flow's source; ``RetriableError`` while a cluster is
+        unreachable."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.groups(None, most)
 
@@ -214,7 +219,8 @@ class FlowService:
             return await offsets.group(name)
 
     async def ledger(self, flow: FlowName, most: int) -> LedgerView:
-        """Return what a flow lost, stopped at or may have doubled; ``RetriableError`` while its target is unreachable."""
+        """Return what a flow lost, stopped at or may have doubled; ``RetriableError`` while its
+        target is unreachable."""
         config, _ = self._config_of(flow)
         cluster = side_cluster(config, "target", flow.target, self._parts.clock)
         kept = self._ledgers.setdefault(flow, KeptLedger(flow))
@@ -231,7 +237,8 @@ class FlowService:
         return FlowOffsets(flow, config, self._parts.clock, has_checkpoints=has_checkpoints)
 
     def _config_of(self, flow: FlowName) -> tuple[dict[str, str], bool]:
-        """Return the resolved config of the checkpoint connector, else of the source connector, and whether there is the former."""
+        """Return the resolved config of the checkpoint connector, else of the source connector, and
+        whether there is the former."""
         herder = self._node(flow).herder
         work = read_flow(herder)
         by_class = {
@@ -256,23 +263,27 @@ class FlowService:
     def describe_here(self, flow: FlowName, leader: str | None, reason: str) -> FlowView:
         """Return one flow with the numbers of this node alone, and why there are no others.
 
-        ``leader`` is the URL of a leader that does not answer; None where it is not known, as in a rebalance.
+        ``leader`` is the URL of a leader that does not answer; None where it is not known, as in a
+        rebalance.
         """
         here = replace(self._here(flow), incomplete=(f"leader {leader or 'unknown'}: {reason}",))
         return self._view(flow, replace(here, silent={leader: reason}) if leader else here)
 
     async def partitions(self, flow: FlowName, topic: str | None = None) -> list[PartitionView]:
-        """Return every partition, or those of one topic; ``ForwardError`` where another worker leads the flow."""
+        """Return every partition, or those of one topic; ``ForwardError`` where another worker
+        leads the flow."""
         members = await self._members(flow)
         return partition_views(flow, members, self._parts.mask, self._copy_name(flow), topic)
 
     async def stuck_tasks(self, flow: FlowName) -> frozenset[str]:
-        """Return the tasks of which a partition failed; ``ForwardError`` where another worker leads the flow."""
+        """Return the tasks of which a partition failed; ``ForwardError`` where another worker leads
+        the flow."""
         members = await self._members(flow)
         return frozenset(it.task for _, it in members.partitions() if it.state == State.FAILED)
 
     async def forecast(self, flow: FlowName) -> list[ForecastView]:
-        """Return when retention overtakes which partitions; ``ForwardError`` where another worker leads the flow."""
+        """Return when retention overtakes which partitions; ``ForwardError`` where another worker
+        leads the flow."""
         return forecast_views(flow, await self._members(flow), self._parts.clock.now_ms())
 
     def samples(self, flow: FlowName) -> list[SampleView]:
@@ -334,7 +345,10 @@ class FlowService:
         backfill = unfinished_job(node.herder)
         if backfill is not None and backfill.kind is JobKind.BACKFILL:
             kept = 0 if node.herder.backfills is None else len(node.herder.backfills.kept_out())
-            note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions ({kept}) whatever the state of the flow"
+            note = (
+                f"backfill {backfill.id} is {backfill.state.value}, it has its partitions "
+                f"({kept}) whatever the state of the flow"
+            )
             view = view.model_copy(update={"notes": (*view.notes, note)})
         since = self._parts.fleet.since(flow, view.state)
         return view.model_copy(update={"since_ms": since.at_ms})

@@ -1,7 +1,8 @@
-"""Connectors and tasks of one flow and their states: the one reading that views, changes and the fleet share.
+"""Connectors and tasks of one flow and their states: the one reading that views, changes and the
+fleet share.
 
-Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one word for the flow and what is
-wrong with it. Reads only.
+Flow: ``Herder`` -> ``FlowWork``; with the ``NodeSnapshot`` of members -> one word for the flow and
+what is wrong with it. Reads only.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,39 +30,49 @@ _NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
 """States of a node that are more exact than those of its tasks."""
 _RESTING: Final = (State.PAUSED.value, State.STOPPED.value)
 _WHILE_DISABLED: Final = (*_NOT_AT_WORK, *_RESTING)
-"""States that a flow that is not to copy may be in: what its configs are by now is not known while it waits."""
+"""States that a flow that is not to copy may be in: what its configs are by now is not known while
+it waits."""
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
 _GONE: Final = (
-    "its worker {} has left the flow's group, its work waits for its return: for scheduled.rebalance.max.delay.ms at most,"
+    "its worker {} has left the flow's group, its work waits for its return: for "
+    "scheduled.rebalance.max.delay.ms at most,"
     " then another worker takes over"
 )
 
 LANE_SILENT_S: Final = 90.0
-"""How long a job may copy nothing of a partition that it has: lanes start, and Spark tries those that failed again."""
+"""How long a job may copy nothing of a partition that it has: lanes start, and Spark tries those
+that failed again."""
 TAKE_OVER_S: Final = 10.0
 """How long the flow's workers may take to go on behind a job."""
 _NO_MORE: Final = "nothing copies what is left"
 _NO_LANE: Final = (
-    f"and no lane has copied it for {LANE_SILENT_S:.0f} s: see the log of its driver and whether Spark has executors;"
+    f"and no lane has copied it for {LANE_SILENT_S:.0f} s: see the log of its driver and whether "
+    "Spark has executors;"
     " to begin again end the driver and run the same command, or cancel it"
 )
-_NOT_TAKEN: Final = "no job has it any more, and the flow's workers do not copy it: mm2py flow restart '{}' begins it again"
+_NOT_TAKEN: Final = (
+    "no job has it any more, and the flow's workers do not copy it: mm2py flow "
+    "restart '{}' begins it again"
+)
 
 
 def picture_at(flow: FlowName, state: FlowState, revision: int) -> FlowPicture:
-    """Return what was in force after a revision; ``NotFoundError``: the history does not reach it."""
+    """Return what was in force after a revision; ``NotFoundError``: the history does not reach
+    it."""
     then = state.at(revision)
     if then is None:
         raise NotFoundError(
-            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file) and {state.oldest} to {state.revision}"
+            f"Flow {flow} has no revision {revision} that is known; known are 0 (the file) and "
+            f"{state.oldest} to {state.revision}"
         )
     return then
 
 
 def unfinished_job(herder: Herder) -> Job | None:
-    """Return the backfill or stream that has partitions of a flow, as it is shown; None for none."""
+    """Return the backfill or stream that has partitions of a flow, as it is shown; None for
+    none."""
     store = herder.backfills
     job = None if store is None or not store.live else store.shown_job
     return None if job is None or job.state.is_over else job
@@ -143,7 +154,8 @@ class FlowWork:
     not_copied: Callable[[TopicPartition], str] = lambda _: KEPT_OUT
     """Why a partition that is reserved by a job is not copied; empty while it is."""
     disabled: str = ""
-    """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
+    """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a
+    note. Empty for others."""
 
     @property
     def source(self) -> ConnectorWork | None:
@@ -156,7 +168,8 @@ class FlowWork:
             yield from connector.works()
 
     def state(self, nodes: Sequence[NodeSnapshot]) -> str:
-        """Return the worst state: a flow runs only when all of it does, and it copies. One that is not to copy is never FAILED."""
+        """Return the worst state: a flow runs only when all of it does, and it copies. One that is
+        not to copy is never FAILED."""
         state = self._worst(nodes)
         return DISABLED if self.disabled and state not in _WHILE_DISABLED else state
 
@@ -183,7 +196,8 @@ class FlowWork:
         return State.RUNNING.value if whole else State.UNASSIGNED.value
 
     def wrongs(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
-        """Return what is wrong with what (a connector, task, partition or topic); nothing of a flow that is not to copy."""
+        """Return what is wrong with what (a connector, task, partition or topic); nothing of a flow
+        that is not to copy."""
         return iter(()) if self.disabled else self._problems(nodes)
 
     def _problems(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
@@ -197,8 +211,10 @@ class FlowWork:
         if self.source is None and self.connectors:
             yield (
                 "flow",
-                "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST /connectors on the flow's own path),"
-                f" or roll the flow back with mm2py flow rollback '{self.flow}' 0, which is the file",
+                "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST "
+                "/connectors on the flow's own path),"
+                f" or roll the flow back with mm2py flow rollback '{self.flow}' 0, which is the "
+                "file",
             )
         yield from self._resting()
         for node in nodes:
@@ -212,29 +228,34 @@ class FlowWork:
                     yield str(part.source), cause
 
     def _stuck(self, part: PartitionSnapshot) -> str | None:
-        """Return why a partition is not copied, None where it is, or where something else says so."""
+        """Return why a partition is not copied, None where it is, or where something else says
+        so."""
         # What waits for its copy has no task: its connector names it, once for the whole topic.
         if part.state not in _STUCK or not part.task:
             return None
         return part.cause if part.cause != KEPT_OUT else self.not_copied(part.source) or None
 
     def _resting(self) -> Iterator[tuple[str, str]]:
-        """Return the connectors that rest beside others that do not: Connect's interface pauses each by itself."""
+        """Return the connectors that rest beside others that do not: Connect's interface pauses
+        each by itself."""
         resting = {it.name: it.state for it in self.connectors if state_name(it.state) in _RESTING}
         if len(resting) == len(self.connectors):
             return
         for name, state in resting.items():
             yield (
                 name,
-                f"it is {state_name(state)} and does nothing while the flow's other connectors run; resume it with PUT /connectors/{self.flow}.{name}/resume,"
+                f"it is {state_name(state)} and does nothing while the flow's other connectors "
+                f"run; resume it with PUT /connectors/{self.flow}.{name}/resume,"
                 f" or all with mm2py flow resume '{self.flow}'",
             )
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-        """Return what is worth knowing of a flow: findings of connectors and tasks that do no harm, problems of mere heartbeats."""
+        """Return what is worth knowing of a flow: findings of connectors and tasks that do no harm,
+        problems of mere heartbeats."""
         for where, cause in self._problems(nodes) if self.disabled else ():
             yield (
-                f"{where}: {cause}; the flow is disabled and only its heartbeats are concerned: where they are not wanted, set"
+                f"{where}: {cause}; the flow is disabled and only its heartbeats are concerned: "
+                "where they are not wanted, set"
                 f" {self.disabled}.emit.heartbeats.enabled = false"
             )
         for node in nodes:
@@ -244,12 +265,15 @@ class FlowWork:
         blind = self._blind(nodes)
         if blind:
             yield (
-                f"nothing is measured of paused tasks that have not run since their worker started ({blind}): lag, RPO and what retention"
-                f" overtakes are not known, while the source deletes as ever; mm2py flow resume '{self.flow}' begins it"
+                "nothing is measured of paused tasks that have not run since their worker "
+                f"started ({blind}): lag, RPO and what retention"
+                " overtakes are not known, while the source deletes as ever; mm2py flow resume "
+                f"'{self.flow}' begins it"
             )
 
     def _blind(self, nodes: Sequence[NodeSnapshot]) -> int:
-        """Return how many tasks that copy were paused before their start: they have opened nothing."""
+        """Return how many tasks that copy were paused before their start: they have opened
+        nothing."""
         if self.source is None:
             return 0
         measured = {part.task for node in nodes for part in node.partitions}
@@ -287,7 +311,8 @@ def is_disabled(herder: Herder) -> bool:
 
 
 def decisive(herders: Mapping[FlowName | None, Herder]) -> Mapping[FlowName | None, Herder]:
-    """Return the herders that decide for their worker: one that only writes heartbeats of a disabled flow does not, unless it is alone."""
+    """Return the herders that decide for their worker: one that only writes heartbeats of a
+    disabled flow does not, unless it is alone."""
     copying = {flow: it for flow, it in herders.items() if not is_disabled(it)}
     return copying or herders
 
@@ -304,7 +329,8 @@ def _disabled(herder: Herder, connectors: Sequence[ConnectorWork]) -> str:
 
 
 def _members(herder: Herder) -> Collection[str]:
-    """Return the names of the workers in a flow's group, none where this one does not know them: the leader does."""
+    """Return the names of the workers in a flow's group, none where this one does not know them:
+    the leader does."""
     try:
         urls = () if herder.flow is None else herder.member_urls()
     except HerderError:
@@ -319,7 +345,8 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
         return ConnectorWork(info, None, dict.fromkeys(info.tasks))
 
     def now(work: WorkState | None) -> WorkState | None:
-        """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote last stays."""
+        """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote
+        last stays."""
         # ``scheduled.rebalance.max.delay.ms`` (KIP-415): a killed worker's last state is RUNNING
         # until its tasks are given to another.
         gone = work is not None and members and work.worker_id not in members

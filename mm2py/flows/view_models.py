@@ -1,6 +1,8 @@
-"""What ``/flows`` answers: REST returns these models, ``/openapi.json`` describes them, the command line reads and prints them.
+"""What ``/flows`` answers: REST returns these models, ``/openapi.json`` describes them, the command
+line reads and prints them.
 
-No logic. Members that a newer worker adds are kept, so that JSON output of a command shows the whole answer.
+No logic. Members that a newer worker adds are kept, so that JSON output of a command shows the
+whole answer.
 """
 
 from enum import StrEnum
@@ -35,7 +37,8 @@ class ErrorView(View):
 
 
 class ClusterView(View):
-    """A cluster of the worker's file: the clusters that a flow may copy it to and from here, with those that have one. ``note``: why there is none."""
+    """A cluster of the worker's file: the clusters that a flow may copy it to and from here, with
+    those that have one. ``note``: why there is none."""
 
     alias: str
     targets: tuple[str, ...]
@@ -61,14 +64,17 @@ class ConnectorView(View):
 
 
 class FlowView(View):
-    """One flow; sums over its partitions, ``lag_ms`` is the largest; both lags are None while one is not known.
+    """One flow; sums over its partitions, ``lag_ms`` is the largest; both lags are None while one
+    is not known.
 
-    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
-    ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
-    that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
-    is in order, but has nothing to copy yet, or leaves partitions to a backfill. ``topics`` counts source topics without
-    heartbeats: a flow with none copies nothing of its users; ``copied_topics`` those with a partition that is neither paused, held,
-    failed nor without a task. Both are None where a worker of an older build answered.
+    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers.
+    Without ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream``
+    copies the records. ``revision`` is that of the last change, 0 for none; ``since_ms`` when the
+    state was first seen (ms since the epoch). ``notes``: the flow is in order, but has nothing to
+    copy yet, or leaves partitions to a backfill. ``topics`` counts source topics without
+    heartbeats: a flow with none copies nothing of its users; ``copied_topics`` those with a
+    partition that is neither paused, held, failed nor without a task. Both are None where a worker
+    of an older build answered.
     """
 
     flow: str
@@ -119,10 +125,12 @@ class PartitionView(View):
 
 
 class ForecastView(View):
-    """When the source deletes the first record of a partition that is not copied yet, at the rates of the last minutes.
+    """When the source deletes the first record of a partition that is not copied yet, at the rates
+    of the last minutes.
 
-    ``by``: the topic's property that does it, ``limit`` its value (ms or bytes). ``at_ms`` since the epoch and ``in_s`` from now on, 0 where
-    it has begun. ``records`` offsets wait, of ``size_bytes`` in the source's log, null where its brokers do not disclose that.
+    ``by``: the topic's property that does it, ``limit`` its value (ms or bytes). ``at_ms`` since
+    the epoch and ``in_s`` from now on, 0 where it has begun. ``records`` offsets wait, of
+    ``size_bytes`` in the source's log, null where its brokers do not disclose that.
     """
 
     flow: str
@@ -137,7 +145,8 @@ class ForecastView(View):
 
 
 class SampleView(View):
-    """One worker's part of a flow at one moment (ms since the epoch); rates since the sample before, null is not known."""
+    """One worker's part of a flow at one moment (ms since the epoch); rates since the sample
+    before, null is not known."""
 
     at_ms: int
     lag_records: int | None
@@ -147,7 +156,8 @@ class SampleView(View):
 
 
 class TopicView(View):
-    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``; ``state`` is the worst."""
+    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``;
+    ``state`` is the worst."""
 
     flow: str
     topic: str
@@ -175,7 +185,8 @@ class ChangeView(View):
 
 
 class TopicsChange(View):
-    """Source topics that a change begins and ends to copy: how many, and the first names of each. Copies that were made stay."""
+    """Source topics that a change begins and ends to copy: how many, and the first names of each.
+    Copies that were made stay."""
 
     starts: int
     starting: tuple[str, ...]
@@ -186,8 +197,9 @@ class TopicsChange(View):
 class ChangeResult(View):
     """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history.
 
-    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused alone. ``topics`` is of a dry run that
-    changes which are chosen; null for others, and where the source does not answer in time.
+    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused
+    alone. ``topics`` is of a dry run that changes which are chosen; null for others, and where the
+    source does not answer in time.
     """
 
     flow: str
@@ -251,11 +263,14 @@ class TranslationView(View):
 
 
 class GroupPartitionView(View):
-    """One partition of a group: offsets on both sides, and what a consumer that moves now reads again or skips.
+    """One partition of a group: offsets on both sides, and what a consumer that moves now reads
+    again or skips.
 
-    ``continues_at`` is where it would continue on the target: its offset there, else its checkpoint; ``exact`` where
-    it should. Null is not known or not there. ``place`` is as of a translation, or ``shared``: another flow writes into the copy too.
-    ``reason``: why it has no exact place while the group is ahead of the copy; what it reads again counts what is still to be copied.
+    ``continues_at`` is where it would continue on the target: its offset there, else its
+    checkpoint; ``exact`` where it should. Null is not known or not there. ``place`` is as of a
+    translation, or ``shared``: another flow writes into the copy too. ``reason``: why it has no
+    exact place while the group is ahead of the copy; what it reads again counts what is still to be
+    copied.
     """
 
     topic: str
@@ -273,12 +288,14 @@ class GroupPartitionView(View):
 
 
 class GroupView(View):
-    """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
+    """One group of the source; ``state`` and ``state_there`` are those of the groups on both
+    clusters.
 
-    ``type`` is ``classic``, ``consumer``, ``streams`` or ``share``, empty where the broker is older than 3.8. A share group has no
-    checkpoints; its offsets are start offsets, and records after them that it has acknowledged are read again too: brokers
-    from 4.2 on report their number, and they are counted. Sums of its partitions are null while one is not known; ``not_synced`` is the reason why its offsets are not written to the
-    target, empty where they are.
+    ``type`` is ``classic``, ``consumer``, ``streams`` or ``share``, empty where the broker is older
+    than 3.8. A share group has no checkpoints; its offsets are start offsets, and records after
+    them that it has acknowledged are read again too: brokers from 4.2 on report their number, and
+    they are counted. Sums of its partitions are null while one is not known; ``not_synced`` is the
+    reason why its offsets are not written to the target, empty where they are.
     """
 
     flow: str
@@ -295,10 +312,12 @@ class GroupView(View):
 
 
 class LedgerEventView(View):
-    """One event of the loss ledger: source offsets, both ends inclusive; ``at_ms`` when it was noticed, since the epoch.
+    """One event of the loss ledger: source offsets, both ends inclusive; ``at_ms`` when it was
+    noticed, since the epoch.
 
-    ``kind`` is a word of ``mm2py.api.context.EventKind``. ``first`` is null where the offset is not known, ``last`` where none is known to be in
-    the range. ``policy`` is ``property=value``, empty where none applies.
+    ``kind`` is a word of ``mm2py.api.context.EventKind``. ``first`` is null where the offset is not
+    known, ``last`` where none is known to be in the range. ``policy`` is ``property=value``, empty
+    where none applies.
     """
 
     flow: str
@@ -315,7 +334,8 @@ class LedgerEventView(View):
 
 
 class LedgerTopicView(View):
-    """Sums of one source topic: ``refused`` partitions stopped there, everything else in source offsets."""
+    """Sums of one source topic: ``refused`` partitions stopped there, everything else in source
+    offsets."""
 
     flow: str
     topic: str
@@ -327,7 +347,8 @@ class LedgerTopicView(View):
 
 
 class LedgerView(View):
-    """What a flow lost, stopped at or may have doubled: the newest events of ``total``, and sums of all by topic.
+    """What a flow lost, stopped at or may have doubled: the newest events of ``total``, and sums of
+    all by topic.
 
     ``unreadable`` records are of a newer version, and in no sum.
     """

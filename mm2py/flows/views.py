@@ -1,6 +1,7 @@
 """Builds the views of a flow: states, lag, rates, the last error, history and configs.
 
-Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown numbers are None.
+Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown
+numbers are None.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,8 @@ _HELD: Final = PartitionState.HELD.value
 class FlowMembers:
     """What the members of a flow copy, and which of them are missing.
 
-    ``assigned``: the partitions that the flow's tasks are to copy. ``silent``: why a member gave no answer, by its URL.
+    ``assigned``: the partitions that the flow's tasks are to copy. ``silent``: why a member gave no
+    answer, by its URL.
     """
 
     snapshots: Sequence[NodeSnapshot]
@@ -57,19 +59,21 @@ class FlowMembers:
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def wrongs(self) -> Iterator[tuple[str, str]]:
-        """Return what is wrong with members: copying does not need HTTP between workers, displays do."""
+        """Return what is wrong with members: copying does not need HTTP between workers, displays
+        do."""
         for url, reason in self.silent.items():
             yield (
                 url,
-                f"this worker gave no answer ({reason}), its numbers are missing: open the port of its"
+                f"this worker gave no answer ({reason}), its numbers are missing: open the port "
+                "of its"
                 " internal.listener to the other workers, or set rest.advertised.host.name",
             )
 
     def partitions(self) -> list[tuple[str, PartitionSnapshot]]:
         """Return each partition with its worker.
 
-        Without a worker and numbers: those that no worker measures, because their task's host or worker has just
-        ended, or the task has just been started.
+        Without a worker and numbers: those that no worker measures, because their task's host or
+        worker has just ended, or the task has just been started.
         """
         shown = [(node.worker, it) for node in self.snapshots for it in node.partitions]
         counted = {it.source for _, it in shown if it.task}
@@ -88,7 +92,7 @@ class FlowMembers:
         return partitions
 
 
-# -- one flow ---------------------------------------------------------------------------------------
+# -- one flow --------------------------------------------------------------------------------------
 
 
 def flow_view(
@@ -173,7 +177,7 @@ def held_name(held: TopicPartition) -> str:
     return held.topic if held.partition == _WHOLE_TOPIC else str(held)
 
 
-# -- partitions and topics --------------------------------------------------------------------------
+# -- partitions and topics -------------------------------------------------------------------------
 
 
 CopyName = Callable[[str], str | None]
@@ -212,7 +216,8 @@ def partition_views(
 
 
 def forecast_views(flow: FlowName, members: FlowMembers, now_ms: int) -> list[ForecastView]:
-    """Return when retention overtakes which partitions, the soonest first; those that keep up are not in it."""
+    """Return when retention overtakes which partitions, the soonest first; those that keep up are
+    not in it."""
     views = [
         ForecastView(
             flow=str(flow),
@@ -291,7 +296,8 @@ def _worst_state(states: Sequence[str]) -> str:
 
 
 def is_of_topic(part: PartitionSnapshot) -> bool:
-    """Whether it is a topic's: heartbeats and third parties' sources count under a name that no topic can have."""
+    """Whether it is a topic's: heartbeats and third parties' sources count under a name that no
+    topic can have."""
     return names_a_topic(part.source.topic)
 
 
@@ -312,7 +318,7 @@ def _rate(rates: Iterable[float]) -> float | None:
     return round(sum(measured), 1) if measured else None
 
 
-# -- changes ----------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 def history_view(
@@ -341,7 +347,8 @@ def change_view(
 
 
 def _named(flow: FlowName, key: str) -> tuple[str, str]:
-    """Return what a key of the topic is called, and the property that it is about, empty for none."""
+    """Return what a key of the topic is called, and the property that it is about, empty for
+    none."""
     kind, _, rest = key.partition(":")
     try:
         if kind == "override":

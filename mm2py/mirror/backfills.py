@@ -1,7 +1,8 @@
-"""Records of ``mm2py-backfill.<source>.internal``: what Spark copies of a flow, and which workers have noticed (docs/reference/formats.md).
+"""Records of ``mm2py-backfill.<source>.internal``: what Spark copies of a flow, and which workers
+have noticed (docs/reference/formats.md).
 
-Flow: ``Job``, ``Lease``, ``Wish``, ``Notice``, ``Progress`` -> ``encode_backfill`` -> the topic on the target ->
-``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
+Flow: ``Job``, ``Lease``, ``Wish``, ``Notice``, ``Progress`` -> ``encode_backfill`` -> the topic on
+the target -> ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
 
 Each key has one kind of writer, so that no record overwrites another program's: the job is its
 driver's, a lease the driver's before and after a run and its lane's during one, the requested state
@@ -30,21 +31,24 @@ ALIVE_S: Final = 4 * BEAT_S
 
 LEASE_S: Final = 6.0
 LANE_LOST: Final = "the process of its lane ended in each attempt"
-"""Begins the cause of a partition that a lane's process dies of, as of a batch that its memory does not hold."""
-"""How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session of the running flow is; a retry after
-a kill waits this long."""
+"""Begins the cause of a partition that a lane's process dies of, as of a batch that its memory does
+not hold."""
+"""How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session
+of the running flow is; a retry after a kill waits this long."""
 
 PROGRESS_S: Final = 5.0
 """How often a job without a claim writes how far it is."""
 
 PROGRESS_ALIVE_S: Final = 4 * PROGRESS_S
-"""One whose record does not change for this long has no process any more, or one that cannot write."""
+"""One whose record does not change for this long has no process any more, or one that cannot
+write."""
 
 NO_END: Final = 2**63 - 1
 """The end of a partition that a stream copies."""
 
 RANGE_GONE: Final = "what was left of the range is gone"
-"""In the cause of a partition whose source was cut or created again: its end was in a log that is not there any more."""
+"""In the cause of a partition whose source was cut or created again: its end was in a log that is
+not there any more."""
 NO_DRIVER: Final = (
     "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
 )
@@ -108,7 +112,8 @@ class LeaseState(StrEnum):
     COPYING = "COPYING"
     """A lane does."""
     HANDED_OVER = "HANDED_OVER"
-    """Everything below the end is copied, and the position is stored: the live flow continues there."""
+    """Everything below the end is copied, and the position is stored: the live flow continues
+    there."""
     RELEASED = "RELEASED"
     """Cancelled or failed: the live flow continues at the stored position."""
 
@@ -128,7 +133,8 @@ class Wanted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A property of a target topic that is another one during the run; ``before`` is None where it was a default."""
+    """A property of a target topic that is another one during the run; ``before`` is None where it
+    was a default."""
 
     topic: str
     name: str
@@ -138,11 +144,12 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One backfill or stream; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes`` were used at most so far.
+    """One backfill or stream; ``run`` counts its drivers, ``beat`` rises while one lives, ``lanes``
+    were used at most so far.
 
-    A stream deals its partitions to lanes anew as soon as ``turn`` rises, to as many as run at the same time now (``slots``).
-    ``driver`` is the process that works on it or did last.
-    ``archive`` is what a restore reads in place of the source, empty for a backfill.
+    A stream deals its partitions to lanes anew as soon as ``turn`` rises, to as many as run at the
+    same time now (``slots``). ``driver`` is the process that works on it or did last. ``archive``
+    is what a restore reads in place of the source, empty for a backfill.
     """
 
     id: str
@@ -170,9 +177,11 @@ def without_driver(job: Job) -> Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyAgain:
-    """A copy that is made again from the start of its lease on: its target topic, and where that log ended when it was compared.
+    """A copy that is made again from the start of its lease on: its target topic, and where that
+    log ended when it was compared.
 
-    ``below`` is where that log ended when the first step was about to be done, -1 before; ``deletes``: its records below that are deleted.
+    ``below`` is where that log ended when the first step was about to be done, -1 before;
+    ``deletes``: its records below that are deleted.
     """
 
     topic: str
@@ -183,10 +192,13 @@ class CopyAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One source partition in a job; ``end`` is the source offset after its last record, ``position`` the next one to copy.
+    """One source partition in a job; ``end`` is the source offset after its last record,
+    ``position`` the next one to copy.
 
-    ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first;
-    ``lag`` is how far its copy was behind the source when the record was written, in offsets, -1 where that is not known.
+    ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are
+    where its records begin and end on the target so far, -1 before the first; ``lag`` is how far
+    its copy was behind the source when the record was written, in offsets, -1 where that is not
+    known.
     """
 
     topic: str
@@ -242,7 +254,8 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A worker of the live flow copies nothing that was kept from it below ``offset`` of this topic."""
+    """A worker of the live flow copies nothing that was kept from it below ``offset`` of this
+    topic."""
 
     worker: str
     offset: int
@@ -261,8 +274,8 @@ _ORDER_OPTIONS: Final = (
 class Order:
     """A backfill that was planned over REST; its job, if one was begun, has the same id.
 
-    ``worker`` is the one whose child process drives it or did last, empty before the first start; ``cause`` and ``log`` are why
-    that process ended early, and the last lines it wrote.
+    ``worker`` is the one whose child process drives it or did last, empty before the first start;
+    ``cause`` and ``log`` are why that process ended early, and the last lines it wrote.
     """
 
     id: str
@@ -295,9 +308,10 @@ class ProgressKind(StrEnum):
 class Progress:
     """Progress of a job without a claim, for display alone: nothing is decided by it.
 
-    ``state`` is RUNNING, DONE or FAILED; ``beat`` rises while it runs; ``done`` of ``total`` offsets are behind it (a verify reads both
-    sides), ``total`` is -1 while it is planned. ``equal``, ``differences`` and ``not_compared`` (partitions) are those of a verify that has ended;
-    ``result`` is its last line, or that of another kind.
+    ``state`` is RUNNING, DONE or FAILED; ``beat`` rises while it runs; ``done`` of ``total``
+    offsets are behind it (a verify reads both sides), ``total`` is -1 while it is planned.
+    ``equal``, ``differences`` and ``not_compared`` (partitions) are those of a verify that has
+    ended; ``result`` is its last line, or that of another kind.
     """
 
     id: str
@@ -323,7 +337,10 @@ def without_process(progress: Progress) -> Progress:
     """Return a job whose record does not change any more as it is shown; one that is over stays."""
     if progress.state is not JobState.RUNNING:
         return progress
-    cause = f"not heard of since {utc_text(progress.at_ms)} UTC: its process is gone, or cannot reach the target and still runs"
+    cause = (
+        f"not heard of since {utc_text(progress.at_ms)} UTC: its process is gone, or cannot "
+        "reach the target and still runs"
+    )
     return replace(progress, state=JobState.FAILED, cause=cause)
 
 
@@ -345,7 +362,8 @@ def lease_key(partition: TopicPartition) -> str:
 
 
 def backfill_key(record: BackfillRecord) -> str:
-    """Return ``job``, ``wish``, ``order``, ``lease:<topic>:<partition>``, ``notice:<worker>`` or ``progress:<kind>:<id>``."""
+    """Return ``job``, ``wish``, ``order``, ``lease:<topic>:<partition>``, ``notice:<worker>`` or
+    ``progress:<kind>:<id>``."""
     match record:
         case Lease(source=partition):
             return lease_key(partition)
@@ -358,7 +376,8 @@ def backfill_key(record: BackfillRecord) -> str:
 
 
 def unknown_kind(key: bytes) -> str:
-    """Return what kind of record a key is of that this version does not know, with that of the job of a progress; empty for a known one."""
+    """Return what kind of record a key is of that this version does not know, with that of the job
+    of a progress; empty for a known one."""
     kind, _, rest = key.decode(errors="replace").partition(":")
     if kind not in _ADAPTERS:
         return kind

@@ -1,8 +1,8 @@
 """Checkpoints: where a group of the source would continue on the target (Java's ``Checkpoint``).
 
-Flow: ``Checkpoint`` <-> key and value bytes of ``<source>.checkpoints.internal``, partition 0; ``read_checkpoints`` ->
-the newest by group and partition. The record's timestamp is the wall clock of its poll. ``MirrorCheckpointTask`` decides
-when one is written.
+Flow: ``Checkpoint`` <-> key and value bytes of ``<source>.checkpoints.internal``, partition 0;
+``read_checkpoints`` -> the newest by group and partition. The record's timestamp is the wall clock
+of its poll. ``MirrorCheckpointTask`` decides when one is written.
 """
 
 import struct
@@ -17,14 +17,16 @@ from mm2py.types import TopicPartition
 
 CHECKPOINT_VERSION: Final = 0
 GROUP_STATES: Final = ("SYNCED", "BEHIND", "IN_USE", "NOT_SYNCED")
-"""Of a group with a checkpoint, on the target: it is there; a newer one waits for its round; the group has members; it is refused."""
+"""Of a group with a checkpoint, on the target: it is there; a newer one waits for its round; the
+group has members; it is refused."""
 
 _PARTITION: Final = struct.Struct(">i")
 _VALUE: Final = struct.Struct(">hqq")
 
 
 class Checkpoint(NamedTuple):
-    """``group`` is at ``upstream`` on the source, which is ``downstream`` in ``partition`` on the target."""
+    """``group`` is at ``upstream`` on the source, which is ``downstream`` in ``partition`` on the
+    target."""
 
     group: str
     partition: TopicPartition
@@ -63,7 +65,8 @@ def decode_checkpoint(key: bytes, value: bytes) -> Checkpoint:
 async def read_checkpoints(
     log: LogReader, is_read: Callable[[str], bool] = lambda _: True
 ) -> dict[str, dict[TopicPartition, Checkpoint]]:
-    """Return the newest checkpoints by group and partition of the target, of the groups that ``is_read`` selects; damaged records are skipped.
+    """Return the newest checkpoints by group and partition of the target, of the groups that
+    ``is_read`` selects; damaged records are skipped.
 
     Raises:
         RetriableError, ServerError: as ``LogReader.read_to_end``.

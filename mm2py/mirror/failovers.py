@@ -1,10 +1,12 @@
-"""Records of ``mm2py-failover.<alias>.internal``: a change of sides, and who is kept from writing meanwhile (docs/reference/formats.md).
+"""Records of ``mm2py-failover.<alias>.internal``: a change of sides, and who is kept from writing
+meanwhile (docs/reference/formats.md).
 
-Flow: ``Failover``, ``Fence`` -> ``encode_failover`` -> the topic -> ``decode_failover``; the newest record of a key counts. No I/O, no
-decisions: those are of ``mm2py_jobs.failover.driver``.
+Flow: ``Failover``, ``Fence`` -> ``encode_failover`` -> the topic -> ``decode_failover``; the newest
+record of a key counts. No I/O, no decisions: those are of ``mm2py_jobs.failover.driver``.
 
-The topic of ``A->B`` is on B and carries A's alias: the failover of ``A->B`` is there, and the fence on B that a failover of ``B->A``
-has made. So a fence is known where it is in force, also when the other cluster is gone.
+The topic of ``A->B`` is on B and carries A's alias: the failover of ``A->B`` is there, and the
+fence on B that a failover of ``B->A`` has made. So a fence is known where it is in force, also when
+the other cluster is gone.
 """
 
 import zlib
@@ -25,7 +27,8 @@ from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
 MOST_LOSS: Final = (1 << 53) - 1
 """The largest number of offsets that can be accepted: what JSON holds exactly."""
 HANGS_MS: Final = 15 * 60_000
-"""Kafka's ``transaction.max.timeout.ms``: no coordinator of its defaults leaves a transaction open for longer."""
+"""Kafka's ``transaction.max.timeout.ms``: no coordinator of its defaults leaves a transaction open
+for longer."""
 _COMPRESSED: Final = 2
 _LONGEST_PLAIN: Final = 64 * 1024
 
@@ -46,7 +49,8 @@ def failover_driver_id(flow: str) -> str:
 
 
 def quarantine_topic(source_alias: str, topic: str) -> str:
-    """Return the topic on the target that keeps records of a source topic which were not copied before a failover.
+    """Return the topic on the target that keeps records of a source topic which were not copied
+    before a failover.
 
     It ends in ``.internal`` too: no mirror carries it further.
     """
@@ -112,7 +116,8 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """Source offsets ``start <= offset < end`` that were not copied; ``records`` of them are in the quarantine topic.
+    """Source offsets ``start <= offset < end`` that were not copied; ``records`` of them are in the
+    quarantine topic.
 
     ``gone``: ranges (exclusive ends) that the source had deleted before they were kept.
     """
@@ -132,9 +137,11 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that holds back the last stable offset of a source partition: it begins at ``offset``, ``since_ms``.
+    """A transaction that holds back the last stable offset of a source partition: it begins at
+    ``offset``, ``since_ms``.
 
-    -1, and an empty name, for what the source's brokers do not disclose; ``coordinator`` is a broker's id.
+    -1, and an empty name, for what the source's brokers do not disclose; ``coordinator`` is a
+    broker's id.
     """
 
     topic: str
@@ -147,7 +154,8 @@ class OpenTransaction:
     since_ms: int = -1
 
     def hangs(self, now_ms: int) -> bool:
-        """Whether it is open for longer than brokers allow by default: none of its producers is expected to end it."""
+        """Whether it is open for longer than brokers allow by default: none of its producers is
+        expected to end it."""
         # -1 (brokers without KIP-664's DescribeTransactions) is no age.
         return now_ms - self.since_ms > HANGS_MS and self.since_ms >= 0
 
@@ -164,12 +172,16 @@ class OpenTransaction:
         since = ""
         if self.since_ms >= 0:
             since = f", since {utc_text(self.since_ms)} UTC"
-        return f"{name} ({producer}) is open in {self.topic}-{self.partition} from offset {self.offset}{since}"
+        return (
+            f"{name} ({producer}) is open in {self.topic}-{self.partition} from offset "
+            f"{self.offset}{since}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMove:
-    """What the group syncs of a failover did with a group: partitions whose offset was written, and what was left alone and why."""
+    """What the group syncs of a failover did with a group: partitions whose offset was written, and
+    what was left alone and why."""
 
     group: str
     moved: int
@@ -199,7 +211,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Rules that were made on the cluster that has this record, or are about to be; none: the fence is lifted."""
+    """Rules that were made on the cluster that has this record, or are about to be; none: the fence
+    is lifted."""
 
     by: str
     rules: tuple[Rule, ...] = ()
@@ -212,7 +225,8 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """When a step began and ended (ms since the epoch), ``ended_ms`` 0 while it lasts; if it was repeated after another one, the last time."""
+    """When a step began and ended (ms since the epoch), ``ended_ms`` 0 while it lasts; if it was
+    repeated after another one, the last time."""
 
     step: Step
     began_ms: int
@@ -258,7 +272,8 @@ class Failover:
     steps: tuple[StepTime, ...] = ()
 
     def recorded(self, now_ms: int) -> "Failover":
-        """Return the record of a moment: the step that it is at has begun, and the one before has ended."""
+        """Return the record of a moment: the step that it is at has begun, and the one before has
+        ended."""
         latest = self.steps[-1] if self.steps else None
         # The same step again, by this driver or its successor: its time goes on.
         if latest is not None and latest.step is self.step:
@@ -275,11 +290,13 @@ class Failover:
         return replace(self, at_ms=now_ms, steps=steps)
 
     def goes_on(self, *, unplanned: bool) -> bool:
-        """Whether a run continues it as it was accepted: its clients wait. One that is to continue without its source is checked again."""
+        """Whether a run continues it as it was accepted: its clients wait. One that is to continue
+        without its source is checked again."""
         return not self.step.is_over and (not unplanned or self.unplanned or self.step.is_switched)
 
     def is_undone(self, back: "Failover | None") -> bool:
-        """Whether its clients write to the source again: it was cancelled, or they have returned by ``back``."""
+        """Whether its clients write to the source again: it was cancelled, or they have returned by
+        ``back``."""
         returned_ms = 0 if back is None else back.switched_ms
         return self.step is Step.CANCELLED or 0 < self.switched_ms < returned_ms
 
@@ -293,7 +310,8 @@ _ADAPTERS: Final[Mapping[str, TypeAdapter[FailoverRecord]]] = {
 
 
 def encode_failover(record: FailoverRecord) -> tuple[bytes, bytes]:
-    """Return key (``failover`` or ``fence``) and value: the version byte, then ASCII JSON with sorted members.
+    """Return key (``failover`` or ``fence``) and value: the version byte, then ASCII JSON with
+    sorted members.
 
     One of thousands of partitions is compressed (version 2): no topic takes it otherwise.
     """

@@ -1,9 +1,11 @@
-"""Which topics, topic configs and groups are replicated: Java's default filters, and third parties'.
+"""Which topics, topic configs and groups are replicated: Java's default filters, and third
+parties'.
 
 Flow: connector config -> ``topic_filter_from_config`` / ``group_filter_from_config`` /
-``config_property_filter_from_config`` -> yes or no per name. Excludes win; patterns match whole names. ``TopicSelection``
-is the complete decision on a topic, for data, configs and ACLs alike: filter, heartbeats, internal names, cycles
-(``MirrorSourceConnector.shouldReplicateTopic``). Listing topics is not done here.
+``config_property_filter_from_config`` -> yes or no per name. Excludes win; patterns match whole
+names. ``TopicSelection`` is the complete decision on a topic, for data, configs and ACLs alike:
+filter, heartbeats, internal names, cycles (``MirrorSourceConnector.shouldReplicateTopic``). Listing
+topics is not done here.
 """
 
 import re
@@ -42,11 +44,13 @@ _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 
 
 def is_internal_name(topic: str) -> bool:
-    """Whether a name is that of a topic of MirrorMaker 2 or mm2py, whatever the separator of its flow.
+    """Whether a name is that of a topic of MirrorMaker 2 or mm2py, whatever the separator of its
+    flow.
 
-    Checkpoints under other separators are known by aliases alone (``TopicSelection``): users have such names.
-    Java names ``mm2-configs`` with dots whatever ``replication.policy.separator`` is, and recognises it by that separator:
-    with another one it copies it, the passwords of both clusters included.
+    Checkpoints under other separators are known by aliases alone (``TopicSelection``): users have
+    such names. Java names ``mm2-configs`` with dots whatever ``replication.policy.separator`` is,
+    and recognises it by that separator: with another one it copies it, the passwords of both
+    clusters included.
     """
     return _INTERNAL.fullmatch(topic) is not None
 
@@ -151,9 +155,12 @@ def _patterns(name: str, items: tuple[str, ...]) -> PatternList:
 def why_returned(topics: Sequence[str], source: str, most: int) -> str:
     """Describe why ``TopicSelection.returned`` topics are not copied."""
     return (
-        f"{some_of(topics, most)} of {source}: not copied (copies that were made before stay), because the"
-        f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
-        " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that clients write other names"
+        f"{some_of(topics, most)} of {source}: not copied (copies that were made before stay), "
+        "because the"
+        f" name says that it came from {source}, and a mirror whose file calls another cluster "
+        f"{source} would feed this"
+        " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that "
+        "clients write other names"
     )
 
 
@@ -188,7 +195,8 @@ class TopicSelection:
     def of(
         cls, flow: FlowName, connector: Mapping[str, str], *, replicate_heartbeats: bool = False
     ) -> Self:
-        """Build it for a flow by the config of its source connector, which has the flow's aliases; ``ConfigError``: it cannot be used."""
+        """Build it for a flow by the config of its source connector, which has the flow's aliases;
+        ``ConfigError``: it cannot be used."""
         return cls(
             policy_from_config(connector),
             topic_filter_from_config(connector),
@@ -202,7 +210,8 @@ class TopicSelection:
         return self._policy.remote_topic(self._source_alias, topic)
 
     def learn(self, listed: Iterable[str]) -> None:
-        """Take the aliases of other flows from the topics of the source: the name of a mirror's topics is beside its checkpoints."""
+        """Take the aliases of other flows from the topics of the source: the name of a mirror's
+        topics is beside its checkpoints."""
         # ``mm2-configs.<source>.internal`` names the source of a mirror that writes to this
         # cluster.
         named = map(_STORES.fullmatch, listed)
@@ -218,7 +227,8 @@ class TopicSelection:
         )
 
     def is_internal(self, topic: str) -> bool:
-        """Whether a topic is a mirror's own, or a copy of one: whatever the filter and the separator, it is never copied."""
+        """Whether a topic is a mirror's own, or a copy of one: whatever the filter and the
+        separator, it is never copied."""
         return self._policy.is_internal_topic(topic) or self._is_own(topic)
 
     def _is_own(self, topic: str) -> bool:
@@ -231,14 +241,16 @@ class TopicSelection:
         )
 
     def _is_checkpoints(self, topic: str) -> bool:
-        """Whether a topic has the checkpoints of one of the flow's clusters, or of a mirror's that writes to the source, under any separator."""
+        """Whether a topic has the checkpoints of one of the flow's clusters, or of a mirror's that
+        writes to the source, under any separator."""
         return topic.endswith("internal") and any(
             topic.startswith(alias) and _CHECKPOINTS.fullmatch(topic.removeprefix(alias))
             for alias in self._aliases
         )
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str] = ()) -> list[str]:
-        """Return topics that are to be copied and that the source does not list: of those that ``topics`` names and of ``copied`` ones.
+        """Return topics that are to be copied and that the source does not list: of those that
+        ``topics`` names and of ``copied`` ones.
 
         They do not exist, or may not be described: brokers leave such topics out of their lists.
         """
@@ -247,7 +259,8 @@ class TopicSelection:
         return sorted(it for it in {*named, *copied}.difference(listed) if self.replicate(it))
 
     def left_out(self, listed: Iterable[str] = ()) -> Mapping[str, str]:
-        """Return what can never be copied, with the reason: names of ``topics``, and of ``listed`` what only looks like an internal topic."""
+        """Return what can never be copied, with the reason: names of ``topics``, and of ``listed``
+        what only looks like an internal topic."""
         chosen = self._filter
         named = chosen.names if isinstance(chosen, DefaultTopicFilter) else frozenset[str]()
         alike = {
@@ -273,7 +286,8 @@ class TopicSelection:
         return ""
 
     def is_cycle(self, topic: str) -> bool:
-        """Whether the target is anywhere in the topic's chain of sources, or the source itself (KAFKA-9914, as Kafka 4.4)."""
+        """Whether the target is anywhere in the topic's chain of sources, or the source itself
+        (KAFKA-9914, as Kafka 4.4)."""
         return self._is_from_target(topic) or self._is_from_source(topic)
 
     def returned(self, topics: Iterable[str]) -> list[str]:
@@ -290,7 +304,8 @@ class TopicSelection:
         )
 
     def gone(self, listed: Collection[str], there: Iterable[str]) -> dict[str, str]:
-        """Return source topics that are not ``listed`` any more though they are to be copied, with their copies among ``there``.
+        """Return source topics that are not ``listed`` any more though they are to be copied, with
+        their copies among ``there``.
 
         A policy that keeps names does not distinguish copies from the target's topics: none is
         found.
@@ -313,7 +328,8 @@ class TopicSelection:
         return any(source == self._target_alias for source, _ in self._sources(topic))
 
     def _is_from_source(self, topic: str) -> bool:
-        """Whether a hop is the flow's source: another flow, whose file has other aliases, brought the topic back.
+        """Whether a hop is the flow's source: another flow, whose file has other aliases, brought
+        the topic back.
 
         A policy that keeps names answers with the source for every topic: that is no hop.
         """
@@ -322,7 +338,8 @@ class TopicSelection:
         )
 
     def _sources(self, topic: str) -> Iterator[tuple[str, str]]:
-        """Return the aliases in a topic's name, the last hop first, each with the name before that hop, empty where it was the same."""
+        """Return the aliases in a topic's name, the last hop first, each with the name before that
+        hop, empty where it was the same."""
         seen, source = topic, self._policy.topic_source(topic)
         while source is not None:
             # A policy of a third party may answer with the same name for ever: that ends the chain.
@@ -345,10 +362,12 @@ class TopicSelection:
         )
 
     def _feeds_itself(self, topic: str) -> bool:
-        """Whether a heartbeats topic would be copied onto itself; unlike others it is copied whatever the filter selects."""
+        """Whether a heartbeats topic would be copied onto itself; unlike others it is copied
+        whatever the filter selects."""
         if not self._policy.is_heartbeats_topic(topic):
             return False
-        # Without provenance in names (empty separator and alias) two flows would copy one topic back and forth.
+        # Without provenance in names (empty separator and alias) two flows would copy one topic
+        # back and forth.
         heartbeats = self._policy.heartbeats_topic()
         return (
             topic == heartbeats

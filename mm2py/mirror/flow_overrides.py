@@ -1,7 +1,7 @@
 """Changes made to a flow over REST: entries of the topic ``mm2py-flows.<source>.internal``.
 
-Flow: one record of the topic <-> one entry (docs/reference/formats.md); a tombstone takes an entry back, and the file
-counts again. Secrets never stand in it. No I/O.
+Flow: one record of the topic <-> one entry (docs/reference/formats.md); a tombstone takes an entry
+back, and the file counts again. Secrets never stand in it. No I/O.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,8 @@ class OverrideEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorEntry:
-    """Key ``connector:<name>``: a connector beyond the file's, or one of the file's that was removed."""
+    """Key ``connector:<name>``: a connector beyond the file's, or one of the file's that was
+    removed."""
 
     name: str
     state: Presence
@@ -72,7 +73,8 @@ class ConnectorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldEntry:
-    """Key ``hold:<topic>`` or ``hold:<topic>:<partition>``: paused; ``partition`` -1 is the whole topic."""
+    """Key ``hold:<topic>`` or ``hold:<topic>:<partition>``: paused; ``partition`` -1 is the whole
+    topic."""
 
     topic: str
     partition: int = -1
@@ -83,8 +85,8 @@ class HoldEntry:
 class Change:
     """One key of the topic, and what was in force under it before and after; None is absent.
 
-    For ``override:`` these are the texts of the property, whether from the file or not. ``state:`` is a
-    connector's or task's state; the topic holds none, it is in the history alone.
+    For ``override:`` these are the texts of the property, whether from the file or not. ``state:``
+    is a connector's or task's state; the topic holds none, it is in the history alone.
     """
 
     key: str
@@ -108,14 +110,15 @@ FlowOverrideEntry = FlowEntry | OverrideEntry | ConnectorEntry | HoldEntry | His
 
 @dataclass(frozen=True, slots=True)
 class UnknownFlowRecord:
-    """A record that this version cannot read, and why; ``newer``: a setting (no history) of a newer version."""
+    """A record that this version cannot read, and why; ``newer``: a setting (no history) of a newer
+    version."""
 
     key: bytes
     reason: str
     newer: bool = False
 
 
-# -- keys -------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 def override_key(connector: str, property_name: str) -> str:
@@ -188,7 +191,7 @@ def _segment(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")
 
 
-# -- records ----------------------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------------
 
 
 def encode_flow_record(entry: FlowOverrideEntry) -> tuple[bytes, bytes]:

@@ -1,7 +1,7 @@
 """The effective state of one flow (file and changes over REST), and how one state becomes another.
 
-Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another picture -> the records that lead
-there and the line of the history; the history backwards -> the picture of then. No I/O.
+Flow: file configs + entries -> ``FlowPicture`` (what is in force) -> another picture -> the records
+that lead there and the line of the history; the history backwards -> the picture of then. No I/O.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,8 +55,9 @@ def engine(config: Mapping[str, str | None]) -> str:
 class FlowPicture:
     """What is in force; ``presence`` None: not set over REST, the file decides.
 
-    ``configs`` are those of a flow that is there; of a deleted one they are the file's. ``own`` are properties, by connector, that
-    do not follow the file though it says the same; what differs from it does not follow it in any case.
+    ``configs`` are those of a flow that is there; of a deleted one they are the file's. ``own`` are
+    properties, by connector, that do not follow the file though it says the same; what differs from
+    it does not follow it in any case.
     """
 
     presence: Presence | None
@@ -69,7 +70,8 @@ class FlowPicture:
     ) -> "FlowPicture":
         """Return it with another config of one connector, None without the connector.
 
-        What it lets copy is a flow from then on, also where ``file`` has its pair run for heartbeats only, or no longer.
+        What it lets copy is a flow from then on, also where ``file`` has its pair run for
+        heartbeats only, or no longer.
         """
         configs = {other: texts for other, texts in self.configs.items() if other != name}
         presence, old = self.presence, self.configs.get(name, {})
@@ -120,7 +122,8 @@ class FlowState:
         self.revision = 0
 
     def pass_line(self, key: str) -> None:
-        """Count a line of the history that cannot be read, in place of one before it: its number is in its key."""
+        """Count a line of the history that cannot be read, in place of one before it: its number is
+        in its key."""
         kind, _, number = key.partition(":")
         # ``isdigit`` alone takes digits of other scripts, and ``int`` of a long key would cost
         # quadratic time.
@@ -209,7 +212,8 @@ class FlowState:
         }
 
     def orphans(self) -> Sequence[str]:
-        """Return changed properties of connectors that the flow does not have, such as the one that copied it before."""
+        """Return changed properties of connectors that the flow does not have, such as the one that
+        copied it before."""
         there = self.picture().configs
         return sorted(
             f"{entry.connector}.{entry.property}"
@@ -251,11 +255,13 @@ class FlowState:
         return puts
 
     def changes(self, after: FlowPicture) -> tuple[Change, ...]:
-        """Return the line of the history: each key, and what is in force under it before and after."""
+        """Return the line of the history: each key, and what is in force under it before and
+        after."""
         return tuple(self._changes(self.picture(), after))
 
     def at(self, number: int) -> FlowPicture | None:
-        """Return the picture after revision ``number``, 0 for the file; None where a line of the history since then is missing."""
+        """Return the picture after revision ``number``, 0 for the file; None where a line of the
+        history since then is missing."""
         # The file alone, whatever lines are missing: a rollback to it is always possible.
         if number == 0:
             return FlowPicture(presence=None, configs=self.file, held=frozenset())
@@ -273,7 +279,8 @@ class FlowState:
 
     @property
     def oldest(self) -> int:
-        """The first revision that the history reaches: a line that is not there, or cannot be read, may have changed anything."""
+        """The first revision that the history reaches: a line that is not there, or cannot be read,
+        may have changed anything."""
         number = self.revision
         # Stops at the first gap: undoing the lines beyond it would build on a change that is not
         # known.
@@ -349,7 +356,8 @@ class FlowState:
                 yield Change(key=override_key(name, prop), before=before, after=after)
 
     def _owner_changes(self, before: FlowPicture, after: FlowPicture) -> Iterator[Change]:
-        """Yield properties that begin or end to follow a file that says the same: its text before and after."""
+        """Yield properties that begin or end to follow a file that says the same: its text before
+        and after."""
         for name, prop in sorted(before.own ^ after.own):
             text = self.file[name].get(prop)
             text = _hidden(text) if self._names_a_secret(prop) else text

@@ -1,6 +1,7 @@
 """The heartbeat record: source, target and time (Java's ``Heartbeat``).
 
-Flow: the heartbeat connector -> key and value bytes of the ``heartbeats`` topic, partition 0. The record's timestamp is the value's.
+Flow: the heartbeat connector -> key and value bytes of the ``heartbeats`` topic, partition 0. The
+record's timestamp is the value's.
 """
 
 import struct

@@ -1,9 +1,11 @@
-"""The loss ledger: format of its records, and which events are in it already (docs/reference/formats.md).
+"""The loss ledger: format of its records, and which events are in it already
+(docs/reference/formats.md).
 
 It also keeps which incarnation of a topic the offsets of a partition belong to.
 
-Flow: ``LossEvent`` -> ``KnownEvents.unrecorded`` -> ``encode_ledger_record`` -> ``mm2py-ledger.<source>.internal``
--> ``decode_ledger_record``. No I/O. A record of a version that we do not know is kept as it is, never refused.
+Flow: ``LossEvent`` -> ``KnownEvents.unrecorded`` -> ``encode_ledger_record`` ->
+``mm2py-ledger.<source>.internal`` -> ``decode_ledger_record``. No I/O. A record of a version that
+we do not know is kept as it is, never refused.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -17,7 +19,10 @@ from mm2py.mirror.versioned_json import Members, decode, encode
 from mm2py.types import TopicPartition
 
 _INCARNATION: Final = "incarnation"
-_UNDER_WAY: Final = "; a task had read it up to the end of this range, and ended before it was known what of that was delivered"
+_UNDER_WAY: Final = (
+    "; a task had read it up to the end of this range, and ended before it was "
+    "known what of that was delivered"
+)
 _ID_BYTES: Final = 16
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
 
@@ -38,7 +43,8 @@ class LedgerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncarnationRecord:
-    """From here on positions and events of a partition belong to the topic with this id (KIP-516)."""
+    """From here on positions and events of a partition belong to the topic with this id
+    (KIP-516)."""
 
     partition: TopicPartition
     topic_id: bytes
@@ -56,7 +62,8 @@ class UnknownLedgerRecord:
 
 
 def encode_ledger_record(record: LedgerRecord) -> tuple[bytes, bytes]:
-    """Return key (``topic-partition``) and value (version byte, then JSON in a fixed member order)."""
+    """Return key (``topic-partition``) and value (version byte, then JSON in a fixed member
+    order)."""
     event = record.event
     members: dict[str, str | int] = {
         "kind": event.kind.value,
@@ -163,15 +170,17 @@ class ReportedEvents:
 class KnownEvents:
     """What a ledger has already, so that an event found again is not written again.
 
-    A restart finds a range again when the position after it was not committed; the source may have lost
-    more meanwhile, so the part that is new is left. Per partition and kind the last range counts, with
-    those joined to it. A recreated topic starts its offsets over, which ends the ranges before it.
+    A restart finds a range again when the position after it was not committed; the source may have
+    lost more meanwhile, so the part that is new is left. Per partition and kind the last range
+    counts, with those joined to it. A recreated topic starts its offsets over, which ends the
+    ranges before it.
     """
 
     def __init__(self) -> None:
         self._ranges: dict[TopicPartition, dict[EventKind, tuple[int, int]]] = {}
         self._noted: set[TopicPartition] = set()
-        """Recreated as another process had noted, and not found again yet: only there offset 0 may be a position of the old one."""
+        """Recreated as another process had noted, and not found again yet: only there offset 0 may
+        be a position of the old one."""
 
     def note(self, event: LossEvent) -> None:
         """Add an event that is in the ledger; in ledger order."""
@@ -188,7 +197,8 @@ class KnownEvents:
         kinds[event.kind] = (first, last)
 
     def copied(self, partition: TopicPartition) -> None:
-        """Note that a stored position belongs to a new incarnation, which may end as the one before it."""
+        """Note that a stored position belongs to a new incarnation, which may end as the one before
+        it."""
         self._ranges.get(partition, {}).pop(EventKind.RECREATED, None)
 
     def take(self, event: LossEvent) -> tuple[LossEvent, ...]:
@@ -202,13 +212,14 @@ class KnownEvents:
             lowest = 0 if event.partition in self._noted else 1
             self._noted.discard(event.partition)
             if known is not None and not event.count and lowest <= first < known[0]:
-                # A task that was killed had read the old one further than its stored position: what was under way is gone.
+                # A task that was killed had read the old one further than its stored position: what
+                # was under way is gone.
                 event = replace(
                     event, last_offset=max(known[0] - 1, known[1]), cause=event.cause + _UNDER_WAY
                 )
                 last = event.last_offset
-            # Nothing of a new incarnation was copied yet: the old one is found again with its stored position, or
-            # the new one has ended in turn, with nothing known to be in it.
+            # Nothing of a new incarnation was copied yet: the old one is found again with its
+            # stored position, or the new one has ended in turn, with nothing known to be in it.
             again = known is not None and event.count == 0
             kinds[event.kind] = known if again and known is not None else (first, last)
             return () if again else (event,)

@@ -1,4 +1,5 @@
-"""Validates source offsets that are set over REST for a mirror connector (Java's ``MirrorUtils.validate...``).
+"""Validates source offsets that are set over REST for a mirror connector (Java's
+``MirrorUtils.validate...``).
 
 Flow: partitions and offsets of a request -> the first invalid one as ``ConfigError``, in Java's
 words. A removal is always valid, for any partition: malformed entries must be removable. Maps are
@@ -21,12 +22,14 @@ def hash_map_order(members: Mapping[str, V]) -> dict[str, V]:
 
 
 def described_order(listed: Sequence[str], chosen: Callable[[str], bool]) -> list[str]:
-    """Return topics in the order in which ``MirrorSourceConnector.findSourceTopicPartitions`` deals them (Java 17).
+    """Return topics in the order in which ``MirrorSourceConnector.findSourceTopicPartitions`` deals
+    them (Java 17).
 
-    Java puts them through five hash tables, each of which sorts by the low bits of the names' hashes and keeps the
-    order before where these are equal: ``listTopics``, ``Collectors.toSet``, the futures of ``describeTopics``, their
-    copy, ``DescribeTopicsResult.allTopicNames``. A bucket that ever has eight names becomes a tree in Java, which may
-    order these eight differently; of a thousand numbered names that is one list in twenty.
+    Java puts them through five hash tables, each of which sorts by the low bits of the names'
+    hashes and keeps the order before where these are equal: ``listTopics``, ``Collectors.toSet``,
+    the futures of ``describeTopics``, their copy, ``DescribeTopicsResult.allTopicNames``. A bucket
+    that ever has eight names becomes a tree in Java, which may order these eight differently; of a
+    thousand numbered names that is one list in twenty.
 
     Args:
         listed: all topics, in the order of the Metadata response.
@@ -162,7 +165,8 @@ def _member(partition: Mapping[str, object], key: str) -> object:
 
 def _invalid_partition(partition: Mapping[str, object], key: str, must: str) -> ConfigError:
     return ConfigError(
-        f"Source partition {java_text(partition)} has an invalid value {java_text(partition[key])} for"
+        f"Source partition {java_text(partition)} has an invalid value "
+        f"{java_text(partition[key])} for"
         f" the '{key}' key, {must}"
     )
 

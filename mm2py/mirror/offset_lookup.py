@@ -1,15 +1,16 @@
 """Looks offsets up in exact maps, both ways: which pages there are, and what they say.
 
-Flow: records of ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` (a few numbers per page) -> ``PartitionIndex`` ->
-``to_target``, ``to_source`` with the pages that they ask for -> ``Translation``. No I/O: a page that is not at hand is
-asked for with ``PageMissingError``.
+Flow: records of ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` (a few numbers per page) ->
+``PartitionIndex`` -> ``to_target``, ``to_source`` with the pages that they ask for ->
+``Translation``. No I/O: a page that is not at hand is asked for with ``PageMissingError``.
 
 Invariants, tests of the same names (tests/property/test_offset_map.py):
 
-1. An answer skips no record, in either direction: each one that a consumer has not read is at the offset returned, after
-   it, or not copied yet.
-2. Below the beginning of a map both directions answer UNKNOWN, whatever made it begin there, except for a record that was
-   copied again since, or where both logs have deleted what lay there (EXPIRED).
+1. An answer skips no record, in either direction: each one that a consumer has not read is at the
+   offset returned, after it, or not copied yet.
+2. Below the beginning of a map both directions answer UNKNOWN, whatever made it begin there, except
+   for a record that was copied again since, or where both logs have deleted what lay there
+   (EXPIRED).
 """
 
 import logging
@@ -47,34 +48,38 @@ class Place(StrEnum):
     AT_END = "at-end"
     """After everything that was copied: the position of a consumer that has read it all."""
     NEVER_EXISTED = "never-existed"
-    """No record of the copy: before the first one, a hole of compaction, a marker, aborted data; on the target also
-    another writer's record."""
+    """No record of the copy: before the first one, a hole of compaction, a marker, aborted data; on
+    the target also another writer's record."""
     LOST = "lost"
     """The source lost it before or after it was copied, or the target lost the copy."""
     EXPIRED = "expired"
-    """Gone from both logs since, by retention or deletion; whether there was a record, the map does not hold any more."""
+    """Gone from both logs since, by retention or deletion; whether there was a record, the map does
+    not hold any more."""
     NOT_YET_COPIED = "not-yet-copied"
     """After the end of the map."""
     UNKNOWN = "unknown"
-    """Passed without this map: it lies below the map's beginning, another program copied it, or an operator set the
-    position after it."""
+    """Passed without this map: it lies below the map's beginning, another program copied it, or an
+    operator set the position after it."""
 
 
 class Translation(NamedTuple):
-    """Where a consumer continues on the other cluster: no record skipped, none read again. -1: not known (yet)."""
+    """Where a consumer continues on the other cluster: no record skipped, none read again. -1: not
+    known (yet)."""
 
     place: Place
     offset: int
 
 
 class Beginning(NamedTuple):
-    """Where a map begins: of records below ``source``, and of the target's log below ``target``, it knows nothing."""
+    """Where a map begins: of records below ``source``, and of the target's log below ``target``, it
+    knows nothing."""
 
     source: int
     target: int
 
     def is_past_unread(self, upstream: int, downstream: int) -> bool:
-        """Whether a group at ``upstream`` was moved to ``downstream`` past what lies below, as earlier versions did."""
+        """Whether a group at ``upstream`` was moved to ``downstream`` past what lies below, as
+        earlier versions did."""
         return upstream < self.source and downstream == self.target
 
 
@@ -111,7 +116,8 @@ class PartitionIndex:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no page is missing between the first and the last; false only while the topic is being read."""
+        """Whether no page is missing between the first and the last; false only while the topic is
+        being read."""
         return bool(self.pages) and self.pages[-1].number - self.pages[0].number + 1 == len(
             self.pages
         )
@@ -123,7 +129,8 @@ class PartitionIndex:
 
     @property
     def has_segments(self) -> bool:
-        """Whether anything was copied or lost; a page without segments only has how far nothing had to be copied."""
+        """Whether anything was copied or lost; a page without segments only has how far nothing had
+        to be copied."""
         return len(self.pages) > 1 or self.pages[0].source_first >= 0
 
     def put(self, number: int, head: PageHead, position: int) -> PageRef:
@@ -153,7 +160,8 @@ class PartitionIndex:
             self.pages = [ref for ref in self.pages if ref.number != number]
 
     def is_expired(self, source_offset: int) -> bool:
-        """Whether a source offset is below everything that pages speak of, and pages before those have expired."""
+        """Whether a source offset is below everything that pages speak of, and pages before those
+        have expired."""
         # Page 0 is still there, so nothing has expired; below it is the beginning of the map, which
         # is unknown, not expired.
         if not self.pages[0].number:
@@ -161,11 +169,13 @@ class PartitionIndex:
         return all(source_offset < ref.source_first for ref in self.pages if ref.source_first >= 0)
 
     def limits(self) -> list[int]:
-        """Return for each page the source offset from which on its copies are of a history that was cut."""
+        """Return for each page the source offset from which on its copies are of a history that was
+        cut."""
         return self._ordered().limits
 
     def reached(self, offset: int) -> list[int]:
-        """Return the pages that speak of a source offset or of later ones, those that may have the lowest first."""
+        """Return the pages that speak of a source offset or of later ones, those that may have the
+        lowest first."""
         ascends, limits = self._ordered()
         # Nearly every map: a bisection instead of a scan over all pages.
         if ascends:
@@ -212,13 +222,15 @@ class MapIndex:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionIndex] = {}
         self.on_anew: Callable[[TopicPartition], None] = _ignored
-        """Called when a map begins anew, for another incarnation of the source topic, or goes back."""
+        """Called when a map begins anew, for another incarnation of the source topic, or goes
+        back."""
         self._source_ids: dict[TopicPartition, bytes] = {}
         self.strange = 0
         """Records of versions that this program does not know, or damaged ones."""
 
     def take(self, record: Record) -> tuple[TopicPartition, PageRef] | None:
-        """Take the next record of the topic and return its page; one that cannot be read is counted only."""
+        """Take the next record of the topic and return its page; one that cannot be read is counted
+        only."""
         try:
             partition, number = decode_page_key(record.key)
             head = decode_head(record.value) if record.value is not None else None
@@ -271,9 +283,11 @@ class MapIndex:
 
 
 def beginning(index: PartitionIndex, pages: Pages) -> Beginning:
-    """Return where the first segment of the map begins; zeros once its first page has expired, with both logs.
+    """Return where the first segment of the map begins; zeros once its first page has expired, with
+    both logs.
 
-    A copy that began with the source's log has its beginning at source offset 0, whatever its first record is.
+    A copy that began with the source's log has its beginning at source offset 0, whatever its first
+    record is.
 
     Raises:
         PageMissingError: a page is needed.
@@ -297,7 +311,8 @@ def beginning_of(first: Segment) -> Beginning:
 
 @dataclass(slots=True)
 class _Search:
-    """The lowest copied source offset from ``offset`` on, its newest copy, what lies at ``offset``, the lowest unknown offset."""
+    """The lowest copied source offset from ``offset`` on, its newest copy, what lies at ``offset``,
+    the lowest unknown offset."""
 
     offset: int
     source: int = _NO_LIMIT
@@ -456,7 +471,8 @@ class Translator(Protocol):
 async def is_past_unread(
     exact: Translator, partition: TopicPartition, upstream: int, downstream: int
 ) -> bool:
-    """Whether an earlier translation is past records that a group at ``upstream`` has not read: the target lost copies, and others took their places.
+    """Whether an earlier translation is past records that a group at ``upstream`` has not read: the
+    target lost copies, and others took their places.
 
     Raises:
         Mm2pyError: as the map.
@@ -471,7 +487,8 @@ async def is_past_unread(
 
 
 def own_from(index: PartitionIndex, begin: int, end: int, pages: Pages) -> int:
-    """Return the first target offset from ``begin`` on that no copy has, at most ``end``: the target's own records may begin there, or a marker has it.
+    """Return the first target offset from ``begin`` on that no copy has, at most ``end``: the
+    target's own records may begin there, or a marker has it.
 
     Raises:
         PageMissingError: a page is needed.
@@ -492,10 +509,12 @@ def own_from(index: PartitionIndex, begin: int, end: int, pages: Pages) -> int:
 
 
 def beside_own_records(offset: int, own: Translation | None, own_covered: int) -> int:
-    """Return where a consumer continues on a target that has records of its own beside the copies, -1 unknown.
+    """Return where a consumer continues on a target that has records of its own beside the copies,
+    -1 unknown.
 
-    ``offset`` is where the flow has the offset, -1 unknown; ``own`` is the answer of the flow back's map for the same offset,
-    None where it has none, and ``own_covered`` is where that flow has covered the target's log.
+    ``offset`` is where the flow has the offset, -1 unknown; ``own`` is the answer of the flow
+    back's map for the same offset, None where it has none, and ``own_covered`` is where that flow
+    has covered the target's log.
     """
     if own is None:
         return offset
@@ -509,7 +528,8 @@ def beside_own_records(offset: int, own: Translation | None, own_covered: int) -
 
 
 def _valid(page: Page, limit: int, after: int = -1) -> "Iterable[tuple[Segment, int]]":
-    """Return segments as ``valid_segments``; those that end at ``after`` or before it may be left out."""
+    """Return segments as ``valid_segments``; those that end at ``after`` or before it may be left
+    out."""
     if page.ascends:
         first = bisect_right(page.segments, after, key=_end_of)
         return (
@@ -520,7 +540,8 @@ def _valid(page: Page, limit: int, after: int = -1) -> "Iterable[tuple[Segment, 
 
 
 def _at_target(page: Page, limit: int, target: int) -> "Iterable[tuple[Segment, int]]":
-    """Return segments as ``valid_segments``; those before the last copy that ends at ``target`` or before it may be left out."""
+    """Return segments as ``valid_segments``; those before the last copy that ends at ``target`` or
+    before it may be left out."""
     if not page.ascends:
         return valid_segments(page.segments, limit)
     first = bisect_right(page.segments, target, key=_target_end)
@@ -537,7 +558,8 @@ def _at_target(page: Page, limit: int, target: int) -> "Iterable[tuple[Segment, 
 def valid_segments(
     segments: tuple[Segment, ...], limit: int = _NO_LIMIT
 ) -> "list[tuple[Segment, int]]":
-    """Return segments with the source offset that ends each: its own end, or a later cut before it."""
+    """Return segments with the source offset that ends each: its own end, or a later cut before
+    it."""
     valid: list[tuple[Segment, int]] = []
     # A cut (TRUNCATION of the source) ends every segment before it in the map whose offsets reach
     # beyond it.

@@ -1,26 +1,32 @@
-"""The exact offset map of one source partition: where each of its records is on the target (docs/reference/formats.md).
+"""The exact offset map of one source partition: where each of its records is on the target
+(docs/reference/formats.md).
 
-Flow: acknowledged runs and losses, in the order of the target's log -> ``PartitionMap`` -> ``Page`` per 256 segments ->
-``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page``, or ``decode_head`` alone, which has the offsets
-that the page speaks of -> ``mm2py.mirror.offset_lookup``. No I/O.
+Flow: acknowledged runs and losses, in the order of the target's log -> ``PartitionMap`` -> ``Page``
+per 256 segments -> ``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page``, or
+``decode_head`` alone, which has the offsets that the page speaks of ->
+``mm2py.mirror.offset_lookup``. No I/O.
 
 Invariants, tests of the same names:
 
-1. Every record that was added is found under its newest target offset, and every target offset of it leads back.
-2. Target offsets only rise from segment to segment; source offsets fall where records were copied again or the source's
-   log was cut.
-3. A run that continues the one before it on both sides grows it, unless a position was set back between: a dense partition is one run.
+1. Every record that was added is found under its newest target offset, and every target offset of
+   it leads back.
+2. Target offsets only rise from segment to segment; source offsets fall where records were copied
+   again or the source's log was cut.
+3. A run that continues the one before it on both sides grows it, unless a position was set back
+   between: a dense partition is one run.
 4. A page that is full never changes, except when the target lost what it holds.
-5. A mark (a loss, a cut, another incarnation) takes its place after the records that were under way when it was noticed, and not before
-   the next record or write: what is acknowledged until then belongs to ``source_id`` as it is.
-6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of
-   higher source offsets, so an offset below them all is known to be expired.
-7. Where a copy begins again at a lower source offset, nothing after that counts as covered, also in the page that is written then,
-   and what covers more grows from there.
-8. The first segment is where the map begins: a copy that began with the source's log has it at source offset 0, one that began
-   at a position there. What the logs held below is not known (``mm2py.mirror.offset_lookup``).
-9. The map of another incarnation begins where the known copies of the one before end on the target: what a task that was killed had
-   copied of it lies after that.
+5. A mark (a loss, a cut, another incarnation) takes its place after the records that were under way
+   when it was noticed, and not before the next record or write: what is acknowledged until then
+   belongs to ``source_id`` as it is.
+6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all
+   later pages speak of higher source offsets, so an offset below them all is known to be expired.
+7. Where a copy begins again at a lower source offset, nothing after that counts as covered, also in
+   the page that is written then, and what covers more grows from there.
+8. The first segment is where the map begins: a copy that began with the source's log has it at
+   source offset 0, one that began at a position there. What the logs held below is not known
+   (``mm2py.mirror.offset_lookup``).
+9. The map of another incarnation begins where the known copies of the one before end on the target:
+   what a task that was killed had copied of it lies after that.
 """
 
 from collections import deque
@@ -37,7 +43,8 @@ from mm2py.types import TopicPartition
 
 MAP_VERSION: Final = 1
 PAGE_SEGMENTS: Final = 256
-"""Most segments of a page: one record of the topic, about a kilobyte where every record has a hole after it."""
+"""Most segments of a page: one record of the topic, about a kilobyte where every record has a hole
+after it."""
 
 _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
@@ -48,7 +55,8 @@ _SLOW: Final = -2
 
 
 def offset_map_topic(source_alias: str) -> str:
-    """Return the name of the map's topic on the target; no mirror replicates it (``mm2*.internal``)."""
+    """Return the name of the map's topic on the target; no mirror replicates it
+    (``mm2*.internal``)."""
     return f"mm2py-offset-map.{source_alias}.internal"
 
 
@@ -67,7 +75,8 @@ class Mark(IntEnum):
 
 
 class Segment(NamedTuple):
-    """``records`` source offsets from ``source`` on; a copy begins at ``target``, a mark was noticed there."""
+    """``records`` source offsets from ``source`` on; a copy begins at ``target``, a mark was
+    noticed there."""
 
     source: int
     records: int
@@ -132,10 +141,12 @@ class PageHead(NamedTuple):
 class Page:
     """Up to ``PAGE_SEGMENTS`` segments of a partition's map, in the order of the target's log.
 
-    A page ends all pages with higher numbers: the map was cut there, or begun anew. Below ``covered`` everything
-    is copied or needs no copy. ``position`` is where the copy would have continued when the page was written: the
-    stored position, -1 for none; ``epoch`` is the leader epoch of the record before ``covered``, -1 unknown.
-    The copies from target offset ``producer_from`` on are written with ``producer_id``, -1 for one that ends with its process. The topic ids are those of the topics' incarnations, zeros where a cluster has none.
+    A page ends all pages with higher numbers: the map was cut there, or begun anew. Below
+    ``covered`` everything is copied or needs no copy. ``position`` is where the copy would have
+    continued when the page was written: the stored position, -1 for none; ``epoch`` is the leader
+    epoch of the record before ``covered``, -1 unknown. The copies from target offset
+    ``producer_from`` on are written with ``producer_id``, -1 for one that ends with its process.
+    The topic ids are those of the topics' incarnations, zeros where a cluster has none.
     """
 
     number: int
@@ -148,11 +159,13 @@ class Page:
     producer_from: int
     segments: tuple[Segment, ...]
     ascends: bool = field(default=False, compare=False)
-    """Known, of a page that was read, not to fall back to lower source offsets and to have no cut: most pages."""
+    """Known, of a page that was read, not to fall back to lower source offsets and to have no cut:
+    most pages."""
 
 
 class TargetLoss(NamedTuple):
-    """What a target partition had acknowledged and lost; the source offsets are as far as they are known."""
+    """What a target partition had acknowledged and lost; the source offsets are as far as they are
+    known."""
 
     first_source: int
     last_source: int
@@ -190,9 +203,11 @@ class PartitionMap:
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
         self.begins = 0
-        """Source offset where the copy begins, of an empty map: what the logs hold below is not known (8)."""
+        """Source offset where the copy begins, of an empty map: what the logs hold below is not
+        known (8)."""
         self.former_end = -1
-        """Target offset after the last known copy of the incarnation before; those of this one come after it. -1 for none."""
+        """Target offset after the last known copy of the incarnation before; those of this one come
+        after it. -1 for none."""
         # The run that grows; no records: none does.
         # The run is kept in five plain fields, not in a Segment: ``add`` is called per batch and
         # grows it in place.
@@ -212,7 +227,8 @@ class PartitionMap:
                 self._next_target = page.segments[-1].target_end
             self._reopen(list(page.segments))
         self.cut_below = -1
-        """Target offset from which on earlier pages are lost too: ``rebase`` takes the page that has it."""
+        """Target offset from which on earlier pages are lost too: ``rebase`` takes the page that
+        has it."""
 
     # ---- what is known
 
@@ -222,18 +238,21 @@ class PartitionMap:
         return not (self._records or self._segments)
 
     def is_set(self, stored: int) -> bool:
-        """Whether another program or an operator set the stored position (-1: none): the map was not written with it."""
+        """Whether another program or an operator set the stored position (-1: none): the map was
+        not written with it."""
         # Two values are our own: the position of the map's last write, and what the map covers,
         # which a commit may have stored after that write and before a crash.
         is_known = self.covered or not self.is_empty
         return bool(is_known) and stored not in (self.position, self.covered)
 
     def resume(self, stored: int) -> int:
-        """Return where the copy continues, given the stored position (-1: none): after all that is covered, unless it was set."""
+        """Return where the copy continues, given the stored position (-1: none): after all that is
+        covered, unless it was set."""
         return stored if self.is_set(stored) or not self.covered else max(stored, self.covered)
 
     def is_of_another(self, target_id: bytes) -> bool:
-        """Whether the copies are in a target topic of another id than this one, as far as both are known."""
+        """Whether the copies are in a target topic of another id than this one, as far as both are
+        known."""
         return is_another_topic(self.target_id, target_id)
 
     @property
@@ -254,7 +273,8 @@ class PartitionMap:
         return bool(self._older)
 
     def expired(self, source_start: int, target_start: int) -> list[int]:
-        """Return the pages that nothing can ask for any more, oldest first, given where both logs begin (6)."""
+        """Return the pages that nothing can ask for any more, oldest first, given where both logs
+        begin (6)."""
         # The segments that were lost are still in older pages; which pages expire is known after
         # ``rebase``.
         if self.cut_below >= 0:
@@ -280,7 +300,8 @@ class PartitionMap:
         return found
 
     def forget(self, number: int) -> None:
-        """Older pages up to this one are not in the topic any more; none of them, where the map began anew meanwhile."""
+        """Older pages up to this one are not in the topic any more; none of them, where the map
+        began anew meanwhile."""
         # Pruning awaits the broker: the map may have begun anew at page 0 meanwhile, and the
         # numbers then name other pages.
         if number < self._number:
@@ -289,7 +310,8 @@ class PartitionMap:
     # ---- what happens
 
     def add(self, source: int, records: int, target: int) -> TargetLoss | None:
-        """Note records that were acknowledged; return what the target lost before it took them. Hot path."""
+        """Note records that were acknowledged; return what the target lost before it took them. Hot
+        path."""
         self.changed = True
         if source == self._next_source and target == self._next_target:
             self._records += records
@@ -299,7 +321,8 @@ class PartitionMap:
         return self._begin(source, records, target)
 
     def passed(self, records: int, end: int) -> None:
-        """Records that were under way have no copy, up to source offset ``end``: marks that wait for them (5) do no longer."""
+        """Records that were under way have no copy, up to source offset ``end``: marks that wait
+        for them (5) do no longer."""
         # Records without a copy were counted as under way when the mark was noted: taken off here,
         # or the mark would wait for records that never arrive.
         while self._pending and self._pending[0][0] < records:
@@ -312,7 +335,8 @@ class PartitionMap:
         self._cover(end)
 
     def anchor(self, source: int, target: int) -> None:
-        """The copy begins: the first record from a source offset on lands at a target offset or after it (8)."""
+        """The copy begins: the first record from a source offset on lands at a target offset or
+        after it (8)."""
         # A copy that continues exactly at the run's end on both sides is the same run (3): no
         # anchor may end it.
         if self._records and (source, target) == (self._source + self._records, self._next_target):
@@ -332,7 +356,8 @@ class PartitionMap:
         self.changed = True
 
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
-        """Name the target topic's incarnation, and the producer id of the copies after the end of its log."""
+        """Name the target topic's incarnation, and the producer id of the copies after the end of
+        its log."""
         if producer_id != self.producer_id:
             self.producer_id, self.producer_from = producer_id, log_end
             self.changed = True
@@ -341,7 +366,8 @@ class PartitionMap:
             self.changed = True
 
     def follows(self, stored: int, topic_id: bytes) -> bool:
-        """Whether it has copies of an incarnation after that of the stored position: the next position was not stored any more."""
+        """Whether it has copies of an incarnation after that of the stored position: the next
+        position was not stored any more."""
         # A crash between the write of the map and that of the position leaves the map one
         # incarnation ahead; the stored position then belongs to the topic before.
         is_ahead = self.covered > 0 and stored == self.position
@@ -373,7 +399,8 @@ class PartitionMap:
         self.changed = True
 
     def note(self, segment: Segment | bytes, under_way: int = 0) -> None:
-        """Put a mark after the next ``under_way`` records; a topic id begins the map of that incarnation."""
+        """Put a mark after the next ``under_way`` records; a topic id begins the map of that
+        incarnation."""
         # Counts in the queue are relative to the mark before it, so that each acknowledgement only
         # has to decrement the first.
         before = sum(left for left, _ in self._pending)
@@ -434,7 +461,8 @@ class PartitionMap:
         return TargetLoss(first, last, from_target, end - 1)
 
     def rebase(self, page: Page | None) -> TargetLoss | None:
-        """Continue in the last earlier page that begins below ``cut_below``, or else in the first one; None: it is gone."""
+        """Continue in the last earlier page that begins below ``cut_below``, or else in the first
+        one; None: it is gone."""
         # ``lose_target`` is run again, now within the earlier page; segments of the newer page are
         # put behind it afterwards.
         at, self.cut_below = self.cut_below, -1
@@ -462,7 +490,8 @@ class PartitionMap:
         return loss
 
     def take(self) -> list[Page]:
-        """Return the pages that changed since the last call, oldest first; not while ``cut_below`` is set."""
+        """Return the pages that changed since the last call, oldest first; not while ``cut_below``
+        is set."""
         if not self.changed:
             return []
         self._settle()
@@ -480,7 +509,8 @@ class PartitionMap:
         return pages
 
     def lose_pages(self) -> None:
-        """The topic of the map was deleted: begin it anew with the open page; what earlier ones had is unknown."""
+        """The topic of the map was deleted: begin it anew with the open page; what earlier ones had
+        is unknown."""
         if self.is_empty:
             return
         self._number, self._older = 0, []
@@ -545,7 +575,8 @@ class PartitionMap:
         self._next_source = source + records if self._records and not self._pending else _SLOW
 
     def _settle(self) -> None:
-        """Place the marks that wait for no record any more: not before the last one of them was acknowledged in its own topic."""
+        """Place the marks that wait for no record any more: not before the last one of them was
+        acknowledged in its own topic."""
         while self._pending and not self._pending[0][0]:
             self._place(self._pending.popleft()[1])
 
@@ -594,7 +625,8 @@ class PartitionMap:
         return segments
 
     def _reopen(self, segments: list[Segment]) -> None:
-        """Continue with these; the last run may grow, unless the copy began again below its end (7)."""
+        """Continue with these; the last run may grow, unless the copy began again below its end
+        (7)."""
         last = segments[-1] if segments else None
         if (
             last is not None
@@ -611,7 +643,8 @@ class PartitionMap:
 
 
 def _precedes_copies(page: Page) -> bool:
-    """Whether there is nothing but what the source had lost before the first copy: where that lands is not known."""
+    """Whether there is nothing but what the source had lost before the first copy: where that lands
+    is not known."""
     # A later page has at least one copy before it, even if all of its own segments are losses.
     return not page.number and all(
         segment.mark is Mark.SOURCE_LOST and not segment.target for segment in page.segments
@@ -633,7 +666,8 @@ def _span(segments: Sequence[Segment]) -> Span:
 
 
 def _append_lost(segments: list[Segment], first: int, end: int, target: int) -> None:
-    """Add a stretch that the target lost; what lies between it and the one before it had no record."""
+    """Add a stretch that the target lost; what lies between it and the one before it had no
+    record."""
     # Joined, because a loss that covers many short runs would otherwise become as many segments.
     if segments and segments[-1].mark is Mark.TARGET_LOST and segments[-1].source_end <= first:
         first = segments.pop().source

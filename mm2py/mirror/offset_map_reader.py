@@ -1,10 +1,13 @@
-"""The exact offset map of a flow for processes that translate: checkpoints, REST, commands, clients.
+"""The exact offset map of a flow for processes that translate: checkpoints, REST, commands,
+clients.
 
-Flow: ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` in memory; pages are read when a look-up needs one, by their
-offset in the topic, and the newest used are kept. A dense partition has one small page.
+Flow: ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` in memory; pages are read when a
+look-up needs one, by their offset in the topic, and the newest used are kept. A dense partition has
+one small page.
 
-Invariant, a test of the same name: a map whose newest page is about another target topic than the copy that is there now (its id, or its
-name by the replication policy), or about a copy that is gone, places nothing: both directions answer UNKNOWN.
+Invariant, a test of the same name: a map whose newest page is about another target topic than the
+copy that is there now (its id, or its name by the replication policy), or about a copy that is
+gone, places nothing: both directions answer UNKNOWN.
 """
 
 import asyncio
@@ -47,7 +50,8 @@ KEPT_SEGMENTS: Final = 100_000
 """Of pages in memory; about 15 MB."""
 
 PAGE_BYTES: Final = 64 * 1024
-"""A page is smaller; batches of several are at most so large (``mm2py.storage.table.BATCH_BYTES``)."""
+"""A page is smaller; batches of several are at most so large
+(``mm2py.storage.table.BATCH_BYTES``)."""
 
 READ_TRIES: Final = 3
 
@@ -59,7 +63,8 @@ Found = TypeVar("Found")
 
 @final
 class PageCache:
-    """The newest used pages, by their offset in the topic; a page without segments counts as one."""
+    """The newest used pages, by their offset in the topic; a page without segments counts as
+    one."""
 
     def __init__(self, kept_segments: int = KEPT_SEGMENTS) -> None:
         self._kept = kept_segments
@@ -125,7 +130,8 @@ async def read_page(
 
 
 async def no_record_until(cluster: Cluster, tp: TopicPartition, at: int) -> int:
-    """Return the offset after a marker, aborted batch or hole at an offset of a log; the offset itself where there is a record, or it cannot be read."""
+    """Return the offset after a marker, aborted batch or hole at an offset of a log; the offset
+    itself where there is a record, or it cannot be read."""
     try:
         fetched = await fetch_partition(
             cluster, tp, at, max_bytes=1, isolation_level=READ_COMMITTED
@@ -168,8 +174,10 @@ class OffsetMapReader:
     Args:
         cluster: the target; its owner connects and closes it.
         source_alias: of the flow.
-        copy_of: name of a source topic's copy; None where the caller checks itself which copies are former ones.
-        is_back: it is the map of a flow back, which may name copies otherwise; who else writes into them does not matter.
+        copy_of: name of a source topic's copy; None where the caller checks itself which copies are
+            former ones.
+        is_back: it is the map of a flow back, which may name copies otherwise; who else writes into
+            them does not matter.
     """
 
     def __init__(
@@ -186,17 +194,21 @@ class OffsetMapReader:
         self._elsewhere: frozenset[bytes] = frozenset()
         """Ids of topics of other names that a map is about."""
         self._not_here: set[bytes] = set()
-        """Ids of the topics that a map is about in place of the copies of these names, as they were looked for."""
+        """Ids of the topics that a map is about in place of the copies of these names, as they were
+        looked for."""
         self._copies: Mapping[str, bytes | None] = {}
-        """Ids of the copies that are there now by source topic; None: the copy is gone, zeros: its id is not known."""
+        """Ids of the copies that are there now by source topic; None: the copy is gone, zeros: its
+        id is not known."""
         self.topic = offset_map_topic(source_alias)
         self._reader: LogReader | None = None
         self._tail: asyncio.Task[None] | None = None
         self._pages = PageCache()
         self._newest: dict[TopicPartition, tuple[PageRef, bytes]] = {}
-        """Of each partition the page that grows, in its stored form: it is replaced each second, and asked for most."""
+        """Of each partition the page that grows, in its stored form: it is replaced each second,
+        and asked for most."""
         self._markers: dict[tuple[TopicPartition, bytes], tuple[int, int]] = {}
-        """From where to where no record lies between the copies in a target partition, as it was read."""
+        """From where to where no record lies between the copies in a target partition, as it was
+        read."""
         self._index = MapIndex()
         self._turn = asyncio.Lock()
         self._others = OtherMaps(cluster, self.topic, clock=clock)
@@ -217,7 +229,8 @@ class OffsetMapReader:
         await self.read_copies()
 
     async def read_copies(self) -> None:
-        """Ask the target which copies there are now, and where names are kept, which other flows write into them.
+        """Ask the target which copies there are now, and where names are kept, which other flows
+        write into them.
 
         Raises:
             RetriableError: not now; what was known before counts.
@@ -246,7 +259,8 @@ class OffsetMapReader:
             await self._others.read()
 
     def sharers(self, partition: TopicPartition) -> Sequence[str]:
-        """Return the source aliases of other flows that write into the copy of a source partition; then no group has a place there."""
+        """Return the source aliases of other flows that write into the copy of a source partition;
+        then no group has a place there."""
         if self._copy_of is None or self._copy_of(partition.topic) != partition.topic:
             return ()
         index = self.index_of(partition)
@@ -263,7 +277,8 @@ class OffsetMapReader:
         return self._others.unreadable
 
     def is_former(self, partition: TopicPartition) -> bool:
-        """Whether the newest page of a source partition is about another copy than the one that is there now."""
+        """Whether the newest page of a source partition is about another copy than the one that is
+        there now."""
         index = self.index_of(partition)
         if index is None or partition.topic not in self._copies:
             return False
@@ -285,12 +300,14 @@ class OffsetMapReader:
         self._elsewhere, self._not_here = frozenset(ids & there), ids
 
     def is_elsewhere(self, partition: TopicPartition) -> bool:
-        """Whether the copies of a source partition are in a topic of another name, by the map of a flow back."""
+        """Whether the copies of a source partition are in a topic of another name, by the map of a
+        flow back."""
         index = self.index_of(partition)
         return index is not None and index.target_id in self._elsewhere
 
     def follow(self) -> None:
-        """Take in everything new as soon as it is there, until ``close``; ``read_to_end`` goes first."""
+        """Take in everything new as soon as it is there, until ``close``; ``read_to_end`` goes
+        first."""
         if self._reader is not None and self._tail is None:
             self._tail = asyncio.create_task(
                 self._reader.tail(self._take), name=f"follow {self.topic}"
@@ -310,7 +327,8 @@ class OffsetMapReader:
         await self._others.close()
 
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
-        """Whether an earlier translation is of a former copy: the map covers it, and its copies end before."""
+        """Whether an earlier translation is of a former copy: the map covers it, and its copies end
+        before."""
         index = self.index_of(partition)
         return index is not None and (
             self.is_former(partition)
@@ -332,12 +350,14 @@ class OffsetMapReader:
         )
 
     def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
-        """Return what is known of a source partition's map: its ends, its topics' ids; None where nothing was copied."""
+        """Return what is known of a source partition's map: its ends, its topics' ids; None where
+        nothing was copied."""
         index = self._index.of(partition)
         return index if index is not None and index.has_segments else None
 
     def covered(self, partition: TopicPartition) -> int:
-        """Return below which source offset all is copied or needs no copy, -1 where the flow has not begun with a partition; also where nothing was copied."""
+        """Return below which source offset all is copied or needs no copy, -1 where the flow has
+        not begun with a partition; also where nothing was copied."""
         index = self._index.of(partition)
         return -1 if index is None else index.covered
 
@@ -368,9 +388,11 @@ class OffsetMapReader:
         return await self._look(partition, beginning)
 
     async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
-        """Return the first offset from ``begin`` on of the copy of a source partition where a record is that is no copy, at most ``end``; as ``to_target``.
+        """Return the first offset from ``begin`` on of the copy of a source partition where a
+        record is that is no copy, at most ``end``; as ``to_target``.
 
-        What lies between copies is read, each place once, and so many at a time: the answer may be before the first such record.
+        What lies between copies is read, each place once, and so many at a time: the answer may be
+        before the first such record.
         """
         index, copy_of = self.index_of(partition), self._copy_of
         if index is None:
@@ -412,8 +434,10 @@ class OffsetMapReader:
             tries += 1
             if tries > READ_TRIES:
                 raise ProtocolError(
-                    f"page {ref.number} of {partition} is not at offset {ref.position} of topic {self.topic}",
-                    remedy="the topic was changed by another program; delete it, mm2py writes a new one",
+                    f"page {ref.number} of {partition} is not at offset {ref.position} of topic "
+                    f"{self.topic}",
+                    remedy="the topic was changed by another program; delete it, mm2py writes a "
+                    "new one",
                 )
             if self._tail is None:
                 await self.read_to_end()

@@ -1,8 +1,10 @@
-"""Offset syncs: the record, Java's rule when to write one, the queue that writes them, and translation with them.
+"""Offset syncs: the record, Java's rule when to write one, the queue that writes them, and
+translation with them.
 
-Flow: delivered ``Run`` -> ``OffsetSyncState`` (which records) -> ``OffsetSyncEmitter`` (queue per partition, one
-request in flight) -> the offset-syncs topic, partition 0 -> ``OffsetSyncStore.add`` -> 64 slots per source partition ->
-``translate``. Java: ``OffsetSync``, ``OffsetSyncWriter``, ``PartitionState``, ``OffsetSyncStore``.
+Flow: delivered ``Run`` -> ``OffsetSyncState`` (which records) -> ``OffsetSyncEmitter`` (queue per
+partition, one request in flight) -> the offset-syncs topic, partition 0 -> ``OffsetSyncStore.add``
+-> 64 slots per source partition -> ``translate``. Java: ``OffsetSync``, ``OffsetSyncWriter``,
+``PartitionState``, ``OffsetSyncStore``.
 """
 
 import asyncio
@@ -23,7 +25,8 @@ SYNCS_PER_REQUEST: Final = 200
 """At most 56 KB even with the longest topic names, below any reasonable ``max.message.bytes``."""
 
 MIN_SPACING_S: Final = 0.5
-"""Java has no such pause: it sends one request per sync, at most ten at a time, and drops syncs in between."""
+"""Java has no such pause: it sends one request per sync, at most ten at a time, and drops syncs in
+between."""
 
 REFUSED_S: Final = 5.0
 """How long the next request waits after one that the broker refused."""
@@ -32,10 +35,12 @@ EVERY_SYNC: Final = 64
 """Syncs by lag of one partition that are written without being thinned out."""
 
 MOST_WAITING: Final = 4096
-"""Limit of the syncs for gaps and rewinds that wait per partition while the topic cannot be written."""
+"""Limit of the syncs for gaps and rewinds that wait per partition while the topic cannot be
+written."""
 
 MOST_WAITING_IN_ALL: Final = 100_000
-"""The same of all partitions of a task, about 15 MB: each marker of a transaction at the source is a gap."""
+"""The same of all partitions of a task, about 15 MB: each marker of a transaction at the source is
+a gap."""
 
 LEAST_WAITING: Final = 8
 """Of one partition."""
@@ -70,11 +75,12 @@ def decode_offset_sync(key: bytes, value: bytes) -> OffsetSync:
 
 
 class OffsetSyncState:
-    """Java's emission rule for one source partition and task lifetime, in closed form for a run of equal shift.
+    """Java's emission rule for one source partition and task lifetime, in closed form for a run of
+    equal shift.
 
-    A record gets a sync when it is the first, at a gap or rewind of either side, and ``offset.lag.max`` + 1
-    target offsets after the last sync; beyond Java, also where the shift changes, which is where translation
-    would lose precision.
+    A record gets a sync when it is the first, at a gap or rewind of either side, and
+    ``offset.lag.max`` + 1 target offsets after the last sync; beyond Java, also where the shift
+    changes, which is where translation would lose precision.
     """
 
     __slots__ = ("_downstream", "_step", "_synced", "_upstream")
@@ -86,7 +92,8 @@ class OffsetSyncState:
         self._synced = _NONE
 
     def observe_run(self, run: Run) -> tuple[bool, range]:
-        """Note a run; return whether its first record gets a sync for what it is, and the indexes by lag."""
+        """Note a run; return whether its first record gets a sync for what it is, and the indexes
+        by lag."""
         first, count, downstream = run
         # With a continuous upstream, any downstream step other than one is a rewind or a new shift.
         breaks = (
@@ -129,7 +136,8 @@ class _WaitingSyncs:
         self._due: list[_DueSyncs] = []
 
     def add(self, new: _DueSyncs, most: int) -> None:
-        """Add a sync; of more than ``most`` every second one is left out, never the first, the newest, or one where offsets go back."""
+        """Add a sync; of more than ``most`` every second one is left out, never the first, the
+        newest, or one where offsets go back."""
         due = self._due
         # A long backlog at even spacing is one entry, whatever its length: a topic that cannot be
         # written for hours costs no memory.
@@ -165,8 +173,9 @@ class _WaitingSyncs:
     def _chosen(self) -> list[_DueSyncs]:
         """Thin out syncs by lag, the more the further they are from the newest.
 
-        Readers keep only syncs whose distance to the newest doubles from slot to slot; here the distance grows by an
-        eighth from one to the next, so every sync that a reader would keep has one close to it.
+        Readers keep only syncs whose distance to the newest doubles from slot to slot; here the
+        distance grows by an eighth from one to the next, so every sync that a reader would keep has
+        one close to it.
         """
         step = self._step
         every = sum(due.syncs for due in self._due if due.by_lag) <= EVERY_SYNC
@@ -204,10 +213,11 @@ class SyncWriter(Protocol):
 class OffsetSyncEmitter:
     """Queues and writes the syncs of one task.
 
-    Syncs are written in order, including those observed before ``open``; only in the middle of long runs some are left
-    out while they wait for the previous request. Requests begin at least ``MIN_SPACING_S`` apart, so that a backlog does
-    not turn every batch into a request. Of syncs that the broker refuses, the newest of each partition is kept and sent
-    again; Java drops it. ``on_refusal`` gets each refusal, and None once syncs are written again.
+    Syncs are written in order, including those observed before ``open``; only in the middle of long
+    runs some are left out while they wait for the previous request. Requests begin at least
+    ``MIN_SPACING_S`` apart, so that a backlog does not turn every batch into a request. Of syncs
+    that the broker refuses, the newest of each partition is kept and sent again; Java drops it.
+    ``on_refusal`` gets each refusal, and None once syncs are written again.
     """
 
     def __init__(
@@ -266,7 +276,8 @@ class OffsetSyncEmitter:
         self._send()
 
     def promote_delayed(self) -> None:
-        """Send the exact last offset of every partition whose newest sync is older (task commit)."""
+        """Send the exact last offset of every partition whose newest sync is older (task
+        commit)."""
         if self._closed:
             return
         for partition, run in self._delayed.items():
@@ -277,7 +288,8 @@ class OffsetSyncEmitter:
             self._send()
 
     async def flush(self, timeout_s: float) -> None:
-        """Write everything that waits, for at most ``timeout_s`` and until a refusal; nothing before ``open``."""
+        """Write everything that waits, for at most ``timeout_s`` and until a refusal; nothing
+        before ``open``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._open and (self._waiting or self._in_flight):
@@ -363,7 +375,8 @@ def _is_recent(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
 
 
 def _is_apart(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
-    """Whether C holds for ``newer`` in ``slot`` and ``older`` in a later one; identity, not equality, counts."""
+    """Whether C holds for ``newer`` in ``slot`` and ``older`` in a later one; identity, not
+    equality, counts."""
     # One sync may fill several slots; Java compares references, and two equal syncs are two there
     # too.
     return newer is older or newer.upstream >= older.upstream + (1 << max(slot - 2, 0))
@@ -373,10 +386,11 @@ def _is_apart(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
 class SyncSlots:
     """The syncs of one source partition, as Java's ``OffsetSyncStore`` keeps them.
 
-    Slots hold the newest sync, the oldest one that may be used, and between them ones whose distance about doubles.
-    With upstream offsets up[i] of *different* syncs in slots i < j: A slot 0 holds the newest; B up[i] <= up[j] + 2^j -
-    2^i; C up[i] >= up[j] + 2^max(i-2, 0); D slot 63 holds the oldest. Where a sum leaves 64 bits Java guards against
-    the wrap and decides as the unbounded numbers here do.
+    Slots hold the newest sync, the oldest one that may be used, and between them ones whose
+    distance about doubles. With upstream offsets up[i] of *different* syncs in slots i < j: A slot
+    0 holds the newest; B up[i] <= up[j] + 2^j - 2^i; C up[i] >= up[j] + 2^max(i-2, 0); D slot 63
+    holds the oldest. Where a sum leaves 64 bits Java guards against the wrap and decides as the
+    unbounded numbers here do.
     """
 
     __slots__ = ("_slots",)
@@ -420,7 +434,8 @@ class SyncSlots:
         self._slots = kept
 
     def translate(self, upstream: int) -> int:
-        """Return where a group at ``upstream`` can continue without skipping a record, or ``BEFORE_ALL_SYNCS``."""
+        """Return where a group at ``upstream`` can continue without skipping a record, or
+        ``BEFORE_ALL_SYNCS``."""
         # From the newest: the first that is not above the group gives the best precision.
         sync = next((slot for slot in self._slots if slot.upstream <= upstream), self._slots[-1])
         if sync.upstream > upstream:
@@ -443,8 +458,8 @@ class OffsetSyncStore:
     """The syncs of all partitions of a source.
 
     Args:
-        keeps_backlog: False when earlier checkpoints were not read: then only the last sync of the backlog is used,
-            because older ones could move checkpoints back.
+        keeps_backlog: False when earlier checkpoints were not read: then only the last sync of the
+            backlog is used, because older ones could move checkpoints back.
     """
 
     def __init__(self, *, keeps_backlog: bool) -> None:
@@ -453,7 +468,8 @@ class OffsetSyncStore:
         self._is_read = False
 
     def add(self, sync: OffsetSync) -> None:
-        """Add the next sync of the topic; beyond Java, one that is lower on the target replaces those of a copy that is gone."""
+        """Add the next sync of the topic; beyond Java, one that is lower on the target replaces
+        those of a copy that is gone."""
         slots = self._slots.get(sync.partition)
         is_first = slots is None or sync.downstream < slots.newest.downstream
         # Java's ``onlyLoadLastOffset`` while it reads the backlog, lifted where checkpoints were

@@ -1,8 +1,10 @@
-"""The replication policy that a config names: Java's Default and Identity, Legacy, or a third party's class.
+"""The replication policy that a config names: Java's Default and Identity, Legacy, or a third
+party's class.
 
-Flow: connector config -> ``policy_from_config`` -> names of remote and internal topics (``mm2py.api.policies``);
-``package.module:Class`` or ``package.module.Class`` -> ``build_plugin`` -> an object, or a ``ConfigError`` that names what
-to write instead. Java names of built-in classes are resolved by the callers.
+Flow: connector config -> ``policy_from_config`` -> names of remote and internal topics
+(``mm2py.api.policies``); ``package.module:Class`` or ``package.module.Class`` -> ``build_plugin``
+-> an object, or a ``ConfigError`` that names what to write instead. Java names of built-in classes
+are resolved by the callers.
 """
 
 from collections.abc import Callable, Mapping

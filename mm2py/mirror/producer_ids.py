@@ -1,14 +1,17 @@
-"""Producer ids of mirrors, so that what one flow wrote is not copied back by another (docs/reference/formats.md).
+"""Producer ids of mirrors, so that what one flow wrote is not copied back by another
+(docs/reference/formats.md).
 
-Flow: ``Sender.new_producer`` -> ``encode_producer`` -> ``mm2py-producers.internal`` on the cluster that is written ->
-``ProducerOrigins`` of the flows that read that cluster -> batches dropped right after Fetch. Nothing is added to records.
+Flow: ``Sender.new_producer`` -> ``encode_producer`` -> ``mm2py-producers.internal`` on the cluster
+that is written -> ``ProducerOrigins`` of the flows that read that cluster -> batches dropped right
+after Fetch. Nothing is added to records.
 
 Invariants (tests of the same names):
 
 1. An id is in the topic, acknowledged, before the first batch under it is sent.
-2. An id is judged only by a read of the topic to its end that began after its batch was read: with 1, an id that is
-   not in it then is no mirror's, and never will be.
-3. A judgement is final; ids are kept as long as their batches may be in a log, which is for ever in a compacted topic.
+2. An id is judged only by a read of the topic to its end that began after its batch was read: with
+   1, an id that is not in it then is no mirror's, and never will be.
+3. A judgement is final; ids are kept as long as their batches may be in a log, which is for ever in
+   a compacted topic.
 4. Only a batch whose CRC matches is dropped, and only as a whole.
 """
 
@@ -34,7 +37,8 @@ SOURCE_CLUSTER_ID: Final = "task.source.cluster.id"
 TARGET_CLUSTER_ID: Final = "task.target.cluster.id"
 
 MOST_PASSING: Final = 100_000
-"""Ids of applications that are remembered at most; beyond that they are forgotten and looked up again."""
+"""Ids of applications that are remembered at most; beyond that they are forgotten and looked up
+again."""
 
 
 class Suppression(StrEnum):
@@ -51,7 +55,8 @@ class Suppression(StrEnum):
 
 
 def suppression_of(config: Mapping[str, str]) -> Suppression:
-    """Return what a source connector's config asks for; ``OFF`` where names carry their provenance, which no router takes away.
+    """Return what a source connector's config asks for; ``OFF`` where names carry their provenance,
+    which no router takes away.
 
     Raises:
         ConfigError: no such choice, or no such policy.
@@ -75,7 +80,8 @@ def suppression_of(config: Mapping[str, str]) -> Suppression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorProducer:
-    """One producer id of a mirror, and what it copies from where; ``source_cluster`` is Kafka's id, empty if unknown."""
+    """One producer id of a mirror, and what it copies from where; ``source_cluster`` is Kafka's id,
+    empty if unknown."""
 
     producer_id: int
     source: str
@@ -87,7 +93,8 @@ class MirrorProducer:
 
 
 def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
-    """Return key (the id in decimal) and value (version byte, then JSON in a fixed member order)."""
+    """Return key (the id in decimal) and value (version byte, then JSON in a fixed member
+    order)."""
     members: dict[str, str | int] = {
         "flow": producer.flow,
         "source": producer.source,
@@ -100,7 +107,8 @@ def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
 
 
 def published_id(key: bytes | None) -> int:
-    """Return the producer id that a record is about, -1 where its key is none: no batch is under it."""
+    """Return the producer id that a record is about, -1 where its key is none: no batch is under
+    it."""
     # Anybody with Write may leave any key there; 19 digits hold every producer id.
     is_number = key is not None and key.isdigit() and len(key) <= _ID_DIGITS
     return int(key) if key is not None and is_number else -1
@@ -131,10 +139,11 @@ class ProducerOrigins:
     """What one flow knows of the producer ids of its source.
 
     Args:
-        everything: whether no mirror's batches are copied (``all``), not only those of the flow's target.
+        everything: whether no mirror's batches are copied (``all``), not only those of the flow's
+            target.
         target: alias of the flow's target.
-        target_cluster: Kafka's id of it, empty if unknown; aliases are compared only where an id is missing, since
-            two files may give a cluster two names.
+        target_cluster: Kafka's id of it, empty if unknown; aliases are compared only where an id is
+            missing, since two files may give a cluster two names.
     """
 
     def __init__(self, *, everything: bool, target: str, target_cluster: str) -> None:
@@ -157,7 +166,8 @@ class ProducerOrigins:
             self._passing.add(producer.producer_id)
 
     def judge(self, producers: Collection[int]) -> None:
-        """The topic was read to its end after batches of these were read: ids that are not in it are applications' (invariant 2)."""
+        """The topic was read to its end after batches of these were read: ids that are not in it
+        are applications' (invariant 2)."""
         # Applications get a new id at each start; without a limit the set would grow for ever.
         if len(self._passing) + len(producers) > MOST_PASSING + len(self._mirrors):
             self._passing.intersection_update(self._mirrors)

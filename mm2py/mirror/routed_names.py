@@ -1,4 +1,5 @@
-"""Names that the copies of a flow's topics have after its routers, as far as the config alone shows.
+"""Names that the copies of a flow's topics have after its routers, as far as the config alone
+shows.
 
 Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph
 of all flows: a router that takes the prefix of a replication policy away removes what identifies
@@ -30,7 +31,8 @@ _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 @final
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """One RegexRouter; ``chosen``: names that it is applied to, None for all, or with ``negate`` all others."""
+    """One RegexRouter; ``chosen``: names that it is applied to, None for all, or with ``negate``
+    all others."""
 
     pattern: JavaPattern
     replacement: str
@@ -85,7 +87,8 @@ def _renamed(topic: str, routes: Sequence[_Route]) -> str:
 
 
 def final_name(config: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function for the name of a topic's copy, by policy and routers; ``config`` names the source's alias.
+    """Return a function for the name of a topic's copy, by policy and routers; ``config`` names the
+    source's alias.
 
     Raises:
         ConfigError: a pattern cannot be read, or there is no such policy.
@@ -105,7 +108,8 @@ def keeps_names(config: Mapping[str, str]) -> bool:
 
 
 def sample_names(config: Mapping[str, str]) -> Iterator[str]:
-    """Return names that the patterns of a flow are likely to mean; whether they do is asked of them.
+    """Return names that the patterns of a flow are likely to mean; whether they do is asked of
+    them.
 
     Raises:
         ConfigError: a pattern of a router cannot be read.

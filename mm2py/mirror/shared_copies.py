@@ -1,17 +1,19 @@
 """Which copies more than one flow writes into: there no group is placed.
 
-Flow: the other maps of the target (``mm2py-offset-map.<source>.internal``) -> ``SharedCopies`` -> ``OffsetMapReader.sharers``. A group has
-an offset for each source; the copies of both lie between each other, and behind the place of one source are records of the other
-that the group has not read. Where it is on the other source is known to that flow alone. So such a partition has no place.
+Flow: the other maps of the target (``mm2py-offset-map.<source>.internal``) -> ``SharedCopies`` ->
+``OffsetMapReader.sharers``. A group has an offset for each source; the copies of both lie between
+each other, and behind the place of one source are records of the other that the group has not read.
+Where it is on the other source is known to that flow alone. So such a partition has no place.
 
 Invariants, tests of the same names (tests/property/test_positions.py):
 
 1. Behind the place of a group lies no record of any flow that the group has not read.
 2. A copy whose name carries its source is never shared.
-3. Two maps of one source topic, as after another alias was chosen, share nothing: each is right by itself.
+3. Two maps of one source topic, as after another alias was chosen, share nothing: each is right by
+   itself.
 
-Not seen: what writes without a map (Java's MirrorMaker, MirrorSink, MirrorMaker 1, clients), and the first records of another flow until its
-map is written and read here, seconds later.
+Not seen: what writes without a map (Java's MirrorMaker, MirrorSink, MirrorMaker 1, clients), and
+the first records of another flow until its map is written and read here, seconds later.
 """
 
 import asyncio
@@ -45,11 +47,15 @@ def map_source(topic: str) -> str:
 
 
 def shared_reason(copies: str, others: Sequence[str]) -> str:
-    """Return why groups have no place in ``copies``, and what to do; ``others`` are the sources of the other flows."""
+    """Return why groups have no place in ``copies``, and what to do; ``others`` are the sources of
+    the other flows."""
     return (
-        f"flows from {some_of(others, 3)} write into {copies} too: no group is placed there, it would skip or read again what it"
-        " has not read of the other source; use a replication policy that renames topics or other topics, and reset such"
-        " groups by hand. Where the other flow is gone for good, delete its topic mm2py-offset-map.<source>.internal"
+        f"flows from {some_of(others, 3)} write into {copies} too: no group is placed there, it "
+        "would skip or read again what it"
+        " has not read of the other source; use a replication policy that renames topics or "
+        "other topics, and reset such"
+        " groups by hand. Where the other flow is gone for good, delete its topic "
+        "mm2py-offset-map.<source>.internal"
     )
 
 
@@ -81,7 +87,8 @@ class SharedCopies:
                 self._writers.setdefault(key, []).append((alias, found.source_id))
 
     def sharers(self, copy: TopicPartition, source_id: bytes = b"") -> Sequence[str]:
-        """Return the source aliases of other flows whose records are in ``copy``; ``source_id`` is that of the flow's own source topic."""
+        """Return the source aliases of other flows whose records are in ``copy``; ``source_id`` is
+        that of the flow's own source topic."""
         # Both forms: another flow's map may have been written before the target's brokers had ids.
         keys = self._ids.get(copy.topic, NO_TOPIC_ID), copy.topic.encode()
         return sorted(
@@ -110,7 +117,8 @@ class OtherMaps:
         self._whole: set[str] = set()
         """Maps that were read to their end at least once."""
         self.unreadable: dict[str, str] = {}
-        """Maps of which nothing is known, with the cause: whether their flows write into the same copies is not known either."""
+        """Maps of which nothing is known, with the cause: whether their flows write into the same
+        copies is not known either."""
         self.shared = SharedCopies()
 
     async def read(self) -> None:
@@ -127,7 +135,8 @@ class OtherMaps:
             self.shared.maps.pop(map_source(gone), None)
         self._whole.intersection_update(topics)
         self.unreadable = {it: why for it, why in self.unreadable.items() if it in topics}
-        # One that was never read to its end, or may not be read, is tried at each look: no group is placed without it.
+        # One that was never read to its end, or may not be read, is tried at each look: no group is
+        # placed without it.
         new = [it for it in topics if it not in self._whole]
         turn = [it for it in self._readers if it in self._whole][:MOST_AT_ONCE]
         for topic in new:

@@ -1,8 +1,9 @@
 """Source offsets of connectors in Connect's JSON, byte for byte as Java writes them.
 
-Flow: connector name + source partition <-> key; offset <-> value, of ``mm2-offsets.<source>.internal``.
-Java's worker looks keys up by their bytes, whose member order is that of a ``HashMap``, so keys are
-written in that order and read by content. The store itself is in mm2py.storage.
+Flow: connector name + source partition <-> key; offset <-> value, of
+``mm2-offsets.<source>.internal``. Java's worker looks keys up by their bytes, whose member order is
+that of a ``HashMap``, so keys are written in that order and read by content. The store itself is in
+mm2py.storage.
 """
 
 import json
@@ -15,7 +16,10 @@ from mm2py.types import TopicPartition
 
 NO_EPOCH: Final = -1
 _LAST_OFFSET: Final = (1 << 63) - 2
-WRITE_OFFSET: Final = "stop the connector, write the offset with PATCH .../offsets (null: as if none was stored), and resume it"
+WRITE_OFFSET: Final = (
+    "stop the connector, write the offset with PATCH .../offsets (null: as if "
+    "none was stored), and resume it"
+)
 
 PartitionIdentity = frozenset[tuple[str, str | int]]
 """A source partition without its member order."""
@@ -29,7 +33,8 @@ def mirror_source_partition(source_alias: str, partition: TopicPartition) -> Sou
 
 
 def checkpoint_source_partition(group: str, partition: TopicPartition) -> SourcePartition:
-    """Return the source partition of the checkpoints of a group; ``partition`` as the target names it."""
+    """Return the source partition of the checkpoints of a group; ``partition`` as the target names
+    it."""
     return {"partition": partition.partition, "topic": partition.topic, "group": group}
 
 
@@ -48,9 +53,11 @@ def heartbeat_source_partition(source_alias: str, target_alias: str) -> SourcePa
 def source_offset(
     offset: int, epoch: int = NO_EPOCH, topic_id: bytes = NO_TOPIC_ID
 ) -> SourceOffset:
-    """Return the stored form of ``offset``, the last record that was copied, with its leader epoch and topic id.
+    """Return the stored form of ``offset``, the last record that was copied, with its leader epoch
+    and topic id.
 
-    -1 is stored where the copy begins at offset 0 and nothing is copied yet. Java reads the ``offset`` alone, and takes -1 for none.
+    -1 is stored where the copy begins at offset 0 and nothing is copied yet. Java reads the
+    ``offset`` alone, and takes -1 for none.
     """
     members: dict[str, str | int] = {"offset": offset}
     if epoch >= 0:
@@ -61,7 +68,8 @@ def source_offset(
 
 
 def next_offset(stored: SourceOffset | None) -> int:
-    """Return the offset after the last copied one, where the copy continues; -1 where nothing usable is stored."""
+    """Return the offset after the last copied one, where the copy continues; -1 where nothing
+    usable is stored."""
     offset = stored.get("offset") if stored is not None else None
     # JSON's true would be offset 1 in Python.
     if not isinstance(offset, int) or isinstance(offset, bool):
@@ -72,7 +80,8 @@ def next_offset(stored: SourceOffset | None) -> int:
 
 
 def not_a_position(partition: TopicPartition) -> PartitionError:
-    """Return why a partition is not copied whose stored offset has no ``next_offset``: as if none was stored would double or skip records."""
+    """Return why a partition is not copied whose stored offset has no ``next_offset``: as if none
+    was stored would double or skip records."""
     return PartitionError(
         "what is stored as its position is none",
         topic=partition.topic,
@@ -91,7 +100,8 @@ def committed_epoch(stored: SourceOffset | None) -> int:
 
 
 def committed_topic_id(stored: SourceOffset | None) -> bytes:
-    """Return the id of the topic that the last copied record is in, ``NO_TOPIC_ID`` where it is not known; as the epoch."""
+    """Return the id of the topic that the last copied record is in, ``NO_TOPIC_ID`` where it is not
+    known; as the epoch."""
     try:
         return bytes.fromhex(_of_offset(stored, "topic_id")) or NO_TOPIC_ID
     except ValueError:
@@ -129,7 +139,8 @@ def parse_source_offset_key(key: bytes) -> tuple[str, SourcePartition]:
 
 
 def parse_source_offset_value(value: bytes | None) -> SourceOffset | None:
-    """Read a value; None for a tombstone. What is no primitive in it is left out: a later version may have written it.
+    """Read a value; None for a tombstone. What is no primitive in it is left out: a later version
+    may have written it.
 
     Raises:
         ProtocolError: it is no JSON object.

@@ -1,7 +1,9 @@
-"""``start.positions``: where the copy of a partition begins if the flow has stored no offset; boundaries as users write them.
+"""``start.positions``: where the copy of a partition begins if the flow has stored no offset;
+boundaries as users write them.
 
-Flow: ``orders=latest, clicks.*=24 hours ago, audit:0=offset:1500, 2026-01-31T00:00:00Z`` -> ``StartPositions`` -> a start position of
-``mm2py.types``. The first rule that matches a partition counts; one without a topic matches all.
+Flow: ``orders=latest, clicks.*=24 hours ago, audit:0=offset:1500,
+2026-01-31T00:00:00Z`` -> ``StartPositions`` -> a start position of ``mm2py.types``. The first rule
+that matches a partition counts; one without a topic matches all.
 """
 
 import re
@@ -16,26 +18,29 @@ from mm2py.errors import ConfigError, UsageError
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 
 LATE_PARTITIONS: Final = "task.late.partitions"
-"""Of a task config: those of its partitions that were found after the first start of the flow. Published beside the commit of
-task configs where they are as Java's connector makes them."""
+"""Of a task config: those of its partitions that were found after the first start of the flow.
+Published beside the commit of task configs where they are as Java's connector makes them."""
 
 FIRST_ENDS: Final = "task.first.ends"
-"""Of a task config: ``topic-partition:offset`` of those that waited for their copy when the flow first started, the end of their logs
-then: what ``latest`` is for them. Published as those are."""
+"""Of a task config: ``topic-partition:offset`` of those that waited for their copy when the flow
+first started, the end of their logs then: what ``latest`` is for them. Published as those are."""
 
 FIRST_START: Final = "task.first.start.ms"
-"""Of a task config: when the flow first started with an age among its positions, in ms since the epoch; published as those are."""
+"""Of a task config: when the flow first started with an age among its positions, in ms since the
+epoch; published as those are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """``--from`` or ``--to``: the start or end of the log (both None), a timestamp in ms, or an offset."""
+    """``--from`` or ``--to``: the start or end of the log (both None), a timestamp in ms, or an
+    offset."""
 
     timestamp: int | None = None
     offset: int | None = None
 
     def placed(self, by_time: int, low: int, high: int, edge: int) -> int:
-        """Return its offset in a log from ``low`` to ``high``; ``edge`` where it is the log's own end.
+        """Return its offset in a log from ``low`` to ``high``; ``edge`` where it is the log's own
+        end.
 
         ``by_time`` is what the log has at the timestamp; -1: no record is so late.
         """
@@ -53,7 +58,8 @@ _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "wee
 def parse_boundary(
     text: str, name: str, edge: str, *, clock: Clock = SYSTEM_CLOCK, since_ms: int = -1
 ) -> Boundary:
-    """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, ``N hours ago``, or ``offset:N``.
+    """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, ``N hours ago``,
+    or ``offset:N``.
 
     An age is counted from ``since_ms``; -1: from now.
 
@@ -82,7 +88,8 @@ def parse_boundary(
     except (ValueError, OverflowError):
         raise UsageError(
             f"{name} {text!r} is not understood",
-            remedy=f"write {edge}, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago, or offset:N",
+            remedy=f"write {edge}, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 "
+            "hours ago, or offset:N",
         ) from None
 
 
@@ -138,7 +145,8 @@ class StartPositions:
 def first_start_ms(
     items: Sequence[str], published: Iterable[Mapping[str, str]], clock: Clock
 ) -> int:
-    """Return what ages among the items are counted from: now where no published task config tells it, -1 without an age."""
+    """Return what ages among the items are counted from: now where no published task config tells
+    it, -1 without an age."""
     if not StartPositions.parse(items, clock).has_age:
         return -1
     # The earliest: a second worker may have published its own now before it read the first one's.
@@ -169,7 +177,8 @@ def _position(text: str, clock: Clock, since_ms: int) -> int:
     except UsageError:
         raise ConfigError(
             f"position {text!r} is not understood",
-            remedy="write earliest, latest, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago, or offset:N",
+            remedy="write earliest, latest, a timestamp (2026-01-31T00:00:00Z or ms since the "
+            "epoch), 24 hours ago, or offset:N",
         ) from None
     if boundary.offset is not None:
         return start_at_offset(boundary.offset)

@@ -1,7 +1,8 @@
-"""The one codec of our own topics' records: a version byte, then an ASCII JSON object (docs/reference/formats.md).
+"""The one codec of our own topics' records: a version byte, then an ASCII JSON object
+(docs/reference/formats.md).
 
-Flow: members -> ``encode`` -> value of a record -> ``decode`` -> ``Members``, which check the type of what is read. Members that a
-version does not know are ignored by every reader. No I/O.
+Flow: members -> ``encode`` -> value of a record -> ``decode`` -> ``Members``, which check the type
+of what is read. Members that a version does not know are ignored by every reader. No I/O.
 """
 
 import json
@@ -79,13 +80,15 @@ def _has_half(data: bytes) -> bool:
 
 
 def _whole(document: object) -> object:
-    """Put a question mark for each half of a surrogate pair: JSON can hold it, no answer of REST can, nor a text that pydantic reads."""
+    """Put a question mark for each half of a surrogate pair: JSON can hold it, no answer of REST
+    can, nor a text that pydantic reads."""
     whole: object = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
     return whole
 
 
 def unreadable(topic: str, error: ProtocolError) -> FatalError:
-    """Return the refusal to act beside a record that this version cannot read: the state that counts is in it."""
+    """Return the refusal to act beside a record that this version cannot read: the state that
+    counts is in it."""
     return FatalError(
         f"the newest record of {topic} cannot be read: {error}",
         remedy="use the version of mm2py that wrote it, or a newer one",
@@ -94,7 +97,8 @@ def unreadable(topic: str, error: ProtocolError) -> FatalError:
 
 @final
 class Members:
-    """A JSON object; every method raises ``ProtocolError`` with the name of a member that is not what is asked for."""
+    """A JSON object; every method raises ``ProtocolError`` with the name of a member that is not
+    what is asked for."""
 
     def __init__(self, members: Mapping[str, object]) -> None:
         self._members = members

@@ -1,6 +1,8 @@
-"""How old records are when something happens to them: the last value, and the least, greatest and mean of the last minute.
+"""How old records are when something happens to them: the last value, and the least, greatest and
+mean of the last minute.
 
-Flow: the task notes one age per partition and poll or acknowledgement in an ``AgeWindow`` -> ``ages`` -> ``GET /metrics``.
+Flow: the task notes one age per partition and poll or acknowledgement in an ``AgeWindow`` ->
+``ages`` -> ``GET /metrics``.
 """
 
 from collections.abc import Iterable
@@ -11,7 +13,8 @@ SAMPLE_MS: Final = 30_000
 
 
 class Ages(NamedTuple):
-    """In ms; the three of the window are None where nothing was noted in it. A tuple: one crosses the pipe for each partition."""
+    """In ms; the three of the window are None where nothing was noted in it. A tuple: one crosses
+    the pipe for each partition."""
 
     last: int
     noted_ms: int
@@ -21,7 +24,8 @@ class Ages(NamedTuple):
 
 
 def joined(several: Iterable[Ages | None]) -> Ages | None:
-    """Return the ages of several partitions as one: the newest last value, and the mean of the means."""
+    """Return the ages of several partitions as one: the newest last value, and the mean of the
+    means."""
     known = [it for it in several if it is not None]
     if not known:
         return None
@@ -59,7 +63,8 @@ class AgeWindow:
         self._now: _Sample | None = None
 
     def note(self, age_ms: int, now_ms: int) -> None:
-        """Note one age; a record whose clock is ahead has a negative one, as in Java. Hot path: once per poll and partition."""
+        """Note one age; a record whose clock is ahead has a negative one, as in Java. Hot path:
+        once per poll and partition."""
         self._last, self._noted_ms = age_ms, now_ms
         now = self._now
         if now is None or now_ms - now.begun_ms >= SAMPLE_MS:

@@ -1,6 +1,8 @@
-"""How long checkpoints took from their poll to the target, by group and partition (Java's ``MirrorCheckpointMetrics``).
+"""How long checkpoints took from their poll to the target, by group and partition (Java's
+``MirrorCheckpointMetrics``).
 
-Flow: the checkpoint task's host ``note``s each -> ``changed`` -> the pipe -> ``take`` in the worker -> ``GET /metrics``.
+Flow: the checkpoint task's host ``note``s each -> ``changed`` -> the pipe -> ``take`` in the worker
+-> ``GET /metrics``.
 """
 
 from collections.abc import Iterable
@@ -11,7 +13,8 @@ from mm2py.observability.ages import Ages, AgeWindow
 from mm2py.types import TopicPartition
 
 MOST_CHECKPOINTS: Final = 10_000
-"""By group and partition; the one that is longest without a checkpoint goes first. Java keeps all that it ever saw."""
+"""By group and partition; the one that is longest without a checkpoint goes first. Java keeps all
+that it ever saw."""
 
 
 class CheckpointKey(NamedTuple):
@@ -59,7 +62,8 @@ class CheckpointMeter:
         return self._of(self._windows)
 
     def changed(self) -> tuple[CheckpointAges, ...]:
-        """Return those that had a checkpoint since the last call; costs as much as there are of them."""
+        """Return those that had a checkpoint since the last call; costs as much as there are of
+        them."""
         news, self._news = self._news, {}
         return self._of(news)
 

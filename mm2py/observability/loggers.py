@@ -81,7 +81,8 @@ class ProcessLoggers:
         self._modified_ms: dict[str, int] = {}
 
     def all(self) -> Mapping[str, tuple[str, int | None]]:
-        """Return every known logger with the level in force, sorted by name, the root as ``root``."""
+        """Return every known logger with the level in force, sorted by name, the root as
+        ``root``."""
         return {name: self._described(name) for name in sorted(_known())}
 
     def get(self, name: str) -> tuple[str, int | None] | None:

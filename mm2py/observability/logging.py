@@ -53,8 +53,8 @@ def current_scope() -> str:
 def log_scope(*parts: str, below: int = 0) -> Generator[None]:
     """Put ``[a|b|c]`` before every line logged inside; asyncio tasks started inside inherit it.
 
-    Java's ``LoggingContext``. ``below`` keeps that many parts of the outer scope: 0 starts afresh, 1
-    stays in the flow, 2 in the flow's connector.
+    Java's ``LoggingContext``. ``below`` keeps that many parts of the outer scope: 0 starts afresh,
+    1 stays in the flow, 2 in the flow's connector.
     """
     token = _scope.set((*_scope.get()[:below], *parts))
     try:
@@ -65,7 +65,8 @@ def log_scope(*parts: str, below: int = 0) -> Generator[None]:
 
 @final
 class SecretMask:
-    """Replaces secrets by ``[hidden]``; fed with every resolved secret value before anything is logged."""
+    """Replaces secrets by ``[hidden]``; fed with every resolved secret value before anything is
+    logged."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: set[str] = set()
@@ -74,7 +75,8 @@ class SecretMask:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hide these values from now on, and each line of those that have several; empty ones are ignored."""
+        """Hide these values from now on, and each line of those that have several; empty ones are
+        ignored."""
         new = {part for secret in secrets for part in _parts(secret)} - self._secrets
         if not new:
             return
@@ -83,7 +85,8 @@ class SecretMask:
         self._pattern = None
 
     def extended(self, secrets: Iterable[str]) -> "SecretMask":
-        """Return a mask that hides these too, for the answer to one request; this one does not change.
+        """Return a mask that hides these too, for the answer to one request; this one does not
+        change.
 
         Too short ones are left out: a caller could blank out common words of an answer.
         """
@@ -92,7 +95,8 @@ class SecretMask:
         return mask
 
     def apply(self, text: str) -> str:
-        """Return a text as it may be shown: without secrets, and halves of surrogate pairs as escapes: no answer or frame can hold them."""
+        """Return a text as it may be shown: without secrets, and halves of surrogate pairs as
+        escapes: no answer or frame can hold them."""
         if self._outer is not None:
             text = self._outer.apply(text)
         if self._pattern is None:
@@ -109,7 +113,8 @@ class SecretMask:
 
 
 def hide_userinfo(text: str) -> str:
-    """Return a text without the credentials of its URLs (RFC 3986, 3.2.1), also where a key that is not escaped holds ``/`` or ``@``.
+    """Return a text without the credentials of its URLs (RFC 3986, 3.2.1), also where a key that is
+    not escaped holds ``/`` or ``@``.
 
     The container of Azure's ``abfss://container@account`` stays.
     """
@@ -133,22 +138,24 @@ def _secret_pattern(secret: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as one line that moves no cursor: a broker's or a caller's text may hold anything."""
+    """Return a text as one line that moves no cursor: a broker's or a caller's text may hold
+    anything."""
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def cause_text(error: BaseException) -> str:
     """Return an error of whatever origin as one line, for ``cause=``; never empty."""
     text = " ".join(str(error).split())
-    # Our own errors are written to be read; of a foreign one the class is half of the message, or all of it
-    # (``TimeoutError`` has no text).
+    # Our own errors are written to be read; of a foreign one the class is half of the message, or
+    # all of it (``TimeoutError`` has no text).
     if isinstance(error, Mm2pyError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Return the first names and how many more there are: a line stays a line, however many partitions it is about."""
+    """Return the first names and how many more there are: a line stays a line, however many
+    partitions it is about."""
     shown = separator.join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
@@ -208,7 +215,8 @@ class _JsonFormatter(logging.Formatter):
             event["line"] = record.lineno
             if record.exc_info and error is not None:
                 event["trace"] = self._mask.apply(self.formatException(record.exc_info))
-        # ASCII alone: no text begins another line or moves a cursor, and halves of characters stay representable.
+        # ASCII alone: no text begins another line or moves a cursor, and halves of characters stay
+        # representable.
         return json.dumps(event, ensure_ascii=True)
 
 

@@ -42,17 +42,20 @@ KEPT_OUT: Final = (
 """The cause of a partition that is HELD for a job."""
 
 MOST_GONE: Final = 1_000
-"""Topics without a partition on this node whose counts are kept, for when one comes back; later they begin at 0, as after a restart."""
+"""Topics without a partition on this node whose counts are kept, for when one comes back; later
+they begin at 0, as after a restart."""
 
 _Mark = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """When the source deletes the first record of a partition that is not copied yet, at the rates of the last minutes.
+    """When the source deletes the first record of a partition that is not copied yet, at the rates
+    of the last minutes.
 
-    ``by``: the topic's property that does it, ``limit`` its value; ``at_ms`` since the epoch, in the past where it has begun.
-    ``records`` offsets wait, of ``size_bytes`` in the source's log, -1 where brokers do not disclose that.
+    ``by``: the topic's property that does it, ``limit`` its value; ``at_ms`` since the epoch, in
+    the past where it has begun. ``records`` offsets wait, of ``size_bytes`` in the source's log, -1
+    where brokers do not disclose that.
     """
 
     by: str
@@ -64,7 +67,8 @@ class Forecast:
 
 @final
 class PartitionMeter:
-    """What one source partition has done; its counters only grow while the partition is assigned."""
+    """What one source partition has done; its counters only grow while the partition is
+    assigned."""
 
     __slots__ = (
         "_marks",
@@ -100,20 +104,23 @@ class PartitionMeter:
         self.lag_records = UNKNOWN
         self.newest_ms = UNKNOWN
         self.caught_up_ms = UNKNOWN
-        """Wall clock of a moment up to which all is known to be copied: the lag was 0, or what the log had then is copied by now."""
+        """Wall clock of a moment up to which all is known to be copied: the lag was 0, or what the
+        log had then is copied by now."""
         self.state = "RUNNING"
         self.paused = False
         self.cause = ""
         self.forecast: Forecast | None = None
         self.age, self.latency = AgeWindow(), AgeWindow()
         """How old the newest record was when it was read, and when its copy was acknowledged."""
-        # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice that.
+        # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice
+        # that.
         self._marks: tuple[_Mark, _Mark] | None = None
         # When the log was seen to end where, and is not copied up to there since.
         self._seen_end = (UNKNOWN, 0)
 
     def report_lag(self, lag_records: int, newest_ms: int, now_ms: int, end: int = UNKNOWN) -> None:
-        """Note the distance to the source's end, which is ``end`` now, and the newest copied timestamp."""
+        """Note the distance to the source's end, which is ``end`` now, and the newest copied
+        timestamp."""
         self.lag_records = lag_records
         if now_ms < self.caught_up_ms:  # the clock was set back: nothing is known of the future
             self.caught_up_ms, self.newest_ms = now_ms, min(self.newest_ms, now_ms)
@@ -140,11 +147,12 @@ class PartitionMeter:
             self.newest_ms = newest_ms
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return how old the oldest record not yet copied can be at most, 0 when nothing lags, or nothing is known.
+        """Return how old the oldest record not yet copied can be at most, 0 when nothing lags, or
+        nothing is known.
 
-        Everything still to copy arrived after the partition was last caught up, so that moment bounds
-        the answer where record timestamps are old or made up, and where the lag is not known any more. Of what a
-        job copies nothing is known here.
+        Everything still to copy arrived after the partition was last caught up, so that moment
+        bounds the answer where record timestamps are old or made up, and where the lag is not known
+        any more. Of what a job copies nothing is known here.
         """
         if self.lag_records == 0 or self.cause == KEPT_OUT:
             return 0
@@ -214,7 +222,8 @@ class PartitionMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSample:
-    """One node's part of a flow at one moment, cheap enough to be kept; lags are None where one of them is not known.
+    """One node's part of a flow at one moment, cheap enough to be kept; lags are None where one of
+    them is not known.
 
     ``records`` and ``size_bytes`` are counted since the process started.
     """
@@ -297,9 +306,11 @@ class Lag(NamedTuple):
 
 
 def lag_of(parts: Iterable[tuple[int, int | None, str]]) -> Lag:
-    """Return the lag of many partitions, given as lag in records, age and state: the sum and the largest.
+    """Return the lag of many partitions, given as lag in records, age and state: the sum and the
+    largest.
 
-    Each is None while one of them is not known. A partition that failed counts once it was measured.
+    Each is None while one of them is not known. A partition that failed counts once it was
+    measured.
     """
     # A partition that failed before it was measured would hide the lag of all others.
     counted = [(lag, age_ms) for lag, age_ms, state in parts if lag >= 0 or state != "FAILED"]
@@ -314,8 +325,8 @@ def lag_of(parts: Iterable[tuple[int, int | None, str]]) -> Lag:
 class Finding:
     """What a running task reports besides the states of its partitions.
 
-    ``what`` is its name, the same for all tasks; ``count`` how many things it is about. One that ``harms`` makes
-    the flow DEGRADED.
+    ``what`` is its name, the same for all tasks; ``count`` how many things it is about. One that
+    ``harms`` makes the flow DEGRADED.
     """
 
     task: str
@@ -327,7 +338,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number that a running task reports for ``GET /metrics``; ``name`` is from a small set of names.
+    """A number that a running task reports for ``GET /metrics``; ``name`` is from a small set of
+    names.
 
     ``value`` is None where it is withdrawn.
     """
@@ -338,7 +350,8 @@ class Figure:
 
 
 class TopicCounts(NamedTuple):
-    """What partitions of a topic have counted that are this node's no more, so that its sums never fall."""
+    """What partitions of a topic have counted that are this node's no more, so that its sums never
+    fall."""
 
     records: int = 0
     size_bytes: int = 0
@@ -360,7 +373,8 @@ _K = TypeVar("_K", bound=Hashable)
 
 @final
 class _FormerCounts(Generic[_K]):
-    """Counts of former partitions: of all keys that are here still, and of the ``MOST_GONE`` newest others."""
+    """Counts of former partitions: of all keys that are here still, and of the ``MOST_GONE`` newest
+    others."""
 
     def __init__(self) -> None:
         self.counts: dict[_K, TopicCounts] = {}
@@ -368,7 +382,8 @@ class _FormerCounts(Generic[_K]):
         self._most = 2 * MOST_GONE
 
     def add(self, key: _K, meter: PartitionMeter, here: Callable[[], Collection[_K]]) -> None:
-        """Add a partition's; ``here`` is asked seldom: what is kept has to double before the next time."""
+        """Add a partition's; ``here`` is asked seldom: what is kept has to double before the next
+        time."""
         self.counts[key] = self.counts.pop(key, TopicCounts()).plus(TopicCounts.of(meter))
         if len(self.counts) > self._most:
             kept = {*islice(reversed(self.counts), MOST_GONE), *here()}
@@ -378,7 +393,8 @@ class _FormerCounts(Generic[_K]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oversized:
-    """A partition that FAILED at a record for which the target topic's ``max.message.bytes`` is too small; sizes are of batches."""
+    """A partition that FAILED at a record for which the target topic's ``max.message.bytes`` is too
+    small; sizes are of batches."""
 
     task: str
     source: TopicPartition
@@ -395,7 +411,8 @@ class LifeCounts:
     """Rounds of the group that this node completed."""
     memberships_lost: int = 0
     restarts: dict[str, int] = field(default_factory=dict[str, int])
-    """By what was started again: flow, connector or task; after a failure, on request or for a new config."""
+    """By what was started again: flow, connector or task; after a failure, on request or for a new
+    config."""
 
     def count_restart(self, what: str) -> None:
         """Count one more start of something that had run."""
@@ -406,8 +423,8 @@ class LifeCounts:
 class NodeSnapshot:
     """What one node copies of one flow; ``events`` counts the loss ledger by kind.
 
-    ``problems`` is what connectors report though they run (a topic that cannot be created), with the cause;
-    ``findings`` and ``figures`` are those of tasks.
+    ``problems`` is what connectors report though they run (a topic that cannot be created), with
+    the cause; ``findings`` and ``figures`` are those of tasks.
     """
 
     worker: str
@@ -426,7 +443,8 @@ class NodeSnapshot:
     gone_copies: Mapping[TopicPartition, TopicCounts] = field(
         default_factory=dict[TopicPartition, TopicCounts]
     )
-    """By copy: several partitions may be copied into one. Only this node's own metrics have them."""
+    """By copy: several partitions may be copied into one. Only this node's own metrics have
+    them."""
 
     def to_json(self) -> bytes:
         """Return it for the way to another node, without ``gone_copies``."""
@@ -443,7 +461,8 @@ class NodeSnapshot:
             return _node_snapshots().validate_json(data)
         except ValidationError as error:
             raise ProtocolError(
-                f"node snapshot of {len(data)} bytes cannot be read: {error.error_count()} problems",
+                f"node snapshot of {len(data)} bytes cannot be read: {error.error_count()} "
+                "problems",
                 remedy="run the same version on every node",
             ) from error
 
@@ -465,7 +484,8 @@ class FlowMeter:
         self.on_forget: Callable[[PartitionMeter], None] | None = None
         """Called with each partition that is dropped, and its last counts."""
         self.on_oversized: Callable[[Oversized], None] | None = None
-        """Called when a partition failed for the size of a record; None where its limit is not watched."""
+        """Called when a partition failed for the size of a record; None where its limit is not
+        watched."""
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
@@ -473,7 +493,8 @@ class FlowMeter:
         self._gone = _FormerCounts[str]()
         self._gone_copies = _FormerCounts[TopicPartition]()
         self._dropped: dict[TopicPartition, tuple[int, PartitionMeter]] = {}
-        """Meters of partitions that no task has for less than ``RESTARTS_MS``, with when that began; the oldest first."""
+        """Meters of partitions that no task has for less than ``RESTARTS_MS``, with when that
+        began; the oldest first."""
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
@@ -561,7 +582,8 @@ class FlowMeter:
         return {source.topic for source in self._partitions}
 
     def _copies_here(self) -> list[TopicPartition]:
-        """Return copies of former partitions of which the topic has others here: only those are shown."""
+        """Return copies of former partitions of which the topic has others here: only those are
+        shown."""
         gone = self._gone_copies.counts
         targets = (meter.target for meter in self._partitions.values()) if gone else ()
         here = {it.topic for it in targets if it is not None}
@@ -584,7 +606,8 @@ class FlowMeter:
     def apply(
         self, partitions: Iterable[PartitionSnapshot], gone: Iterable[PartitionSnapshot] = ()
     ) -> None:
-        """Take over what another process counted; ``gone`` are last counts, of before ``partitions``."""
+        """Take over what another process counted; ``gone`` are last counts, of before
+        ``partitions``."""
         now_ms = self._clock.now_ms()
         for said in gone:
             known = self._partitions.get(said.source)
@@ -620,7 +643,8 @@ class FlowMeter:
         )
 
     def _gone_here(self) -> dict[str, TopicCounts]:
-        """Return the counts of former partitions of topics that have others here: only those are shown."""
+        """Return the counts of former partitions of topics that have others here: only those are
+        shown."""
         gone = self._gone.counts
         here = self._topics() if gone else ()
         return {topic: gone[topic] for topic in here if topic in gone}
@@ -632,7 +656,8 @@ class FlowMeter:
         self._records_may_be_doubled += may_be_doubled
 
     def sample(self, waiting: Iterable[PartitionSnapshot] = ()) -> FlowSample:
-        """Return its sums, for the course of the last hour; what waits for its copy has no meter, and lags."""
+        """Return its sums, for the course of the last hour; what waits for its copy has no meter,
+        and lags."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
         # Heartbeats and third parties' sources have no lag.

@@ -1,7 +1,8 @@
 """CPU, memory and files of this process and of those below it, as Linux counts them in ``/proc``.
 
-Flow: ``/proc`` -> ``ProcessWatch.read`` -> ``ProcessReading`` -> ``GET /metrics``. Elsewhere nothing is known: no reading.
-A reading takes about 0.1 ms for each process of the machine: children are found by their parents.
+Flow: ``/proc`` -> ``ProcessWatch.read`` -> ``ProcessReading`` -> ``GET /metrics``. Elsewhere
+nothing is known: no reading. A reading takes about 0.1 ms for each process of the machine: children
+are found by their parents.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""Finds the batches of aborted transactions while a log is walked in offset order, as Java's ``CompletedFetch`` does.
+"""Finds the batches of aborted transactions while a log is walked in offset order, as Java's
+``CompletedFetch`` does.
 
-Flow: the aborted list of a Fetch answer under read_committed -> ``AbortFilter`` -> ``enter`` and ``covers`` per batch,
-``passed_marker`` per transaction marker. No I/O.
+Flow: the aborted list of a Fetch answer under read_committed -> ``AbortFilter`` -> ``enter`` and
+``covers`` per batch, ``passed_marker`` per transaction marker. No I/O.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ ABORT: Final = 0
 
 @final
 class AbortFilter:
-    """The producers with an aborted transaction at the current offset; ``aborted`` is (producer id, first offset)."""
+    """The producers with an aborted transaction at the current offset; ``aborted`` is (producer id,
+    first offset)."""
 
     __slots__ = ("_inside", "_waiting")
 
@@ -40,8 +42,8 @@ class AbortFilter:
     def passed_marker(self, view: memoryview, producer_id: int, count: int) -> None:
         """End a producer's transaction at its abort marker.
 
-        Markers match by producer id only: a coordinator that fences writes them under a higher epoch, and with KIP-890
-        every transaction ends under an epoch of its own.
+        Markers match by producer id only: a coordinator that fences writes them under a higher
+        epoch, and with KIP-890 every transaction ends under an epoch of its own.
 
         Raises:
             ProtocolError: the marker is damaged.

@@ -78,7 +78,8 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclsResult:
-    """ACLs that match a filter; error 54 (SECURITY_DISABLED) means the cluster has no authorizer."""
+    """ACLs that match a filter; error 54 (SECURITY_DISABLED) means the cluster has no
+    authorizer."""
 
     error_code: int
     error_message: str

@@ -32,10 +32,12 @@ from mm2py.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """One idempotent or transactional producer, as the partition's leader remembers it (DescribeProducers, KIP-664).
+    """One idempotent or transactional producer, as the partition's leader remembers it
+    (DescribeProducers, KIP-664).
 
-    ``last_timestamp`` (ms) is that of its last batch, -1 if unknown. ``transaction_start`` is the offset where its open
-    transaction begins, -1 for none. Producers without idempotence are not remembered.
+    ``last_timestamp`` (ms) is that of its last batch, -1 if unknown. ``transaction_start`` is the
+    offset where its open transaction begins, -1 for none. Producers without idempotence are not
+    remembered.
     """
 
     producer_id: int
@@ -58,7 +60,8 @@ def describe_configs(
     *,
     keys: Sequence[str] | None = None,
 ) -> Call[tuple[DescribedConfigs, ...]]:
-    """Read configs, all of them or only ``keys``; configs of a broker must be asked of that broker."""
+    """Read configs, all of them or only ``keys``; configs of a broker must be asked of that
+    broker."""
     names = None if keys is None else list(keys)
     for resource in resources:
         required(resource.name, "resource name")
@@ -106,7 +109,8 @@ def _entry(
 
 @dataclass(frozen=True, slots=True)
 class LogDirs:
-    """The folders of one broker: sizes of replicas in bytes, those without one left out; ``free`` bytes of all, None before 3.3 (KIP-827)."""
+    """The folders of one broker: sizes of replicas in bytes, those without one left out; ``free``
+    bytes of all, None before 3.3 (KIP-827)."""
 
     sizes: Mapping[TopicPartition, int]
     free: int | None
@@ -142,7 +146,8 @@ def describe_log_dirs(topics: Mapping[str, Sequence[int]]) -> Call[LogDirs]:
 
 @dataclass(frozen=True, slots=True)
 class ClientQuota:
-    """One quota (KIP-546): ``entity`` by type (user, client-id, ip), None is the default of that type; ``values`` by name, in bytes or percent."""
+    """One quota (KIP-546): ``entity`` by type (user, client-id, ip), None is the default of that
+    type; ``values`` by name, in bytes or percent."""
 
     entity: Mapping[str, str | None]
     values: Mapping[str, float]
@@ -253,7 +258,8 @@ def describe_acls() -> Call[AclsResult]:
 def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
     """Create ACLs; the results are in the order of ``acls`` and carry the resource's name.
 
-    An ACL with UNKNOWN or ANY is refused here: created on the target, it would grant more than the source's did.
+    An ACL with UNKNOWN or ANY is refused here: created on the target, it would grant more than the
+    source's did.
     """
     _exact(acls)
 
@@ -284,7 +290,8 @@ def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
 
 
 def delete_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
-    """Delete exactly these ACLs; the results are in the order of ``acls``, without an error for one that does not exist.
+    """Delete exactly these ACLs; the results are in the order of ``acls``, without an error for one
+    that does not exist.
 
     An ACL with UNKNOWN or ANY is refused here: as a filter it would match others too.
     """
@@ -363,7 +370,8 @@ _METADATA_LOG: Final = "__cluster_metadata"
 
 
 def controller_time() -> Call[ControllerTime]:
-    """Read the active controller's clock: it leads the metadata quorum, and is up to date now by its own account (DescribeQuorum, KIP-836)."""
+    """Read the active controller's clock: it leads the metadata quorum, and is up to date now by
+    its own account (DescribeQuorum, KIP-836)."""
     kind = admin_schema.DescribeQuorumRequest.TopicData
 
     def request() -> admin_schema.DescribeQuorumRequest:
@@ -389,7 +397,8 @@ def controller_time() -> Call[ControllerTime]:
 
 
 def list_transactions(producer_ids: Sequence[int]) -> Call[Mapping[int, str]]:
-    """List the transactional ids of producers that a broker coordinates (KIP-664), those that the caller may describe."""
+    """List the transactional ids of producers that a broker coordinates (KIP-664), those that the
+    caller may describe."""
     asked = list(producer_ids)
 
     def request() -> admin_schema.ListTransactionsRequest:

@@ -1,10 +1,12 @@
-"""Decides for each fetched batch: forward as it is, splice, or drop with a reason; and signs what is sent.
+"""Decides for each fetched batch: forward as it is, splice, or drop with a reason; and signs what
+is sent.
 
-Flow: one partition's record set -> ``classify`` -> batches to send, what was dropped, next offset -> ``sign``.
-Verify, then sign: every CRC is verified here, first, so that a batch that was damaged on the source's disk or in
-memory never gets a fresh one. Only what the source's header decides is handled here: control and empty batches, aborted
-transactions, loops, holes of compaction, LOG_APPEND_TIME, old formats, unknown magics and codecs. Size limits and codecs
-of the target are the Sender's. A problem stops the walk.
+Flow: one partition's record set -> ``classify`` -> batches to send, what was dropped, next offset
+-> ``sign``. Verify, then sign: every CRC is verified here, first, so that a batch that was damaged
+on the source's disk or in memory never gets a fresh one. Only what the source's header decides is
+handled here: control and empty batches, aborted transactions, loops, holes of compaction,
+LOG_APPEND_TIME, old formats, unknown magics and codecs. Size limits and codecs of the target are
+the Sender's. A problem stops the walk.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -46,8 +48,8 @@ _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_OFFSET: Final = 43
 
 _TINY_BYTES: Final = 2048
-"""Uncompressed batches below it become one where ``_GATHER_LEAST`` or more follow each other: what sparse producers
-and ``linger.ms=0`` make costs more per batch than per byte."""
+"""Uncompressed batches below it become one where ``_GATHER_LEAST`` or more follow each other: what
+sparse producers and ``linger.ms=0`` make costs more per batch than per byte."""
 
 _GATHERED_BYTES: Final = 128 * 1024
 _GATHER_LEAST: Final = 4
@@ -73,8 +75,8 @@ class Dropped(NamedTuple):
 class Origins(NamedTuple):
     """Producer ids of a cluster by origin; both sets grow while batches are classified.
 
-    ``looping``: mirrors whose batches are not copied. ``passing``: all others whose origin is known. The walk
-    stops at a batch whose id is in neither.
+    ``looping``: mirrors whose batches are not copied. ``passing``: all others whose origin is
+    known. The walk stops at a batch whose id is in neither.
     """
 
     passing: Set[int]
@@ -104,8 +106,8 @@ class StageProblem(NamedTuple):
 class StageResult:
     """The content of one record set; ``last_epoch`` is the last whole batch's leader epoch or -1.
 
-    ``looped`` are the whole batches that were dropped as loops; ``unknown`` the producer ids whose origin must be
-    looked up before the walk can continue.
+    ``looped`` are the whole batches that were dropped as loops; ``unknown`` the producer ids whose
+    origin must be looked up before the walk can continue.
     """
 
     __slots__ = (
@@ -138,10 +140,11 @@ def classify(
 ) -> StageResult:
     """Walk one partition's record set of a Fetch answer.
 
-    ``aborted`` is the response's list of (producer id, first offset) under read_committed; ``origins`` is for flows
-    that suppress loops. Each returned batch that views the buffer takes one reference of ``lease``. A partial batch at
-    the end is normal (a broker cuts a record set at ``max_bytes``) and ignored; batches before a problem are returned
-    with it. An error gives the references back.
+    ``aborted`` is the response's list of (producer id, first offset) under read_committed;
+    ``origins`` is for flows that suppress loops. Each returned batch that views the buffer takes
+    one reference of ``lease``. A partial batch at the end is normal (a broker cuts a record set at
+    ``max_bytes``) and ignored; batches before a problem are returned with it. An error gives the
+    references back.
     """
     result = StageResult(wanted_offset)
     try:
@@ -211,9 +214,9 @@ def plain_scan(
     With ``passing`` a batch with a producer id is ordinary only if the id is in that set.
 
     Consecutive tiny uncompressed batches are joined, in bytes of their own and without a CRC, which
-    ``sign`` writes. ``floor`` is the last offset before them. Each batch that views ``record_set`` takes one reference
-    of ``lease``. Returns the position of the first batch that is not ordinary, whole and undamaged, the new floor, and
-    the leader epoch of the last ordinary batch or -1.
+    ``sign`` writes. ``floor`` is the last offset before them. Each batch that views ``record_set``
+    takes one reference of ``lease``. Returns the position of the first batch that is not ordinary,
+    whole and undamaged, the new floor, and the leader epoch of the last ordinary batch or -1.
     """
     unpack, crc, total, last_epoch = HEADER.unpack_from, crc32c, len(record_set), -1
     tiny = _Tiny(make, out)
@@ -320,7 +323,8 @@ class _Walk:
         self._origins = origins
 
     def step(self, record_set: memoryview, position: int, floor: int) -> tuple[int, int] | None:
-        """Take one v2 batch; return its end and last offset, None at a problem or a partial batch."""
+        """Take one v2 batch; return its end and last offset, None at a problem or a partial
+        batch."""
         header = HEADER.unpack_from(record_set, position)
         base, length, epoch, _, stored, _, last_delta, _, _, _, _, _, count = header
         end, last, result = position + _LOG_OVERHEAD + length, base + last_delta, self._result
@@ -484,8 +488,8 @@ def _unknown_producers(
 ) -> frozenset[int]:
     """Return the producer ids from ``position`` on whose origin is not known.
 
-    Only of undamaged batches: a damaged header may name an id that no producer has yet, which would be judged before it
-    is published, and a judgement is final (``mm2py.mirror.producer_ids``).
+    Only of undamaged batches: a damaged header may name an id that no producer has yet, which would
+    be judged before it is published, and a judgement is final (``mm2py.mirror.producer_ids``).
     """
     producers: set[int] = set()
     total = len(record_set)
@@ -515,8 +519,8 @@ def plain_sign(
 ) -> None:
     """Make a verified batch ours, in place: producer fields, clean attributes, new CRC.
 
-    Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, and a delete horizon
-    (KIP-534) would start the target's log cleaner with the source's clock.
+    Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, and a
+    delete horizon (KIP-534) would start the target's log cleaner with the source's clock.
     """
     if transactional and producer_id < 0:
         # ProducerStateManager is asked only for batches with a

@@ -1,8 +1,9 @@
 """Pooled receive buffers: one for each large response, until the last batch cut from it is settled.
 
-Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in the pool, until
-``BufferPool.drop_unused`` frees what was not needed for a while. Copies out of a buffer are counted until they are
-released, too: ``leased_bytes`` is everything that was read and is not settled (the limit is ``buffer.memory``).
+Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in the
+pool, until ``BufferPool.drop_unused`` frees what was not needed for a while. Copies out of a buffer
+are counted until they are released, too: ``leased_bytes`` is everything that was read and is not
+settled (the limit is ``buffer.memory``).
 """
 
 from collections.abc import Callable
@@ -65,12 +66,13 @@ class CountedCopy:
 
 @final
 class BufferPool:
-    """Receive buffers of one task host; sizes are powers of two from 64 KiB, from 4 MiB on multiples of it.
+    """Receive buffers of one task host; sizes are powers of two from 64 KiB, from 4 MiB on
+    multiples of it.
 
-    ``leased_bytes`` counts whole buffers that are in use (a single batch keeps all of its buffer) and copies of parts of
-    them. All of ``on_release`` are called each time memory is released: their owners may wait for it. Free buffers are
-    kept while free and leased ones are within ``max_kept_bytes`` together, and while each was used since the last
-    ``drop_unused``.
+    ``leased_bytes`` counts whole buffers that are in use (a single batch keeps all of its buffer)
+    and copies of parts of them. All of ``on_release`` are called each time memory is released:
+    their owners may wait for it. Free buffers are kept while free and leased ones are within
+    ``max_kept_bytes`` together, and while each was used since the last ``drop_unused``.
     """
 
     def __init__(self, *, max_kept_bytes: int = 64 * 1024 * 1024) -> None:

@@ -13,7 +13,8 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.record_batch import Bytes, Codec
 
 MAX_DECOMPRESSED_BYTES: Final = 512 * 1024 * 1024
-"""Records of one batch; brokers accept batches of about 1 MiB, so this is a guard, not a setting."""
+"""Records of one batch; brokers accept batches of about 1 MiB, so this is a guard, not a
+setting."""
 
 _FULL: Final = "whole buffer"
 _FIRST_GUESS_BYTES: Final = 64 * 1024

@@ -1,6 +1,7 @@
 """Configs of topics and brokers as a cluster describes and alters them.
 
-Flow: response -> ``admin_messages`` -> one of these -> the client. Properties files are read by ``mm2py.config``.
+Flow: response -> ``admin_messages`` -> one of these -> the client. Properties files are read by
+``mm2py.config``.
 """
 
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from enum import IntEnum
 
 
 class LenientEnum(IntEnum):
-    """Base of Kafka's enums, which grow with releases: a value newer than ours reads as UNKNOWN, as in Java."""
+    """Base of Kafka's enums, which grow with releases: a value newer than ours reads as UNKNOWN, as
+    in Java."""
 
     @classmethod
     def _missing_(cls, value: object) -> IntEnum | None:

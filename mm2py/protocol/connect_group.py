@@ -1,8 +1,9 @@
-"""Kafka Connect's group protocol: the metadata and assignments that workers exchange in JoinGroup and SyncGroup.
+"""Kafka Connect's group protocol: the metadata and assignments that workers exchange in JoinGroup
+and SyncGroup.
 
-Flow: ``WorkerMetadata`` <-> bytes of JoinGroup, ``Assignment`` <-> bytes of SyncGroup.
-Java: ``ConnectProtocol`` (v0, eager) and ``IncrementalCooperativeConnectProtocol`` (v1, v2; KIP-415, KIP-507).
-Assignments are computed by ``mm2py.runtime.group.assignor``.
+Flow: ``WorkerMetadata`` <-> bytes of JoinGroup, ``Assignment`` <-> bytes of SyncGroup. Java:
+``ConnectProtocol`` (v0, eager) and ``IncrementalCooperativeConnectProtocol`` (v1, v2; KIP-415,
+KIP-507). Assignments are computed by ``mm2py.runtime.group.assignor``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,8 @@ CONFIG_MISMATCH: Final = 1
 """Error of an assignment whose leader could not read the config topic far enough."""
 
 _MARK: Final = "mm2py-"
-"""Prefix of Connect's names in our own offers: a group that speaks a prefixed name has mm2py workers only."""
+"""Prefix of Connect's names in our own offers: a group that speaks a prefixed name has mm2py
+workers only."""
 
 _OFFERED: Final = {
     "sessioned": ("sessioned", "compatible", "default"),
@@ -49,7 +51,8 @@ class ConnectorTasks:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The leader's assignment to one worker; ``revoked`` and ``delay_ms`` exist from version 1 on."""
+    """The leader's assignment to one worker; ``revoked`` and ``delay_ms`` exist from version 1
+    on."""
 
     version: int
     leader: str
@@ -74,7 +77,8 @@ class WorkerMetadata:
 def offers(connect_protocol: str, metadata: WorkerMetadata) -> tuple[GroupProtocol, ...]:
     """Return what a worker offers in JoinGroup: our names first, then Java's with the same bytes.
 
-    The coordinator picks a name that all members offer, so one of Java's means that a member is not ours.
+    The coordinator picks a name that all members offer, so one of Java's means that a member is not
+    ours.
 
     Raises:
         ValueError: ``connect_protocol`` is no value of ``connect.protocol``.

@@ -1,7 +1,8 @@
-"""Records of ``__consumer_offsets``: committed offsets of groups (Kafka's ``GroupCoordinatorRecordHelpers``).
+"""Records of ``__consumer_offsets``: committed offsets of groups (Kafka's
+``GroupCoordinatorRecordHelpers``).
 
-Flow: key and value bytes of one record -> ``decode_offset_commit`` -> ``GroupCommit``. Only offset commits are
-read (key versions 0 and 1); members and metadata of groups (2 and above) are skipped.
+Flow: key and value bytes of one record -> ``decode_offset_commit`` -> ``GroupCommit``. Only offset
+commits are read (key versions 0 and 1); members and metadata of groups (2 and above) are skipped.
 """
 
 import struct
@@ -77,7 +78,8 @@ def _offset(tp: TopicPartition, value: bytes) -> FetchedOffset:
 def offsets_partition(group: str, partitions: int) -> int:
     """Return the partition of ``__consumer_offsets`` that a group's records are in.
 
-    That is Java's ``Utils.abs(groupId.hashCode()) % partitions``; the ``abs`` of the smallest integer is 0.
+    That is Java's ``Utils.abs(groupId.hashCode()) % partitions``; the ``abs`` of the smallest
+    integer is 0.
     """
     value = java_hash(group)
     if value == _SMALLEST:
@@ -86,7 +88,8 @@ def offsets_partition(group: str, partitions: int) -> int:
 
 
 def java_hash(text: str) -> int:
-    """Return Java's ``String.hashCode`` as an unsigned number: over UTF-16 units, not code points."""
+    """Return Java's ``String.hashCode`` as an unsigned number: over UTF-16 units, not code
+    points."""
     value = 0
     units = text.encode("utf-16-be", errors="surrogatepass")
     for at in range(0, len(units), 2):

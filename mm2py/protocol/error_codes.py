@@ -240,12 +240,14 @@ RETRIABLE: Final = frozenset(
 
 _REMEDIES: Final = {
     MESSAGE_TOO_LARGE: "raise max.message.bytes of the target topic",
-    INVALID_SESSION_TIMEOUT: "set session.timeout.ms between the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
+    INVALID_SESSION_TIMEOUT: "set session.timeout.ms between the brokers' "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms",
     TOPIC_AUTHORIZATION_FAILED: "grant this principal access to the topic",
     GROUP_AUTHORIZATION_FAILED: "grant this principal access to the group",
     CLUSTER_AUTHORIZATION_FAILED: "grant this principal the operation on the cluster resource",
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant this principal WRITE on the transactional id",
-    INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms and .before.max.ms of the target topic",
+    INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms and .before.max.ms of the target "
+    "topic",
     UNSUPPORTED_VERSION: "use brokers that speak this request",
     INVALID_REPLICATION_FACTOR: "set replication.factor to at most the number of brokers",
     INVALID_RECORD: "compare the records with the target topic's cleanup.policy and limits",

@@ -1,7 +1,8 @@
 """Fetch, hand-written for v4 to v18: record sets come out as views of the receive buffer.
 
-Flow: ``FetchPartition`` -> ``encode_fetch`` -> broker -> ``decode_fetch`` -> ``FetchedPartition.records``
-(a raw slice of the log, for ``batch_stage.classify``). Session state and positions live in the client.
+Flow: ``FetchPartition`` -> ``encode_fetch`` -> broker -> ``decode_fetch`` ->
+``FetchedPartition.records`` (a raw slice of the log, for ``batch_stage.classify``). Session state
+and positions live in the client.
 """
 
 import struct

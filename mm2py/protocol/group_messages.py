@@ -1,8 +1,9 @@
 """Requests to group coordinators: find one, membership of a group, and committed offsets.
 
 Flow: a builder (``join_group(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
-OffsetFetch and OffsetCommit stay below v10, which names topics by id. OffsetCommit is encoded by hand: a mirror of many
-groups sends one per commit, and the schema library took a third of the CPU at 100 commits per second.
+OffsetFetch and OffsetCommit stay below v10, which names topics by id. OffsetCommit is encoded by
+hand: a mirror of many groups sends one per commit, and the schema library took a third of the CPU
+at 100 commits per second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +108,8 @@ def join_group(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
 ) -> Call[JoinResult]:
-    """Join a group; the first attempt has no member id and is answered with error 79 and a new one (KIP-394)."""
+    """Join a group; the first attempt has no member id and is answered with error 79 and a new one
+    (KIP-394)."""
     required(group_id, "group")
     required(protocol_type, "protocol type")
     if not protocols:
@@ -264,7 +266,8 @@ def describe_groups(
 
 
 def delete_groups(group_ids: Sequence[str]) -> Call[dict[str, int]]:
-    """Delete groups of one coordinator, with their offsets; returns an error code for each (NON_EMPTY_GROUP)."""
+    """Delete groups of one coordinator, with their offsets; returns an error code for each
+    (NON_EMPTY_GROUP)."""
     names = [required(group, "group") for group in group_ids]
 
     def request() -> admin_schema.DeleteGroupsRequest:
@@ -279,7 +282,8 @@ def delete_groups(group_ids: Sequence[str]) -> Call[dict[str, int]]:
 def delete_offsets(
     group_id: str, partitions: Sequence[TopicPartition]
 ) -> Call[tuple[int, dict[TopicPartition, int]]]:
-    """Delete committed offsets of a group (KIP-496); returns the group's error code, and one for each partition."""
+    """Delete committed offsets of a group (KIP-496); returns the group's error code, and one for
+    each partition."""
     required(group_id, "group")
     topics = by_topic(
         (required(partition.topic, "topic"), partition.partition) for partition in partitions
@@ -383,7 +387,8 @@ def _partition_offsets(
 
 
 def group_offsets(group_ids: Sequence[str]) -> Call[dict[str, FetchedOffsets]]:
-    """Read all committed offsets of several groups of one coordinator (KIP-709, brokers from 3.0 on)."""
+    """Read all committed offsets of several groups of one coordinator (KIP-709, brokers from 3.0
+    on)."""
     names = [required(group, "group") for group in group_ids]
 
     def request() -> consumer_schema.OffsetFetchRequest:
@@ -430,7 +435,8 @@ _ByTopic = Sequence[tuple[str, Sequence[OffsetToCommit]]]
 def offset_commit(
     group_id: str, offsets: Sequence[OffsetToCommit]
 ) -> Call[tuple[PartitionOutcome, ...]]:
-    """Commit offsets of a group; the broker refuses them (UNKNOWN_MEMBER_ID) while it has members."""
+    """Commit offsets of a group; the broker refuses them (UNKNOWN_MEMBER_ID) while it has
+    members."""
     required(group_id, "group")
     topics = by_topic((required(offset.topic, "topic"), offset) for offset in offsets)
 

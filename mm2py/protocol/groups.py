@@ -142,7 +142,8 @@ class OffsetToCommit:
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a consumer (``ConsumerProtocolAssignment``); none while it has no assignment.
+    """Return the partitions of a consumer (``ConsumerProtocolAssignment``); none while it has no
+    assignment.
 
     Raises:
         ProtocolError: the bytes are cut off.

@@ -1,8 +1,8 @@
 """Loads the optional C kernel: the loops of this package that run once per batch or per record.
 
 Flow: ``mm2py/protocol/kernel.c`` -> built at install where a C compiler is -> ``native`` or None.
-Each of its functions has a ``plain_`` twin in Python with the same results: ``plain_sign`` and ``plain_scan`` in
-``batch_stage``, the others in ``record_bytes``.
+Each of its functions has a ``plain_`` twin in Python with the same results: ``plain_sign`` and
+``plain_scan`` in ``batch_stage``, the others in ``record_bytes``.
 """
 
 import os
@@ -36,7 +36,8 @@ class Joinable(Protocol):
 
 
 class Kernel(Protocol):
-    """The functions of the C module; damaged input raises ValueError, ProtocolError in the twins."""
+    """The functions of the C module; damaged input raises ValueError, ProtocolError in the
+    twins."""
 
     @property
     def INTERFACE(self) -> int:  # noqa: N802 - a constant of the C module

@@ -128,8 +128,9 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
 def with_right_checksum(frame: memoryview) -> memoryview:
     """Return an lz4 frame with the header checksum that the lz4 format requires.
 
-    Clients that wrote magic 0 hashed the frame's magic number too (KAFKA-3160). Java ignores the header's checksum
-    there; the library does not, so it is replaced. The checksum of the message covers the whole frame.
+    Clients that wrote magic 0 hashed the frame's magic number too (KAFKA-3160). Java ignores the
+    header's checksum there; the library does not, so it is replaced. The checksum of the message
+    covers the whole frame.
     """
     if len(frame) < _LZ4_SHORTEST:
         return frame

@@ -1,4 +1,5 @@
-"""Requests about clusters, topics, offsets and transactions; the other builders are admin_messages and group_messages.
+"""Requests about clusters, topics, offsets and transactions; the other builders are admin_messages
+and group_messages.
 
 Flow: a builder (``metadata(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
 Builders validate what the schema library does not. Fetch and Produce are hand-written elsewhere.
@@ -47,7 +48,8 @@ _SOFTWARE = ("mm2py", "0.1.0")
 def api_versions() -> Call[ApiVersionsResult]:
     """Request the versions that a broker supports.
 
-    A broker that does not know our version answers in version 0 with error 35 and its own range (KIP-511).
+    A broker that does not know our version answers in version 0 with error 35 and its own range
+    (KIP-511).
     """
 
     def convert(answer: metadata_schema.ApiVersionsResponse) -> ApiVersionsResult:
@@ -77,8 +79,8 @@ def metadata(
 ) -> Call[MetadataResult]:
     """Request brokers and topics; None means all topics, an empty sequence none.
 
-    With ``operations`` topics carry what the principal may do with them, with ``cluster_operations`` the answer what it may do with the
-    cluster (brokers from 2.3, KIP-430).
+    With ``operations`` topics carry what the principal may do with them, with
+    ``cluster_operations`` the answer what it may do with the cluster (brokers from 2.3, KIP-430).
     """
     names = None if topics is None else [required(topic, "topic") for topic in topics]
 
@@ -194,7 +196,8 @@ def list_offsets(
 def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEnd, ...]]:
     """Request the ends of leader epochs (KIP-101, KIP-320).
 
-    The end of the current epoch is the log end offset, also where ListOffsets still stops at an older high watermark.
+    The end of the current epoch is the log end offset, also where ListOffsets still stops at an
+    older high watermark.
     """
     topics = by_topic((required(query.topic, "topic"), query) for query in queries)
 
@@ -414,7 +417,8 @@ def add_partitions_to_txn(
 def end_txn(
     producer: TransactionalProducer, *, commit: bool, implicit: bool
 ) -> Call[ProducerIdResult]:
-    """End the open transaction; with ``implicit`` (KIP-890) the result has the id and epoch of the next one."""
+    """End the open transaction; with ``implicit`` (KIP-890) the result has the id and epoch of the
+    next one."""
     required(producer.transactional_id, "transactional id")
 
     def request() -> producer_schema.EndTxnRequest:

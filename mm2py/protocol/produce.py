@@ -1,7 +1,9 @@
-"""Produce, hand-written for v3 to v12, which name topics by name: batches are sent from the memory they are in.
+"""Produce, hand-written for v3 to v12, which name topics by name: batches are sent from the memory
+they are in.
 
 Flow: batches -> ``encode_produce`` -> an iovec whose batch buffers are not copied; response ->
-``decode_produce`` -> one ``ProducedPartition`` per batch, in the broker's order (match by partition).
+``decode_produce`` -> one ``ProducedPartition`` per batch, in the broker's order (match by
+partition).
 """
 
 import struct
@@ -52,8 +54,8 @@ class RecordError:
 class ProducedPartition:
     """Outcome of one batch.
 
-    ``log_append_time`` other than -1 on a CREATE_TIME topic marks a duplicate that the broker recognised by its
-    sequences: it then answers with the offset of the batch that is in the log.
+    ``log_append_time`` other than -1 on a CREATE_TIME topic marks a duplicate that the broker
+    recognised by its sequences: it then answers with the offset of the batch that is in the log.
     """
 
     topic: str
@@ -84,7 +86,8 @@ def encode_produce(
     transactional_id: str | None = None,
     timeout_ms: int = 30_000,
 ) -> list[Buffer]:
-    """Return the framed request as an iovec; ``batches`` has one signed batch by topic and partition.
+    """Return the framed request as an iovec; ``batches`` has one signed batch by topic and
+    partition.
 
     All in-sync replicas acknowledge it (``acks`` of -1).
     """
@@ -129,10 +132,12 @@ def encode_produce(
 
 
 def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, int], int]] | None:
-    """Return ((topic, partition), base offset) of each batch of an answer in which nothing was refused.
+    """Return ((topic, partition), base offset) of each batch of an answer in which nothing was
+    refused.
 
-    None when there is more to read: an error, a message, throttling, or a version that is not flexible; ``decode_produce``
-    reads those. One unpack per topic instead of one object per partition.
+    None when there is more to read: an error, a message, throttling, or a version that is not
+    flexible; ``decode_produce`` reads those. One unpack per topic instead of one object per
+    partition.
     """
     # ``body[0]`` is the header's tag section, empty in every answer of today.
     if version < _FLEXIBLE or len(body) < 2 or body[0]:

@@ -1,6 +1,7 @@
 """A v2 record batch: its header, its CRC, and the value that is passed from Fetch to Produce.
 
-Flow: ``batch_stage.classify`` -> ``RecordBatch`` -> (queues) -> ``batch_stage.sign``. Records are never decoded.
+Flow: ``batch_stage.classify`` -> ``RecordBatch`` -> (queues) -> ``batch_stage.sign``. Records are
+never decoded.
 """
 
 from collections.abc import Callable

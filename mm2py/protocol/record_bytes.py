@@ -2,8 +2,8 @@
 
 Flow: payload -> ``walk`` -> borders and deltas -> ``append_record`` per kept record -> payload.
 Keys, values and headers never become Python objects here. Shared by ``splice`` and ``records``;
-``borders``, ``renumber``, ``join`` and ``same`` are those of the C kernel where it was built. The loops run
-once per record, so single-byte varints are read without a call.
+``borders``, ``renumber``, ``join`` and ``same`` are those of the C kernel where it was built. The
+loops run once per record, so single-byte varints are read without a call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -175,9 +175,10 @@ def plain_same(
 ) -> tuple[int, int, int]:
     """Count the equal records, at most ``count``, of two payloads from these positions on.
 
-    Records are equal if the timestamp (``stamp`` plus the record's delta) and everything from the key on is. ``untimed`` is
-    1 for one, 2 for other, 3 for both: there ``stamp`` alone is the timestamp. Returns the count, and on each side the
-    position of the first record that differs or cannot be read.
+    Records are equal if the timestamp (``stamp`` plus the record's delta) and everything from the
+    key on is. ``untimed`` is 1 for one, 2 for other, 3 for both: there ``stamp`` alone is the
+    timestamp. Returns the count, and on each side the position of the first record that differs or
+    cannot be read.
     """
     equal, previous, other_previous = 0, -1, -1
     position, other_position = min(position, len(one)), min(other_position, len(other))
@@ -231,10 +232,10 @@ def plain_join(
 ) -> tuple[bytearray, Runs, int, int, int, int]:
     """Copy the records of all batches, one after the other, with dense offset deltas.
 
-    Timestamp deltas become relative to the first batch. ``open_payload`` decompresses the records of a
-    batch; it is not called for uncompressed ones. Returns the records after
-    ``reserve`` bytes, runs of offsets, the codec of the biggest batch, base and highest timestamp
-    and the number of records.
+    Timestamp deltas become relative to the first batch. ``open_payload`` decompresses the records
+    of a batch; it is not called for uncompressed ones. Returns the records after ``reserve`` bytes,
+    runs of offsets, the codec of the biggest batch, base and highest timestamp and the number of
+    records.
 
     Raises:
         ProtocolError: the records are damaged; ValueError where it is the C kernel's.

@@ -2,7 +2,8 @@
 
 Flow: ``NewRecord`` -> ``encode_batch`` -> Sender; record set -> ``decode_batches`` -> ``Record``.
 Read and written by our own code, not by aiokafka: its reader raises on header keys that are not
-UTF-8, its writer cannot set base offsets, and these topics are small. Mirrored data is decoded only for transforms.
+UTF-8, its writer cannot set base offsets, and these topics are small. Mirrored data is decoded only
+for transforms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +65,8 @@ class Record:
 
 
 class BatchRecords(NamedTuple):
-    """The records of one batch: their bytes, decompressed, and of each its timestamp in ms and its position."""
+    """The records of one batch: their bytes, decompressed, and of each its timestamp in ms and its
+    position."""
 
     payload: bytes
     stamps: list[int]
@@ -96,7 +98,8 @@ def encode_batch(records: Sequence[NewRecord | Record], codec: Codec = Codec.NON
 
 
 def pack_batch(stamps: Sequence[int], bodies: Sequence[bytes], codec: Codec) -> bytearray:
-    """As ``encode_batch``, from timestamps and bodies: of ``record_body``, or slices of ``BatchRecords.payload``."""
+    """As ``encode_batch``, from timestamps and bodies: of ``record_body``, or slices of
+    ``BatchRecords.payload``."""
     if not stamps:
         raise ValueError("a batch needs at least one record")
     base = stamps[0]
@@ -208,7 +211,8 @@ def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> Deco
 
 
 def open_batch(view: memoryview) -> BatchRecords:
-    """Return the positions of the records of one whole v2 batch without decoding them; as ``decode_batch``."""
+    """Return the positions of the records of one whole v2 batch without decoding them; as
+    ``decode_batch``."""
     header = HEADER.unpack_from(view)
     return _records_of(view, header[0], header[5], header[7], header[8], header[12])
 

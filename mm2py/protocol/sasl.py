@@ -1,7 +1,8 @@
-"""SASL on the wire: the two requests, and the messages of a mechanism (kafka-python's) behind one class.
+"""SASL on the wire: the two requests, and the messages of a mechanism (kafka-python's) behind one
+class.
 
-Flow: ``sasl_handshake`` -> ``SaslExchange.message`` -> ``sasl_authenticate`` -> ``SaslExchange.take``,
-until it is done. Knows no connection, no properties and no token endpoint.
+Flow: ``sasl_handshake`` -> ``SaslExchange.message`` -> ``sasl_authenticate`` ->
+``SaslExchange.take``, until it is done. Knows no connection, no properties and no token endpoint.
 """
 
 import warnings
@@ -37,7 +38,8 @@ class HandshakeResult:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateResult:
-    """One response of an exchange; ``session_lifetime_ms`` is 0 where the session does not end (KIP-368)."""
+    """One response of an exchange; ``session_lifetime_ms`` is 0 where the session does not end
+    (KIP-368)."""
 
     error_code: int
     error_message: str
@@ -46,7 +48,8 @@ class AuthenticateResult:
 
 
 def sasl_handshake(mechanism: str) -> Call[HandshakeResult]:
-    """Name the mechanism; v1 announces that the exchange is made of SaslAuthenticate requests (KIP-152)."""
+    """Name the mechanism; v1 announces that the exchange is made of SaslAuthenticate requests
+    (KIP-152)."""
 
     def convert(answer: sasl_schema.SaslHandshakeResponse) -> HandshakeResult:
         return HandshakeResult(answer.error_code, tuple(answer.mechanisms))
@@ -122,8 +125,8 @@ class SaslExchange:
         """Take the broker's response to the last message; it must have no error code.
 
         Raises:
-            AuthenticationError: it violates the mechanism; for SCRAM also: the broker does not prove that it knows the
-                password, or asks for a proof that is easy to crack.
+            AuthenticationError: it violates the mechanism; for SCRAM also: the broker does not
+                prove that it knows the password, or asks for a proof that is easy to crack.
         """
         if self._name.startswith("SCRAM"):
             _check_iterations(answer)
@@ -151,7 +154,8 @@ def _check_iterations(answer: bytes) -> None:
                 raise AuthenticationError(
                     f"the broker asks for {iterations} SCRAM iterations, {MIN_ITERATIONS} to"
                     f" {MAX_ITERATIONS} are accepted",
-                    remedy="set the user's SCRAM credentials with at least 4096 iterations, and check"
+                    remedy="set the user's SCRAM credentials with at least 4096 iterations, and "
+                    "check"
                     " that bootstrap.servers names the right cluster",
                 )
 

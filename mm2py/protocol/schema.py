@@ -23,9 +23,11 @@ from mm2py.protocol.wire import sendable, skip_tags
 
 @final
 class QuietPackage(ModuleType):
-    """The package ``kafka`` without its ``__init__``, which loads a whole client that is not used here.
+    """The package ``kafka`` without its ``__init__``, which loads a whole client that is not used
+    here.
 
-    Saves more than half of the import time and about 7 MB per process. Accessing a client name loads the real package.
+    Saves more than half of the import time and about 7 MB per process. Accessing a client name
+    loads the real package.
     """
 
     def __getattr__(self, name: str) -> object:
@@ -80,7 +82,8 @@ __all__ = [
 
 _API_VERSIONS_KEY = 18
 _REMEDIES: Final = {
-    "group": "Java clients before 2.2 commit under the empty name without group.id: set it, or delete the group"
+    "group": "Java clients before 2.2 commit under the empty name without group.id: set it, or "
+    "delete the group"
 }
 
 # As text: the metaclass of the class has a length, and TypeVar asks for its truth.
@@ -95,7 +98,8 @@ def schema_call(
     convert: Callable[[M], R],
     versions: tuple[int, int],
 ) -> Call[R]:
-    """Return a call; ``request`` returns a fresh schema object per attempt, because encoding modifies it."""
+    """Return a call; ``request`` returns a fresh schema object per attempt, because encoding
+    modifies it."""
     name = answer.__name__.removesuffix("Response")
 
     def encode(version: int, correlation_id: int, client_id: str) -> bytes:
@@ -151,7 +155,8 @@ def unsendable(names: Iterable[str], what: str) -> dict[str, Mm2pyError]:
 
 
 def optional(value: str | None, what: str) -> None:
-    """Check a value that may be absent; the library would send one that brokers close the connection on.
+    """Check a value that may be absent; the library would send one that brokers close the
+    connection on.
 
     Raises:
         UnsendableError: it is too long, or no text.

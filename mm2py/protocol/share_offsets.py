@@ -1,7 +1,9 @@
-"""Start offsets of share groups (KIP-932), encoded by hand because the schema library lacks these requests.
+"""Start offsets of share groups (KIP-932), encoded by hand because the schema library lacks these
+requests.
 
-Flow: groups -> DescribeShareGroupOffsets v0, v1 -> ``ShareOffsets``; offsets -> AlterShareGroupOffsets v0 -> error code
-per partition. v1 of the former has the lag (KIP-1226). The broker refuses to alter a group that has members.
+Flow: groups -> DescribeShareGroupOffsets v0, v1 -> ``ShareOffsets``; offsets ->
+AlterShareGroupOffsets v0 -> error code per partition. v1 of the former has the lag (KIP-1226). The
+broker refuses to alter a group that has members.
 """
 
 from collections.abc import Callable, Sequence

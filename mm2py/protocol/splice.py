@@ -2,11 +2,11 @@
 
 Flow: verified batch -> decompress -> walk record borders -> copy the kept ones with new deltas ->
 compress with the same codec -> a new batch with exact runs (which source offsets it carries).
-Records never become Python objects. Results own their bytes (no lease): callers release the input's. They have no
-CRC yet: ``sign`` computes it once, after the last change.
+Records never become Python objects. Results own their bytes (no lease): callers release the
+input's. They have no CRC yet: ``sign`` computes it once, after the last change.
 
-Why rewrite at all: a broker accepts a Produce batch only if its offset deltas are dense (0 to count - 1,
-``LogValidator``), but compaction leaves holes in the source's batches.
+Why rewrite at all: a broker accepts a Produce batch only if its offset deltas are dense (0 to count
+- 1, ``LogValidator``), but compaction leaves holes in the source's batches.
 """
 
 from collections.abc import Sequence
@@ -191,7 +191,8 @@ def _pieces(edges: Sequence[int], low: int, high: int, count: int) -> list[tuple
 def merge(batches: Sequence[RecordBatch]) -> RecordBatch:
     """Join waiting batches of one partition into one, in order, with the codec of the biggest.
 
-    None of them may have been sent: a broker recognises a duplicate only by the exact sequence range of a batch.
+    None of them may have been sent: a broker recognises a duplicate only by the exact sequence
+    range of a batch.
     """
     if len(batches) == 1:
         return batches[0]
@@ -208,7 +209,8 @@ def merge(batches: Sequence[RecordBatch]) -> RecordBatch:
 
 
 def repack(batch: RecordBatch) -> RecordBatch:
-    """Pack the records of one batch again: dense deltas, fresh compression, the same offsets map."""
+    """Pack the records of one batch again: dense deltas, fresh compression, the same offsets
+    map."""
     packed = rewrite(batch.data)
     assert packed is not None, "a queued batch has records"
     # The batch's bytes may have base offset 0 by now: the source's numbers are in the object alone.

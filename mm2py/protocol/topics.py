@@ -1,7 +1,9 @@
-"""Values of requests about brokers, topics and logs: what is asked, and one result per thing that was asked about.
+"""Values of requests about brokers, topics and logs: what is asked, and one result per thing that
+was asked about.
 
-Flow: response -> ``messages``, ``admin_messages``, ``group_messages`` -> one of these -> the client. Error codes stay
-codes (``error_codes.server_error`` makes exceptions of them): the caller decides.
+Flow: response -> ``messages``, ``admin_messages``, ``group_messages`` -> one of these -> the
+client. Error codes stay codes (``error_codes.server_error`` makes exceptions of them): the caller
+decides.
 """
 
 from collections.abc import Mapping
@@ -105,7 +107,8 @@ NO_TOPIC_ID: Final = bytes(16)
 
 
 def is_another_topic(known_id: bytes, topic_id: bytes) -> bool:
-    """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known (empty: not)."""
+    """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known
+    (empty: not)."""
     # Brokers before 2.8, and clusters during the upgrade, have no ids: nothing can be concluded.
     return known_id != topic_id and not {b"", NO_TOPIC_ID} & {known_id, topic_id}
 
@@ -160,7 +163,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """Outcome of a ``NewTopic``; counts are -1 and ``configs``, which include the brokers' defaults, empty where the broker does not return them."""
+    """Outcome of a ``NewTopic``; counts are -1 and ``configs``, which include the brokers'
+    defaults, empty where the broker does not return them."""
 
     name: str
     topic_id: bytes

@@ -1,4 +1,5 @@
-"""The few primitives that the hand-written messages and Kafka's record formats share: varints, strings, request headers.
+"""The few primitives that the hand-written messages and Kafka's record formats share: varints,
+strings, request headers.
 
 Flow: value -> bytes, and (buffer, position) -> (value, next position).
 Reads may raise ``struct.error`` or ``IndexError`` on truncated input; the messages turn both into
@@ -63,7 +64,8 @@ def sendable(value: str, what: str = "text") -> bytes:
         ) from None
     if len(data) > _LONGEST_STRING:
         raise UnsendableError(
-            f"a request cannot carry the {what} {_some_of(value)}: it has {len(data)} bytes, at most {_LONGEST_STRING} are possible"
+            f"a request cannot carry the {what} {_some_of(value)}: it has {len(data)} bytes, at "
+            f"most {_LONGEST_STRING} are possible"
         )
     return data
 
@@ -81,7 +83,8 @@ def string(value: str | None) -> bytes:
 
 
 def compact_string(value: str | None) -> bytes:
-    """Encode a nullable string with a varint length plus one (KIP-482); ``UnsendableError`` as of ``sendable``."""
+    """Encode a nullable string with a varint length plus one (KIP-482); ``UnsendableError`` as of
+    ``sendable``."""
     if value is None:
         return b"\x00"
     data = sendable(value)
@@ -111,7 +114,8 @@ def _text(body: memoryview, position: int, size: int) -> tuple[str | None, int]:
 
 
 def record_string(text: str) -> bytes:
-    """Encode a string of a record, which has at most 32 KiB; ``UnsendableError`` as of ``sendable``."""
+    """Encode a string of a record, which has at most 32 KiB; ``UnsendableError`` as of
+    ``sendable``."""
     data = sendable(text)
     return INT16.pack(len(data)) + data
 

@@ -1,6 +1,7 @@
 """Responses: JSON as Connect writes it, nothing at all, and errors in their one shape.
 
-``{"error_code": n, "message": text}``, the code equal to the status. No charset in the Content-Type.
+``{"error_code": n, "message": text}``, the code equal to the status. No charset in the
+Content-Type.
 """
 
 import json

@@ -1,10 +1,12 @@
 """The two applications of a worker: what users reach, and what only workers reach.
 
-Flow: ``ErrorEdge`` -> ``Probes`` (public) -> ``RawPath`` -> Gate (public) or ``InternalGate`` -> ``PageFiles`` (public) -> ``Options`` -> routes.
-An ordinary worker has Connect's dialect at its root. In the dedicated mode each flow has it under
-``/{source}/{target}`` and ``/pairs/{source}/{target}``, and the root shows all flows as one.
-Failures: exception of a handler -> Connect's ``{"error_code", "message"}``, secrets masked. ``HerderError`` by its
-status, ``ConfigError`` 400, ``RetriableError`` 503, anything unexpected 500. A ``ForwardError`` is forwarded.
+Flow: ``ErrorEdge`` -> ``Probes`` (public) -> ``RawPath`` -> Gate (public) or ``InternalGate`` ->
+``PageFiles`` (public) -> ``Options`` -> routes. An ordinary worker has Connect's dialect at its
+root. In the dedicated mode each flow has it under ``/{source}/{target}`` and
+``/pairs/{source}/{target}``, and the root shows all flows as one. Failures: exception of a handler
+-> Connect's ``{"error_code", "message"}``, secrets masked. ``HerderError`` by its status,
+``ConfigError`` 400, ``RetriableError`` 503, anything unexpected 500. A ``ForwardError`` is
+forwarded.
 """
 
 import logging
@@ -79,7 +81,8 @@ def own_app(parts: RestParts) -> ASGIApp:
 
 
 def internal_app(parts: RestParts) -> ASGIApp:
-    """Return what only workers of the same flows reach: the same, and their own endpoints, signed."""
+    """Return what only workers of the same flows reach: the same, and their own endpoints,
+    signed."""
     app = _application(parts, (*DIALECT, NODE_SNAPSHOT_ROUTE))
     return ErrorEdge(RawPath(InternalGate(app, parts)), parts.mask)
 
@@ -111,7 +114,8 @@ def _application(
 
 @final
 class _Herders:
-    """Finds the herders that a request is about; a signed request sees the flow that signed it, no other."""
+    """Finds the herders that a request is about; a signed request sees the flow that signed it, no
+    other."""
 
     def __init__(self, parts: RestParts) -> None:
         self._parts = parts
@@ -235,7 +239,8 @@ def install_handlers(app: FastAPI, parts: RestParts) -> None:
 
 @final
 class ErrorEdge:
-    """ASGI middleware around everything: a defect is one 500 and one log line, not a lost connection."""
+    """ASGI middleware around everything: a defect is one 500 and one log line, not a lost
+    connection."""
 
     def __init__(self, app: ASGIApp, mask: SecretMask) -> None:
         self._app = app

@@ -1,7 +1,7 @@
 """What arrives as a body or a query: JSON, config maps with their scalars as written, flags.
 
-Flow: request -> plain values, or ``BadRequestError`` that names what does not fit. Where Java answers 500
-to an undecodable body this answers 400; no client depends on the 500.
+Flow: request -> plain values, or ``BadRequestError`` that names what does not fit. Where Java
+answers 500 to an undecodable body this answers 400; no client depends on the 500.
 """
 
 import json
@@ -114,7 +114,8 @@ def config_map(value: object) -> dict[str, str | None]:
 
 
 def refuse_dry_run(request: Request) -> None:
-    """Refuse a change in Connect's dialect that asks for a dry run: Connect has none and would change.
+    """Refuse a change in Connect's dialect that asks for a dry run: Connect has none and would
+    change.
 
     Raises:
         BadRequestError: any spelling of ``dry_run`` is in the query.
@@ -122,13 +123,15 @@ def refuse_dry_run(request: Request) -> None:
     words = {re.sub("[^a-z]", "", key.lower()) for key in request.query_params}
     if request.method != "GET" and "dryrun" in words:
         raise BadRequestError(
-            "Kafka Connect's API has no dry run; use /connector-plugins/{plugin}/config/validate, or"
+            "Kafka Connect's API has no dry run; use "
+            "/connector-plugins/{plugin}/config/validate, or"
             " /flows?dry_run=true where this worker runs a mirror maker file"
         )
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Refuse what a route of ``/flows`` does not take: unknown or repeated query parameters, a body.
+    """Refuse what a route of ``/flows`` does not take: unknown or repeated query parameters, a
+    body.
 
     A misspelt ``dry_run`` or ``topic`` must not change more than was meant.
 

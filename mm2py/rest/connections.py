@@ -1,8 +1,8 @@
 """Connections of the REST listeners: how many, and how long one may take to ask something.
 
-Flow: ``GuardedSocket.accept`` -> ``ConnectionGuard`` (room, or the oldest that asks nothing is closed) ->
-asyncio -> ``GuardedProtocol`` (deadline of a request's head). A share of the process's descriptors stays free for
-clusters and task hosts, even under a connection flood.
+Flow: ``GuardedSocket.accept`` -> ``ConnectionGuard`` (room, or the oldest that asks nothing is
+closed) -> asyncio -> ``GuardedProtocol`` (deadline of a request's head). A share of the process's
+descriptors stays free for clusters and task hosts, even under a connection flood.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 
 def connection_limit() -> int:
-    """Return how many connections one application may hold: an eighth of the descriptors, 8 to 256."""
+    """Return how many connections one application may hold: an eighth of the descriptors, 8 to
+    256."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The rest is for clusters: a broker that cannot be reached for want of a descriptor stops a
     # flow.
@@ -51,7 +52,8 @@ class ConnectionGuard:
         self._limit, self._clock = limit, clock
         self._open: dict[int, socket.socket] = {}
         self._silent: dict[int, socket.socket] = {}  # oldest first
-        # Given up for a moment when no other descriptor is left, so that the backlog can be emptied.
+        # Given up for a moment when no other descriptor is left, so that the backlog can be
+        # emptied.
         self._spare = os.open(os.devnull, os.O_RDONLY)
         self._turned_away = 0
         self._logged_at: float | None = None
@@ -71,7 +73,8 @@ class ConnectionGuard:
         return connection
 
     def asked(self, descriptor: int) -> None:
-        """Note that a connection has sent the head of a request: it makes room for no other until that is answered."""
+        """Note that a connection has sent the head of a request: it makes room for no other until
+        that is answered."""
         self._silent.pop(descriptor, None)
 
     def answered(self, descriptor: int) -> None:
@@ -120,7 +123,8 @@ class ConnectionGuard:
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             log.warning(
-                "rest connections at their limit, the oldest silent ones are closed limit=%d closed=%d",
+                "rest connections at their limit, the oldest silent ones are closed limit=%d "
+                "closed=%d",
                 self._limit,
                 self._turned_away,
             )
@@ -143,7 +147,8 @@ class _Connection(socket.socket):
 
 @final
 class GuardedSocket(socket.socket):
-    """A listening socket whose connections a guard admits; takes over the descriptor of ``listening``."""
+    """A listening socket whose connections a guard admits; takes over the descriptor of
+    ``listening``."""
 
     def __init__(self, listening: socket.socket, guard: ConnectionGuard) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -188,7 +193,8 @@ class GuardedProtocol(H11Protocol):
         self._await_head()
 
     def handle_events(self) -> None:
-        """Serve what has arrived; uvicorn's own ``Date`` would be renewed ten times a second, asked or not."""
+        """Serve what has arrived; uvicorn's own ``Date`` would be renewed ten times a second, asked
+        or not."""
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().handle_events()
         if self._head_timer is not None and self.conn.our_state in _ANSWERING:

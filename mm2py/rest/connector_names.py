@@ -1,7 +1,8 @@
 """Names of connectors at the root of the dedicated mode, where all flows are shown as one.
 
-Flow: ``A->B.Connector`` in a request -> ``locate`` -> the herder of ``A->B`` and the connector's own name -> its
-answer under the long name. Below a pair, and on an ordinary worker, both names are the same.
+Flow: ``A->B.Connector`` in a request -> ``locate`` -> the herder of ``A->B`` and the connector's
+own name -> its answer under the long name. Below a pair, and on an ordinary worker, both names are
+the same.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ NAME: Final = "name"
 @final
 @dataclass(frozen=True, slots=True)
 class NamedConnector:
-    """A connector that a request names: its herder, its own name there, and the name that the caller uses."""
+    """A connector that a request names: its herder, its own name there, and the name that the
+    caller uses."""
 
     herder: Herder
     own: str
@@ -61,8 +63,8 @@ def long_name(flow: FlowName | None, own: str) -> str:
 def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnector | None:
     """Return the connector of a long name, None for one of no flow.
 
-    An alias may hold a dot, so that two flows may fit: the one that has the connector is meant, else the
-    longer one.
+    An alias may hold a dot, so that two flows may fit: the one that has the connector is meant,
+    else the longer one.
     """
     fits = [
         NamedConnector(herder, name.removeprefix(f"{flow}."), name)

@@ -1,7 +1,7 @@
 """Authentication: passwords, bearer tokens and client certificates against the worker's files.
 
-Flow: ``RestSettings`` -> files, read once at start -> ``RestCredentials.caller``. Secrets are compared in
-constant time and leave this module only for the log mask.
+Flow: ``RestSettings`` -> files, read once at start -> ``RestCredentials.caller``. Secrets are
+compared in constant time and leave this module only for the log mask.
 """
 
 import base64
@@ -21,7 +21,8 @@ _TOKEN_FILE: Final = "rest.bearer.tokens.file"  # noqa: S105 -- the name of a pr
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The authenticated caller of a request; an operator may change anything and see secrets, others may read."""
+    """The authenticated caller of a request; an operator may change anything and see secrets,
+    others may read."""
 
     name: str
     operator: bool
@@ -64,7 +65,8 @@ class RestCredentials:
                 remedy="give each a token of its own",
             )
         for name in sorted(settings.read_only_users - users.keys() - tokens.keys()):
-            # A name with a typing error would leave its user an operator. Certificates' names are not known.
+            # A name with a typing error would leave its user an operator. Certificates' names are
+            # not known.
             if not settings.certificates_count:
                 raise ConfigError(
                     f"rest.read.only.users names {name}, whom no file knows",
@@ -95,7 +97,8 @@ class RestCredentials:
         )
 
     def caller(self, authorization: str | None, certificate: str | None) -> Caller | None:
-        """Return the caller with this ``Authorization`` header or certificate name, None if the credentials are wrong."""
+        """Return the caller with this ``Authorization`` header or certificate name, None if the
+        credentials are wrong."""
         if not self.required:
             return ANONYMOUS
         name = self._named(authorization or "")

@@ -1,6 +1,8 @@
-"""Answers of a herder as Connect's JSON (``ConnectorInfo``, ``ConnectorStateInfo``, ``ConfigInfos``).
+"""Answers of a herder as Connect's JSON (``ConnectorInfo``, ``ConnectorStateInfo``,
+``ConfigInfos``).
 
-Pure. Member names and what is left out are Connect's: ``trace`` without a text is, ``version`` never.
+Pure. Member names and what is left out are Connect's: ``trace`` without a text is, ``version``
+never.
 """
 
 from collections.abc import Mapping, Sequence

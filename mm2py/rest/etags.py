@@ -1,6 +1,7 @@
 """``ETag`` and ``If-Match``: a change that is refused where another one came first.
 
-Flow: revision of a flow, or the text of a connector's config -> tag; a request's ``If-Match`` -> 412 or go.
+Flow: revision of a flow, or the text of a connector's config -> tag; a request's ``If-Match`` ->
+412 or go.
 """
 
 import hmac
@@ -28,7 +29,8 @@ def revision_of(if_match: str | None) -> int | None:
 def config_tag(config: Mapping[str, str | None], key: bytes) -> str:
     """Return the tag of a connector's config as it is stored.
 
-    Configs may hold passwords: ``key``, known to workers only, keeps readers from trying some against it.
+    Configs may hold passwords: ``key``, known to workers only, keeps readers from trying some
+    against it.
     """
     # Over all flows a connector has a longer name.
     items = sorted((name, text) for name, text in config.items() if name != "name")
@@ -37,7 +39,8 @@ def config_tag(config: Mapping[str, str | None], key: bytes) -> str:
 
 
 def check_config_tag(if_match: str, tag: str | None) -> None:
-    """Raise ``PreconditionFailedError`` unless ``tag``, of the config in force (None: no connector), is listed in ``if_match``."""
+    """Raise ``PreconditionFailedError`` unless ``tag``, of the config in force (None: no
+    connector), is listed in ``if_match``."""
     tags = {text.strip() for text in if_match.split(",")}
     if tag is None or not tags & {ANY, tag}:
         raise PreconditionFailedError(

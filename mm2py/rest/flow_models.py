@@ -51,7 +51,8 @@ class FlowPatch(BaseModel):
 
     config: _Properties = Field(
         default_factory=dict[str, str | None],
-        description="properties of the flow, each for the connectors that read it: topics, groups, ...; of those that all"
+        description="properties of the flow, each for the connectors that read it: topics, "
+        "groups, ...; of those that all"
         " connectors have, MirrorSourceConnector's",
     )
     connectors: dict[Annotated[str, Field(min_length=1)], _Properties] = Field(
@@ -63,7 +64,8 @@ _Alias = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class FlowCreation(FlowPatch):
-    """A flow between two clusters of the properties file, and its properties that differ from the file."""
+    """A flow between two clusters of the properties file, and its properties that differ from the
+    file."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -100,12 +102,14 @@ class BackfillRequest(BaseModel):
     )
     topics: Annotated[str, Field(max_length=65_536)] = Field(
         default="",
-        description="source topics: names and Java patterns, comma-separated; empty: all topics of the flow",
+        description="source topics: names and Java patterns, comma-separated; empty: all topics "
+        "of the flow",
     )
     start: Annotated[str, Field(max_length=100)] = Field(
         default="earliest",
         alias="from",
-        description="`earliest`, a timestamp (ISO 8601, or ms since the epoch), `24 hours ago` or `offset:N`; where nothing is copied yet",
+        description="`earliest`, a timestamp (ISO 8601, or ms since the epoch), `24 hours ago` "
+        "or `offset:N`; where nothing is copied yet",
     )
     end: Annotated[str, Field(max_length=100)] = Field(
         default="now", alias="to", description="`now`, a timestamp or `offset:N` (exclusive)"
@@ -115,12 +119,14 @@ class BackfillRequest(BaseModel):
     )
     master: Annotated[str, Field(max_length=1_000)] = Field(
         default="",
-        description="Spark master: `local[N]`, or one of `rest.spark.masters`; empty: all cores of the leader's machine",
+        description="Spark master: `local[N]`, or one of `rest.spark.masters`; empty: all cores "
+        "of the leader's machine",
     )
 
     wait_executors_s: Annotated[int, Field(strict=True, ge=0, le=(1 << 31) - 1)] = Field(
         default=0,
-        description="seconds after which a run ends that the Spark cluster gives no executor; 0: 120",
+        description="seconds after which a run ends that the Spark cluster gives no executor; 0: "
+        "120",
     )
     lanes: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
         default=0,
@@ -132,7 +138,8 @@ class BackfillRequest(BaseModel):
     )
     accept_expiry: Annotated[bool, Field(strict=True)] = Field(
         default=False,
-        description="also copy what the target deletes when the copy is done, as it keeps records for a shorter time",
+        description="also copy what the target deletes when the copy is done, as it keeps "
+        "records for a shorter time",
     )
     skip_refused: Annotated[bool, Field(strict=True)] = Field(
         default=False, description="copy the partitions that no check refuses, and name the others"

@@ -1,11 +1,12 @@
 """Requests that another worker must answer: one or two hops, signed, never more.
 
 Flow: ``ForwardError`` and the request -> the other worker's internal listener -> its answer, with
-``Location`` on our own base. A request without ``forward`` in its query is sent with ``forward=true``, that one with
-``forward=false``, and that one ends in a 409 (Connect's ``HerderRequestHandler``).
+``Location`` on our own base. A request without ``forward`` in its query is sent with
+``forward=true``, that one with ``forward=false``, and that one ends in a 409 (Connect's
+``HerderRequestHandler``).
 
-httpx is imported by ``http_client``, at the first request: it loads click, pygments and rich, 5 MB that a worker which
-leads, or is alone, does not need.
+httpx is imported by ``http_client``, at the first request: it loads click, pygments and rich, 5 MB
+that a worker which leads, or is alone, does not need.
 """
 
 import json
@@ -104,7 +105,8 @@ class Forwarder:
         for pause_s in ROTATION_PAUSES_S:
             if reply.status_code != FORBIDDEN:
                 break
-            # One of the two workers may not have read the newest key yet; what was refused was not done.
+            # One of the two workers may not have read the newest key yet; what was refused was not
+            # done.
             await self._clock.sleep(pause_s)
             reply = await self._sent(error.url, hop, request, herder)
         return _answer(reply, request)
@@ -146,10 +148,11 @@ async def send_signed(
     caller: str,
     clock: Clock,
 ) -> "httpx.Response":
-    """Send a request to the worker at ``url``, signed with the key of ``flow``; httpx's errors pass through.
+    """Send a request to the worker at ``url``, signed with the key of ``flow``; httpx's errors pass
+    through.
 
-    The receiver's clock decides how old a signature is. Where it refuses with its own time and life, and has signed them, the
-    request is signed once more with those.
+    The receiver's clock decides how old a signature is. Where it refuses with its own time and
+    life, and has signed them, the request is signed once more with those.
     """
     request.headers[FLOW_HEADER] = flow_text(flow)
     body, target = request.content, request.url.raw_path.decode("ascii")

@@ -1,8 +1,9 @@
 """Access to the internal listener: workers of the same flow, by signature.
 
-Flow: head of a request -> signature of ``X-Mm2py-Authorization`` with the session key of the flow it names -> body
--> application, with caller and flow in the scope. Everything else is refused, its body unread and its connection
-closed; also Java's signature, which covers neither path nor time. ``NODE_SNAPSHOT_ROUTE`` is served here only.
+Flow: head of a request -> signature of ``X-Mm2py-Authorization`` with the session key of the flow
+it names -> body -> application, with caller and flow in the scope. Everything else is refused, its
+body unread and its connection closed; also Java's signature, which covers neither path nor time.
+``NODE_SNAPSHOT_ROUTE`` is served here only.
 """
 
 from typing import Final, final

@@ -24,7 +24,8 @@ ROUTES: Final = "mm2py.routes"
 class RouteHost:
     """The worker that serves the routes of a job.
 
-    ``file`` has the properties of the worker, ``flows`` are those it runs; ``application`` is REST without authentication, once it is open.
+    ``file`` has the properties of the worker, ``flows`` are those it runs; ``application`` is REST
+    without authentication, once it is open.
     """
 
     file: Path

@@ -1,8 +1,8 @@
 """TLS of the REST listeners, and the user of a client's certificate.
 
-Flow: ``ListenerTls`` -> ``server_context`` -> uvicorn; the same stores -> ``peer_context`` -> httpx, for
-requests to other workers. ``CertifiedProtocol`` puts the client's name into the scope for the gate.
-Stores are read once, at start.
+Flow: ``ListenerTls`` -> ``server_context`` -> uvicorn; the same stores -> ``peer_context`` ->
+httpx, for requests to other workers. ``CertifiedProtocol`` puts the client's name into the scope
+for the gate. Stores are read once, at start.
 """
 
 import asyncio
@@ -77,9 +77,11 @@ def peer_context(tls: ListenerTls | None) -> ssl.SSLContext | None:
 
 
 def trusts_itself(tls: ListenerTls, host: str) -> bool:
-    """Whether a worker with these stores accepts the certificate of another that is reached at ``host``.
+    """Whether a worker with these stores accepts the certificate of another that is reached at
+    ``host``.
 
-    A handshake of both contexts in memory; stores that cannot be used are reported when they are served.
+    A handshake of both contexts in memory; stores that cannot be used are reported when they are
+    served.
     """
     try:
         server_side, client_side = server_context(tls), peer_context(tls)

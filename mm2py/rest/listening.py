@@ -1,7 +1,8 @@
 """Ports of the REST listeners, bound before the application is loaded.
 
 Flow: ``Listener`` -> ``bind`` -> a listening socket and its URL, which may be published at once. A
-listener that may move takes a free port where its own is taken, and logs it. Imports no HTTP library.
+listener that may move takes a free port where its own is taken, and logs it. Imports no HTTP
+library.
 """
 
 import logging
@@ -21,8 +22,8 @@ BACKLOG: Final = 128
 class Listener:
     """Where to listen; an empty host is every address, port 0 a free one.
 
-    ``may_move``: take a free port where this one is taken (the default port); else that is an error.
-    ``key`` is the property of the listener.
+    ``may_move``: take a free port where this one is taken (the default port); else that is an
+    error. ``key`` is the property of the listener.
     """
 
     host: str

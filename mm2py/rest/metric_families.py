@@ -1,7 +1,8 @@
 """The metrics of ``GET /metrics``: names, labels, and how a reading of this worker becomes samples.
 
-Flow: ``WorkerReading`` (plain data) -> ``families`` of prometheus_client, one at a time, so that few objects exist at once.
-docs/reference/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. It shares nothing with the event loop and may run in a thread.
+Flow: ``WorkerReading`` (plain data) -> ``families`` of prometheus_client, one at a time, so that
+few objects exist at once. docs/reference/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``.
+It shares nothing with the event loop and may run in a thread.
 """
 
 from collections import Counter
@@ -61,7 +62,7 @@ class MetricSpec:
         return family
 
 
-# -- samples by flow, by partition, by connector and task ---------------------------------------------
+# -- samples by flow, by partition, by connector and task ------------------------------------------
 
 
 def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> Samples:
@@ -259,7 +260,8 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
     MetricSpec(
         "mm2py_flow_findings",
         ("flow", "finding"),
-        "What tasks of this worker report beside their partitions, such as groups in use on the target.",
+        "What tasks of this worker report beside their partitions, such as groups in use on the "
+        "target.",
         _findings,
     ),
     MetricSpec(
@@ -277,7 +279,8 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
     MetricSpec(
         "mm2py_retention_overtakes_seconds",
         _FLOW,
-        "When the source deletes the first record of this worker's partitions that is not copied; absent while they keep up.",
+        "When the source deletes the first record of this worker's partitions that is not "
+        "copied; absent while they keep up.",
         _of_node(_overtaken_s),
     ),
     MetricSpec(
@@ -408,7 +411,8 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
     MetricSpec(
         "mm2py_broker_errors_total",
         ("cluster", "address", "error"),
-        "Times that a broker was unreachable, refused the login, or was lost with requests under way.",
+        "Times that a broker was unreachable, refused the login, or was lost with requests under "
+        "way.",
         _broker_errors,
     ),
     MetricSpec(
@@ -474,7 +478,7 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
 )
 
 
-# -- names of MirrorMaker 2 dashboards ----------------------------------------------------------------
+# -- names of MirrorMaker 2 dashboards -------------------------------------------------------------
 
 
 def _rate(per_s: float) -> float | None:
@@ -547,7 +551,8 @@ def _age(
 
 
 def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[MetricSpec, ...]:
-    """Return Java's metrics of checkpoints, ``MirrorCheckpointMetrics``; ``more`` labels repeat the target."""
+    """Return Java's metrics of checkpoints, ``MirrorCheckpointMetrics``; ``more`` labels repeat the
+    target."""
 
     def latency(number: Callable[[Ages], float | None]) -> Callable[[WorkerReading], Samples]:
         def samples(reading: WorkerReading) -> Samples:
@@ -632,7 +637,8 @@ COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
 def families(
     reading: WorkerReading, compat: Collection[Compat]
 ) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-    """Return one scrape, metric by metric: our own names, and those of ``compat``; metrics without a sample, too."""
+    """Return one scrape, metric by metric: our own names, and those of ``compat``; metrics without
+    a sample, too."""
     metrics = [
         *OWN_METRICS,
         *(it for each in Compat if each in compat for it in COMPAT_METRICS[each]),

@@ -1,7 +1,9 @@
-"""The page at ``/ui``: the files of the folder ``ui``, and where a browser that asks for ``/`` is sent.
+"""The page at ``/ui``: the files of the folder ``ui``, and where a browser that asks for ``/`` is
+sent.
 
-Flow: request -> ``PageFiles`` -> a file, or the API inside it. The files are static and hold no data: the page reads
-the API with the rights of its caller. Its headers allow nothing from elsewhere, no inline script or style, no frame.
+Flow: request -> ``PageFiles`` -> a file, or the API inside it. The files are static and hold no
+data: the page reads the API with the rights of its caller. Its headers allow nothing from
+elsewhere, no inline script or style, no frame.
 """
 
 import hashlib
@@ -21,7 +23,8 @@ PAGE: Final = "/ui"
 DOCS: Final = "/docs"
 """Leads to the API's description on the page, which needs no internet."""
 PAGE_HEADER: Final = "X-Mm2py-Page"
-"""The page's own requests have it: a browser asks its user for a password only where a 401 names a scheme."""
+"""The page's own requests have it: a browser asks its user for a password only where a 401 names a
+scheme."""
 
 POLICY: Final = "; ".join(
     (
@@ -103,7 +106,8 @@ def _is_page(path: str) -> bool:
 
 @final
 class PageFiles:
-    """ASGI middleware that serves ``/ui`` and sends browsers there from ``/``; ``RawPath`` is outside of it."""
+    """ASGI middleware that serves ``/ui`` and sends browsers there from ``/``; ``RawPath`` is
+    outside of it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,6 +1,7 @@
 """The parts that both REST applications are built from, and one request as a handler sees it.
 
-Flow: request -> ``endpoint`` (media types, which herders) -> handler(``RestCall``) -> its connector -> response.
+Flow: request -> ``endpoint`` (media types, which herders) -> handler(``RestCall``) -> its connector
+-> response.
 """
 
 import asyncio
@@ -48,7 +49,8 @@ RESERVED_ALIASES: Final = frozenset(
         *("pairs", "mm2py", "ui"),
     }
 )
-"""First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""
+"""First segments that mean something: a source cluster of such a name is found under ``/pairs/``
+only."""
 
 TASK_DIGITS: Final = 10
 _UNKNOWN: Final = secrets.token_bytes(32)
@@ -73,11 +75,12 @@ class Forwarding(Protocol):
 class RestParts:
     """Everything the two applications need.
 
-    ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
-    config)`` returns why a config is refused over REST, None if it is accepted. ``names_a_secret`` checks a
-    key alone. ``address`` is host and port of the internal listener as other workers know it; ``started_ms``, by ``clock``: it has not
-    seen what other workers sent before. ``gate`` wraps the public
-    application (authentication); None admits every caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
+    ``herders`` is asked at each request: herders come after the listeners.
+    ``remote_refusal(flow, name, config)`` returns why a config is refused over REST, None if it is
+    accepted. ``names_a_secret`` checks a key alone. ``address`` is host and port of the internal
+    listener as other workers know it; ``started_ms``, by ``clock``: it has not seen what other
+    workers sent before. ``gate`` wraps the public application (authentication); None admits every
+    caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -100,11 +103,13 @@ class RestParts:
     changing: dict[FlowName | None, asyncio.Lock] = field(
         default_factory=dict[FlowName | None, asyncio.Lock]
     )
-    """Held by changes of connectors' configs, ``/flows`` included: what is compared or merged must stay until it is replaced."""
+    """Held by changes of connectors' configs, ``/flows`` included: what is compared or merged must
+    stay until it is replaced."""
 
 
 HerderPick = Callable[[Request], Mapping[FlowName | None, Herder]]
-"""Which herders a request is about: one, or at the root of the dedicated mode all; ``NotFoundError``."""
+"""Which herders a request is about: one, or at the root of the dedicated mode all;
+``NotFoundError``."""
 
 
 def caller_of(request: Request) -> Caller:
@@ -170,7 +175,8 @@ class RestCall:
         return place
 
     def new(self, name: str) -> NamedConnector:
-        """Return where a connector is to be created; ``BadRequestError`` for the name of no flow."""
+        """Return where a connector is to be created; ``BadRequestError`` for the name of no
+        flow."""
         if not self.long_names:
             return NamedConnector(self.herder, name, name)
         place = locate_new(name, self.herders)
@@ -184,7 +190,8 @@ class RestCall:
 
     @property
     def task(self) -> int:
-        """Number of the task in the path, also below 0; any other text is a path that does not exist."""
+        """Number of the task in the path, also below 0; any other text is a path that does not
+        exist."""
         text = str(self.request.path_params["task"])
         digits = text.removeprefix("-")
         # `int` also takes blanks, underscores and digits of other scripts.

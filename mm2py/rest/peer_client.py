@@ -24,7 +24,8 @@ WORKER: Final = caller_text(Caller("worker", operator=True))
 
 
 def pair_prefix(flow: FlowName | None) -> str:
-    """Return the path of a flow's dialect, empty on an ordinary worker (Java's percent-encoding)."""
+    """Return the path of a flow's dialect, empty on an ordinary worker (Java's
+    percent-encoding)."""
     if flow is None:
         return ""
     reserved = "/pairs" if flow.source in RESERVED_ALIASES else ""

@@ -1,8 +1,9 @@
 """What arrives as a path, and what routes see of it.
 
-Flow: raw path of the request line -> segments, each percent-decoded once, its matrix parameters cut off
--> ``scope["path"]``. An encoded slash inside a segment stays one name (``SLASH``). ``HEAD`` is served as
-``GET`` without its body. Nothing is ever redirected. A message with two lengths is refused.
+Flow: raw path of the request line -> segments, each percent-decoded once, its matrix parameters cut
+off -> ``scope["path"]``. An encoded slash inside a segment stays one name (``SLASH``). ``HEAD`` is
+served as ``GET`` without its body. Nothing is ever redirected. A message with two lengths is
+refused.
 """
 
 from typing import Final, final
@@ -31,7 +32,8 @@ def encoded_segment(text: str) -> str:
 
 
 def canonical_target(scope: Scope) -> str:
-    """Return the path of a request that ``RawPath`` has seen, encoded in one way for the next hop."""
+    """Return the path of a request that ``RawPath`` has seen, encoded in one way for the next
+    hop."""
     path: str = scope["path"]
     return "/".join(encoded_segment(plain_segment(segment)) for segment in path.split("/"))
 
@@ -48,7 +50,8 @@ class RawPath:
             await self._app(scope, receive, send)
             return
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-            # A proxy may read the one, h11 the other (RFC 9112 6.1): the rest of the body would be a second request.
+            # A proxy may read the one, h11 the other (RFC 9112 6.1): the rest of the body would be
+            # a second request.
             text = "A request has Content-Length or Transfer-Encoding, not both"
             await error_response(400, text, {"Connection": "close"})(scope, receive, send)
             return

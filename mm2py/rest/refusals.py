@@ -1,4 +1,5 @@
-"""What a request of ``/flows`` or ``/jobs`` gets wrong, in our words: which member or parameter, what was given, what is right.
+"""What a request of ``/flows`` or ``/jobs`` gets wrong, in our words: which member or parameter,
+what was given, what is right.
 
 Flow: pydantic's errors -> one line. A text of a body is never repeated: it may be a secret.
 """
@@ -11,8 +12,13 @@ _SHOWN_SOURCES: Final = frozenset({"query", "path"})
 """Where texts are repeated: an address is in logs of proxies, and holds no secret."""
 _CONFIGS: Final = frozenset({"config", "connectors"})
 _KINDS: Final[Mapping[type, str]] = {
-    dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number",
-}  # fmt: skip
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
 
 _Words = Callable[[Mapping[str, Any]], str]
 
@@ -45,7 +51,8 @@ _WITHOUT_GIVEN: Final = frozenset({"missing", "extra_forbidden", "value_error"})
 
 
 def refusal_text(errors: Iterable[Mapping[str, Any]], source: str = "") -> str:
-    """Return what is wrong with a request; ``source``: where all of it is, as ``body``, where the errors do not say."""
+    """Return what is wrong with a request; ``source``: where all of it is, as ``body``, where the
+    errors do not say."""
     return "; ".join(_one(error, source) for error in errors)
 
 

@@ -1,7 +1,8 @@
 """Reads whole bodies within bounds: how long, how slowly, how many at once.
 
-Flow: ASGI ``receive`` -> ``BodyReader.read`` -> bytes, or the refusal to answer with -> ``replayed`` for the
-application. Its user has decided before that the caller may send a body at all.
+Flow: ASGI ``receive`` -> ``BodyReader.read`` -> bytes, or the refusal to answer with ->
+``replayed`` for the application. Its user has decided before that the caller may send a body at
+all.
 """
 
 import asyncio
@@ -20,13 +21,14 @@ CLOSE: Final = {"Connection": "close"}
 
 _DEADLINE_S: Final = 10.0
 _SMALL_BYTES: Final = 64 * 1024
-"""Bodies of this size wait for no turn, as all connections together can send only so many: slow senders of large ones
-keep no change of a flow waiting."""
+"""Bodies of this size wait for no turn, as all connections together can send only so many: slow
+senders of large ones keep no change of a flow waiting."""
 
 
 @final
 class BodyReader:
-    """Reads at most ``at_once`` large bodies at a time, each of ``max_bytes`` and within ``deadline_s``.
+    """Reads at most ``at_once`` large bodies at a time, each of ``max_bytes`` and within
+    ``deadline_s``.
 
     ``limit_name`` is the property that sets ``max_bytes``, for the refusal.
     """

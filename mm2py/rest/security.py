@@ -1,4 +1,5 @@
-"""The gate in front of the public API: authentication, authorization, size of the body; headers of all answers.
+"""The gate in front of the public API: authentication, authorization, size of the body; headers of
+all answers.
 
 Flow: request -> host and origin -> caller (401) -> role (403) -> body, only then read (413) ->
 application, with the caller in its scope. Signed requests of other workers have ``internal_gate``.
@@ -44,7 +45,8 @@ USER_HEADER: Final = "X-Mm2py-User"
 BODIES_AT_ONCE: Final = 16
 LOGIN_LOG_S: Final = 10.0
 LOGIN_TRIES: Final = 20
-"""Wrong passwords of one user, or wrong tokens, from one address at once; then one more each ``LOGIN_PAUSE_S``."""
+"""Wrong passwords of one user, or wrong tokens, from one address at once; then one more each
+``LOGIN_PAUSE_S``."""
 
 LOGIN_PAUSE_S: Final = 3.0
 MOST_LOGINS: Final = 1_000
@@ -97,7 +99,8 @@ def gate_for(
 
 @final
 class Gate:
-    """ASGI middleware of the public listeners; ``RawPath`` is outside of it, so both judge the same path."""
+    """ASGI middleware of the public listeners; ``RawPath`` is outside of it, so both judge the same
+    path."""
 
     def __init__(
         self,
@@ -160,7 +163,8 @@ class Gate:
         if self._rules.own_hosts is not None and not _is_own(headers, self._rules.own_hosts):
             return error_response(
                 403,
-                "This host name is not one of this worker's: set rest.advertised.host.name to it, or "
+                "This host name is not one of this worker's: set rest.advertised.host.name to "
+                "it, or "
                 "ask by address",
             )
         # Before the credentials: a browser adds Basic ones to requests of foreign pages, too.
@@ -177,7 +181,8 @@ class Gate:
         return None
 
     def _challenge(self, scope: Scope, headers: Headers) -> Mapping[str, str]:
-        """Let a browser ask its user for the password; other callers get Connect's answer, which names no scheme."""
+        """Let a browser ask its user for the password; other callers get Connect's answer, which
+        names no scheme."""
         asks = self._credentials.by_password and is_of_page(scope["path"], headers)
         return {"WWW-Authenticate": _BASIC} if asks else {}
 
@@ -197,7 +202,8 @@ def _told_access(send: Send, caller: Caller) -> Send:
 
 @final
 class _FailedLogins:
-    """Limits and logs wrong passwords and tokens: the first at once, then at most one line per ten seconds."""
+    """Limits and logs wrong passwords and tokens: the first at once, then at most one line per ten
+    seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

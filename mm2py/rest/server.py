@@ -1,7 +1,7 @@
 """An application on its listeners, inside the worker's own event loop.
 
-Flow: ``Listener`` or bound socket -> uvicorn -> application. No signals, no threads, no log configuration:
-those are the process's.
+Flow: ``Listener`` or bound socket -> uvicorn -> application. No signals, no threads, no log
+configuration: those are the process's.
 """
 
 import asyncio
@@ -104,7 +104,8 @@ class RestServer:
             server.ended.set()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
         for _ in range(LAST_TURNS):
-            # What the system had accepted when the listener closed becomes a connection a turn later.
+            # What the system had accepted when the listener closed becomes a connection a turn
+            # later.
             await asyncio.sleep(0)
             for server, _ in running:
                 for connection in [*server.server_state.connections]:
@@ -113,8 +114,9 @@ class RestServer:
             self._guard.close()
 
     async def _accept_no_more(self) -> None:
-        # A socket that is accepted in the turn in which asyncio closes the server fails an assertion in the middle of its transport: it
-        # would stay open until the garbage collector finds it, and its client would wait for an answer.
+        # A socket that is accepted in the turn in which asyncio closes the server fails an
+        # assertion in the middle of its transport: it would stay open until the garbage collector
+        # finds it, and its client would wait for an answer.
         listening, self._listening = self._listening, []
         for sock in listening:
             if sock.fileno() >= 0:

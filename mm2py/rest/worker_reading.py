@@ -1,6 +1,7 @@
 """What one scrape of ``GET /metrics`` shows of this worker, as plain data.
 
-Flow: herders and meters -> ``WorkerReading`` -> ``metric_families``. ``by_topic`` joins the partitions of a topic to one series.
+Flow: herders and meters -> ``WorkerReading`` -> ``metric_families``. ``by_topic`` joins the
+partitions of a topic to one series.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +28,8 @@ from mm2py.types import FlowName, TaskId, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class RunningWork:
-    """A connector (``task`` is None) or task of this worker; ``connector`` is its name at the root."""
+    """A connector (``task`` is None) or task of this worker; ``connector`` is its name at the
+    root."""
 
     flow: str
     connector: str
@@ -78,11 +80,13 @@ class WorkerReading:
     broker_errors: Mapping[BrokerError, int] = field(default_factory=dict[BrokerError, int])
     process: ProcessReading | None = None
     by_topic: bool = False
-    """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label `partition`."""
+    """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label
+    `partition`."""
 
     @cached_property
     def partitions(self) -> "list[Series]":
-        """What has a series of its own: each flow has one node here, and each partition one meter in it."""
+        """What has a series of its own: each flow has one node here, and each partition one meter
+        in it."""
         if not self.by_topic:
             return [Series(node.flow, part) for node in self.nodes for part in node.partitions]
         found: dict[tuple[FlowName, str], list[PartitionSnapshot]] = {}
@@ -94,7 +98,8 @@ class WorkerReading:
 
     @cached_property
     def copies(self) -> "list[Series]":
-        """What has a series under names that know the copy alone; partitions that are copied into one have one."""
+        """What has a series under names that know the copy alone; partitions that are copied into
+        one have one."""
         place = _whole if self.by_topic else _itself
         found: dict[tuple[FlowName, TopicPartition], list[PartitionSnapshot]] = {}
         gone: dict[tuple[FlowName, TopicPartition], TopicCounts] = {}
@@ -113,7 +118,8 @@ class WorkerReading:
 
     @cached_property
     def checkpoints(self) -> "Mapping[CheckpointSeries, Ages]":
-        """How long checkpoints took; a group that moves from task to task has one series, and with ``by_topic`` one for each topic."""
+        """How long checkpoints took; a group that moves from task to task has one series, and with
+        ``by_topic`` one for each topic."""
         found: dict[CheckpointSeries, list[Ages]] = {}
         for flow, (key, ages) in self.checkpoint_ages:
             partition = _whole(key.partition) if self.by_topic else key.partition
@@ -174,7 +180,8 @@ def _itself(one: TopicPartition) -> TopicPartition:
 
 
 def _topic(parts: Sequence[PartitionSnapshot], gone: TopicCounts | None) -> PartitionSnapshot:
-    """Return one series for all partitions of a topic, with what they counted on this node before."""
+    """Return one series for all partitions of a topic, with what they counted on this node
+    before."""
     whole = _with(_joined(parts), gone)
     copy = next((part.target for part in parts if part.target is not None), None)
     copy = None if copy is None else _whole(copy)
@@ -195,7 +202,8 @@ def _with(part: PartitionSnapshot, gone: TopicCounts | None) -> PartitionSnapsho
 
 
 def _joined(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
-    """Return several as one, under the name of the first: sums, the worst state, the largest age; what is not known of each is not known."""
+    """Return several as one, under the name of the first: sums, the worst state, the largest age;
+    what is not known of each is not known."""
     if len(parts) == 1:
         return parts[0]
 

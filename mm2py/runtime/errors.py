@@ -22,7 +22,8 @@ from typing import Final
 from mm2py.errors import Mm2pyError, RetriableError
 
 STALE_CONFIGURATION: Final = (
-    "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent"
+    "Cannot complete request momentarily due to stale configuration (typically caused by a "
+    "concurrent"
     " config change)"
 )
 """Text of a ``ConflictError`` while a change waits for a rebalance."""
@@ -30,7 +31,8 @@ STALE_CONFIGURATION: Final = (
 CONFLICTING_OPERATION: Final = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 )
-"""Text of a ``ConflictError`` after two hops, and of a ``ForwardError`` that must not be forwarded."""
+"""Text of a ``ConflictError`` after two hops, and of a ``ForwardError`` that must not be
+forwarded."""
 
 REBALANCE_EXPECTED: Final = "Request cannot be completed because a rebalance is expected"
 NO_LEADER: Final = (
@@ -96,13 +98,15 @@ class PreconditionFailedError(HerderError):
 
 
 class WorkerUnreachableError(HerderError):
-    """The worker that has to answer cannot be reached; its group may not know yet that it is gone."""
+    """The worker that has to answer cannot be reached; its group may not know yet that it is
+    gone."""
 
     status = 503
 
 
 class SignatureError(HerderError):
-    """A request between workers is not signed as it must be (400, 403), or cannot be checked yet (503)."""
+    """A request between workers is not signed as it must be (400, 403), or cannot be checked yet
+    (503)."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message, status=status)

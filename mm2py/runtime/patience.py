@@ -1,7 +1,8 @@
 """Retries with growing pauses until a resource is available, with a log line every 10 s.
 
-Flow: ``attempt`` -> a ``RetriableError`` -> ``Patience.wait`` -> the next attempt. There is no last attempt; the
-caller ends it by setting the stop event. The last cause is in ``waits`` until an attempt succeeds, for displays.
+Flow: ``attempt`` -> a ``RetriableError`` -> ``Patience.wait`` -> the next attempt. There is no last
+attempt; the caller ends it by setting the stop event. The last cause is in ``waits`` until an
+attempt succeeds, for displays.
 """
 
 import asyncio
@@ -98,12 +99,14 @@ class Patience:
         return not await wait_or_stop(self._clock, pause, self._stop)
 
     def lasting(self, for_s: float) -> str:
-        """Return what is being tried in vain where it has been for so long, empty where it has not."""
+        """Return what is being tried in vain where it has been for so long, empty where it has
+        not."""
         lasts = self._failures and self._clock.monotonic() - self._since >= for_s
         return f"waits for {self._what}" if lasts else ""
 
     def succeeded(self) -> None:
-        """Note that it worked: logs it if a failure was logged, and starts with short pauses again."""
+        """Note that it worked: logs it if a failure was logged, and starts with short pauses
+        again."""
         if self._logged:
             log.info(
                 "back again what=%s waited_s=%.0f",

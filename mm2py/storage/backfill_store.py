@@ -1,7 +1,8 @@
 """Backfills of one flow, as every process sees them (``mm2py-backfill.<source>.internal``).
 
-Flow: ``start`` -> the topic is read to its end, then followed -> ``job``, ``leases``, ``kept_out`` -> ``listen``; ``post`` ->
-acknowledged. A fold over a ``Table``; which process may write a key is in ``mm2py.mirror.backfills``.
+Flow: ``start`` -> the topic is read to its end, then followed -> ``job``, ``leases``, ``kept_out``
+-> ``listen``; ``post`` -> acknowledged. A fold over a ``Table``; which process may write a key is
+in ``mm2py.mirror.backfills``.
 """
 
 import logging
@@ -49,7 +50,8 @@ READ_S: Final = 60.0
 _JOB: Final = b"job"
 
 KEPT: Final = 4
-"""How many jobs without a claim are kept of each kind, beside one that begins; the oldest are removed."""
+"""How many jobs without a claim are kept of each kind, beside one that begins; the oldest are
+removed."""
 
 SILENT_MS: Final = 3_600_000
 """A running one without progress for this long is removed too; more than clocks of two machines
@@ -83,7 +85,8 @@ class BackfillStore:
         self.live = False
         """Whether the topic has been read."""
         self.unreadable: ProtocolError | None = None
-        """Why the newest job record cannot be read; ``job`` is an older one then, which no driver may take up."""
+        """Why the newest job record cannot be read; ``job`` is an older one then, which no driver
+        may take up."""
 
     async def start(self) -> None:
         """Read the topic to its end.
@@ -122,7 +125,8 @@ class BackfillStore:
 
     @property
     def shown_job(self) -> Job | None:
-        """The newest backfill as followers of the topic show it: FAILED once its driver's beat has not risen for ``ALIVE_S``."""
+        """The newest backfill as followers of the topic show it: FAILED once its driver's beat has
+        not risen for ``ALIVE_S``."""
         job = self.job
         if job is None or not job.state.is_copied:
             return job
@@ -155,7 +159,8 @@ class BackfillStore:
         }
 
     def kept_out(self) -> Mapping[TopicPartition, Lease]:
-        """Return what the live flow must not copy: partitions that are reserved for lanes, or copied by one."""
+        """Return what the live flow must not copy: partitions that are reserved for lanes, or
+        copied by one."""
         job = self.job
         if job is None or job.state.is_over:
             return {}
@@ -173,7 +178,8 @@ class BackfillStore:
         return record
 
     def silent_s(self, lease: Lease) -> float:
-        """Return for how long nothing was heard of a lease: where it waits for a lane of any of them, else of its own."""
+        """Return for how long nothing was heard of a lease: where it waits for a lane of any of
+        them, else of its own."""
         heard = [self._lease_heard.get(lease_key(lease.source).encode(), 0.0)]
         if lease.state is LeaseState.RESERVED:
             # Reserved, not begun: any lane of the job that renews its lease may take it next.
@@ -188,7 +194,8 @@ class BackfillStore:
         return any(lease.state is LeaseState.COPYING for lease in self.leases.values())
 
     def in_backfill(self) -> Mapping[TopicPartition, Lease]:
-        """Return which of them a backfill copies: it changes configs of their copies, a stream does not."""
+        """Return which of them a backfill copies: it changes configs of their copies, a stream does
+        not."""
         job = self.job
         return {} if job is not None and job.kind is JobKind.STREAM else self.kept_out()
 
@@ -199,7 +206,8 @@ class BackfillStore:
 
     @property
     def progress(self) -> Sequence[Progress]:
-        """Jobs without a claim, the newest first; one that runs is FAILED once its record has not changed for ``PROGRESS_ALIVE_S``."""
+        """Jobs without a claim, the newest first; one that runs is FAILED once its record has not
+        changed for ``PROGRESS_ALIVE_S``."""
         now_s = self._clock.monotonic()
         found = [
             without_process(it) if now_s - self.progress_heard[key] > PROGRESS_ALIVE_S else it
@@ -215,7 +223,8 @@ class BackfillStore:
         return await self._table.post([encode_backfill(record) for record in records])
 
     async def notice(self, worker: str, offset: int) -> None:
-        """Write that a worker of the live flow copies nothing that was reserved below ``offset``."""
+        """Write that a worker of the live flow copies nothing that was reserved below
+        ``offset``."""
         await self.post([Notice(worker=worker, offset=offset)])
 
     async def forget_notices(self) -> None:
@@ -302,7 +311,8 @@ def decoded_backfills(topic: str, values: Mapping[bytes, bytes]) -> Mapping[byte
 
 
 async def unfinished_job(target: Cluster, flow: FlowName, clock: Clock) -> str:
-    """Return what to call the unfinished job of a flow, its state, and the command that ends it; empty where there is none.
+    """Return what to call the unfinished job of a flow, its state, and the command that ends it;
+    empty where there is none.
 
     Raises:
         FatalError: its newest job is of a version that this program cannot read.
@@ -329,6 +339,7 @@ def describe_unfinished(job: Job, flow: str, *, repairs: bool = False) -> str:
     kind = "repair" if repairs else "backfill"
     name = f"restore {job.id} of {job.archive}" if job.archive else f"{kind} {job.id}"
     return (
-        f"{name} of {flow} is {job.state.value}: wait for its end (mm2py backfill status FILE --flow '{flow}'),"
+        f"{name} of {flow} is {job.state.value}: wait for its end (mm2py backfill status FILE "
+        f"--flow '{flow}'),"
         f" or end it with mm2py backfill cancel FILE --flow '{flow}'"
     )

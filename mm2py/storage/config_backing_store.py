@@ -1,8 +1,9 @@
-"""The store of connector configs, a fold over a table of one partition (Java's ``KafkaConfigBackingStore``).
+"""The store of connector configs, a fold over a table of one partition (Java's
+``KafkaConfigBackingStore``).
 
-Flow: ``put_...`` -> ``ConfigRecord``s -> ``Table`` -> read back -> ``ConfigFold`` -> ``snapshot`` and ``ConfigListener``.
-A change of several records is one batch. Records that are not in form are logged once and ignored. The
-herder decides which worker may write.
+Flow: ``put_...`` -> ``ConfigRecord``s -> ``Table`` -> read back -> ``ConfigFold`` -> ``snapshot``
+and ``ConfigListener``. A change of several records is one batch. Records that are not in form are
+logged once and ignored. The herder decides which worker may write.
 """
 
 import asyncio
@@ -40,13 +41,15 @@ WRITE_S: Final = 30.0
 class ConfigBackingStore:
     """Connector configs of one group.
 
-    Every ``put_...`` and ``remove_connector`` returns when its records were read back. After ``write_s`` it
-    takes them back and raises ``RequestTimedOutError``: whether they had been written before is unknown.
+    Every ``put_...`` and ``remove_connector`` returns when its records were read back. After
+    ``write_s`` it takes them back and raises ``RequestTimedOutError``: whether they had been
+    written before is unknown.
 
     Args:
         table: the config topic.
         write_s: how long one action may take.
-        privileged: writes what only a leader may write, in transactions; None where its records are as all others.
+        privileged: writes what only a leader may write, in transactions; None where its records are
+            as all others.
     """
 
     def __init__(
@@ -60,7 +63,8 @@ class ConfigBackingStore:
         self.privileged = privileged
         self._fold = ConfigFold()
         self._damaged: dict[bytes, str] = {}
-        """Keys of records that cannot be read, and why: what was before them counts, until compaction."""
+        """Keys of records that cannot be read, and why: what was before them counts, until
+        compaction."""
         self._listener: ConfigListener | None = None
         self._write_s = write_s
         self._changed = asyncio.Event()
@@ -97,7 +101,8 @@ class ConfigBackingStore:
         damaged = sorted(self._damaged.items())
         keys = ", ".join(f"{key.decode(errors='replace')} ({reason})" for key, reason in damaged)
         return {
-            f"topic {self._table.topic}": f"records are damaged, what was before them counts: {keys};"
+            f"topic {self._table.topic}": "records are damaged, what was before them counts: "
+            f"{keys};"
             " put the config or state once more, or write a tombstone for the key"
         }
 
@@ -106,7 +111,8 @@ class ConfigBackingStore:
         await self._table.read_to_end(timeout_s)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until ``condition`` is true, evaluated now and after every change that is read; False after the timeout."""
+        """Wait until ``condition`` is true, evaluated now and after every change that is read;
+        False after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():

@@ -1,7 +1,8 @@
 """The config topic as a table: each record changes it, and becomes an event for the workers.
 
-Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``ConfigSnapshot`` (the rules of
-Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller decides whether listeners are called.
+Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``ConfigSnapshot``
+(the rules of Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller decides
+whether listeners are called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,15 +69,17 @@ ConfigEvent = (
 _NOTHING: Final[Mapping[str, str]] = {}
 
 ConfigListener = Callable[[ConfigEvent], None]
-"""Called on the loop with what was read after ``ConfigBackingStore.start`` returned; must neither block nor raise."""
+"""Called on the loop with what was read after ``ConfigBackingStore.start`` returned; must neither
+block nor raise."""
 
 
 @final
 class ConfigFold:
     """All that the records so far add up to.
 
-    Task configs wait in a buffer per connector until a commit makes them valid. The buffer stays once it
-    was there, because a commit of 0 tasks counts as a generation only after task records, as in Java.
+    Task configs wait in a buffer per connector until a commit makes them valid. The buffer stays
+    once it was there, because a commit of 0 tasks counts as a generation only after task records,
+    as in Java.
     """
 
     def __init__(self) -> None:

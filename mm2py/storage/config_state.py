@@ -1,7 +1,7 @@
 """The content of the config topic: connectors, task configs, target states, session key.
 
-Flow: records of the topic -> an immutable ``ConfigSnapshot``, and ``ConfigEvent`` (``config_fold``) for a listener.
-Maps hold raw texts, placeholders kept. No I/O.
+Flow: records of the topic -> an immutable ``ConfigSnapshot``, and ``ConfigEvent`` (``config_fold``)
+for a listener. Maps hold raw texts, placeholders kept. No I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,8 @@ class ConfigSnapshot:
     unfinished: frozenset[str] = frozenset()
 
     def tasks(self, connector: str) -> tuple[TaskId, ...]:
-        """Return the tasks of a connector in order, none where its task configs are inconsistent."""
+        """Return the tasks of a connector in order, none where its task configs are
+        inconsistent."""
         # Java's ClusterConfigState.tasks: none, until a later commit is complete.
         if connector in self.inconsistent:
             return ()

@@ -1,8 +1,9 @@
 """Records of Connect's config and status topics, byte for byte as Java's JsonConverter writes them.
 
-Flow: ``ConfigRecord`` <-> (key, value); ``StoredStatus`` and ``TopicUse`` <-> (key, value). Compact UTF-8
-JSON, members in schema order, unset ones as ``null``; a ``None`` value is a tombstone. Unknown members are
-skipped, a record that is not in form is a ``ProtocolError``. It knows no topic and no state.
+Flow: ``ConfigRecord`` <-> (key, value); ``StoredStatus`` and ``TopicUse`` <-> (key, value). Compact
+UTF-8 JSON, members in schema order, unset ones as ``null``; a ``None`` value is a tombstone.
+Unknown members are skipped, a record that is not in form is a ``ProtocolError``. It knows no topic
+and no state.
 """
 
 import base64

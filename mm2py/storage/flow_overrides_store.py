@@ -1,7 +1,8 @@
 """Changes made to one flow over REST, in ``mm2py-flows.<source>.internal`` on the target.
 
-Flow: file configs + records read -> ``effective``, ``held``, ``history``; a change -> overrides, then history ->
-read back -> the listener. Whether this worker may write (it leads) is decided by who calls.
+Flow: file configs + records read -> ``effective``, ``held``, ``history``; a change -> overrides,
+then history -> read back -> the listener. Whether this worker may write (it leads) is decided by
+who calls.
 """
 
 import asyncio
@@ -47,11 +48,13 @@ class ChangeGuard(Protocol):
     """Refuses changes because of what other flows do."""
 
     def check(self, before: Configs, after: Configs) -> None:
-        """Raise an ``Mm2pyError`` for a change that must not be made; called before anything is written."""
+        """Raise an ``Mm2pyError`` for a change that must not be made; called before anything is
+        written."""
         ...
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
-        """Read what the other flows are now; return whether the written change must be checked again."""
+        """Read what the other flows are now; return whether the written change must be checked
+        again."""
         ...
 
 
@@ -121,7 +124,8 @@ class FlowOverridesStore:
         if self._newer:
             key, reason = next(iter(self._newer.items()))
             raise RetriableError(
-                f"topic {self._table.topic} holds a setting of a newer version of this program (key {key}: {reason})",
+                f"topic {self._table.topic} holds a setting of a newer version of this program "
+                f"(key {key}: {reason})",
                 remedy="run that version here, or take the setting back with it",
             )
 
@@ -131,7 +135,8 @@ class FlowOverridesStore:
             return {}
         keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
         return {
-            f"topic {self._table.topic}": f"settings are damaged, what was before them or the file counts: {keys};"
+            f"topic {self._table.topic}": "settings are damaged, what was before them or the "
+            f"file counts: {keys};"
             " change them over REST once more"
         }
 
@@ -195,7 +200,8 @@ class FlowOverridesStore:
         """Return what an edit would change.
 
         Raises:
-            ConfigError: a secret would have to be written, or it is left out how a cluster is reached.
+            ConfigError: a secret would have to be written, or it is left out how a cluster is
+                reached.
         """
         return self.state.changes(self._edited(edit))
 
@@ -210,10 +216,12 @@ class FlowOverridesStore:
     ) -> int | None:
         """Write a change and its line of the history; return its revision, None if nothing changes.
 
-        With ``notes``, changes that are not kept here (target states), the line is written in any case.
+        With ``notes``, changes that are not kept here (target states), the line is written in any
+        case.
 
         Raises:
-            ConfigError: a secret would have to be written, it is left out how a cluster is reached, or all of it fits no batch.
+            ConfigError: a secret would have to be written, it is left out how a cluster is reached,
+                or all of it fits no batch.
             RequestTimedOutError: the topic could not be read, or the outcome is unknown.
         """
         async with self._writing:
@@ -250,7 +258,8 @@ class FlowOverridesStore:
             raise ConfigError(
                 f"connector {name} is left without {', '.join(left_out)}:"
                 " only the file defines how clusters are reached",
-                remedy="send them as they are, [hidden] for a secret, or change the file on every node and restart",
+                remedy="send them as they are, [hidden] for a secret, or change the file on "
+                "every node and restart",
             )
 
     # ---- changes as records
@@ -303,7 +312,8 @@ class FlowOverridesStore:
             # No reader accepts it: the newest revision is not of this program.
             raise ConfigError(
                 f"topic {self._table.topic} has a record of revision {number - 1}, none can follow",
-                remedy="write a tombstone for the key of each record with it, and restart the workers",
+                remedy="write a tombstone for the key of each record with it, and restart the "
+                "workers",
             )
         return Revision(number=number, by=actor, at_ms=self._clock.now_ms())
 
@@ -341,9 +351,11 @@ class FlowOverridesStore:
         size_bytes = sum(len(key) + len(value or b"") for key, value in batch)
         if size_bytes > MAX_CONFIG_BYTES:
             raise ConfigError(
-                f"{action} of {target} needs {size_bytes} bytes in topic {self._table.topic}, with its line of the history; at most"
+                f"{action} of {target} needs {size_bytes} bytes in topic {self._table.topic}, "
+                "with its line of the history; at most"
                 f" {MAX_CONFIG_BYTES} fit",
-                remedy="change fewer or shorter properties at a time; the line has each text of before and after",
+                remedy="change fewer or shorter properties at a time; the line has each text of "
+                "before and after",
             )
         try:
             async with asyncio.timeout(self._write_s):
@@ -399,7 +411,8 @@ class FlowOverridesStore:
 
 
 def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:
-    """Return the edit that pauses or resumes a source partition, or with number -1 a whole topic."""
+    """Return the edit that pauses or resumes a source partition, or with number -1 a whole
+    topic."""
 
     def edit(now: FlowPicture) -> FlowPicture:
         if paused:

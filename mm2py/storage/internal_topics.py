@@ -1,7 +1,7 @@
 """Internal topics: created with their cleanup policy by the first worker, checked by every one.
 
-Flow: ``InternalTopic`` -> ``InternalTopics`` -> CreateTopics, then DescribeConfigs (Java: ``TopicAdmin``).
-It writes no records.
+Flow: ``InternalTopic`` -> ``InternalTopics`` -> CreateTopics, then DescribeConfigs (Java:
+``TopicAdmin``). It writes no records.
 """
 
 import asyncio
@@ -34,8 +34,9 @@ LOOK_EVERY_S: Final = 0.05
 class InternalTopic:
     """One internal topic as the worker config asks for it.
 
-    ``partitions`` and ``replication_factor`` of -1 mean the broker's default. ``purpose`` is the config
-    prefix (``offset.storage``), named in messages; with ``renamable`` it has a property for the name.
+    ``partitions`` and ``replication_factor`` of -1 mean the broker's default. ``purpose`` is the
+    config prefix (``offset.storage``), named in messages; with ``renamable`` it has a property for
+    the name.
     """
 
     name: str
@@ -69,7 +70,8 @@ class TopicAdmin(Protocol):
 
 @final
 class InternalTopics:
-    """The internal topics of one flow on one cluster; all that are missing are made in one request."""
+    """The internal topics of one flow on one cluster; all that are missing are made in one
+    request."""
 
     def __init__(self, admin: TopicAdmin, *, clock: Clock) -> None:
         self._admin, self._clock = admin, clock
@@ -88,10 +90,12 @@ class InternalTopics:
         return self._topics.keys()
 
     async def partitions(self, name: str) -> int:
-        """Create what is missing of all topics, check them, and return one topic's number of partitions.
+        """Create what is missing of all topics, check them, and return one topic's number of
+        partitions.
 
         Raises:
-            ConfigError: this one exists with another cleanup policy, or the target refuses to create it.
+            ConfigError: this one exists with another cleanup policy, or the target refuses to
+                create it.
             RetriableError: not now (too few brokers, no answer); a later call asks again.
         """
         # The stores of a flow start side by side: one of them creates and checks for all.
@@ -129,7 +133,8 @@ class InternalTopics:
                 self._errors[topic.name] = error
 
     async def _visible(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-        """Wait for topics that were just made: the broker that is asked may not know of them yet."""
+        """Wait for topics that were just made: the broker that is asked may not know of them
+        yet."""
         descriptions: dict[str, TopicDescription] = {}
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_S
         # CreateTopics is answered by the controller; other brokers learn of the topic later.
@@ -162,7 +167,8 @@ def _new(topic: InternalTopic) -> NewTopic:
     configs = {name: value for name, value in topic.configs.items() if name != "cleanup.policy"}
     if len(configs) != len(topic.configs):
         log.warning(
-            "property is ignored, the topic needs another value property=%s.cleanup.policy needed=%s",
+            "property is ignored, the topic needs another value property=%s.cleanup.policy "
+            "needed=%s",
             topic.purpose,
             topic.cleanup_policy,
         )
@@ -181,7 +187,8 @@ def _refused(topic: InternalTopic, error: ServerError) -> Exception:
     if isinstance(error, FatalServerError):
         return ConfigError(
             f"internal topic {topic.name} cannot be created on the target: {error.message}",
-            remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this user"
+            remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this "
+            "user"
             " the right to",
         )
     return error
@@ -207,7 +214,8 @@ def _checked(topic: InternalTopic, description: TopicDescription | None, policy:
         )
     if topic.ordered and len(description.partitions) != 1:
         raise ConfigError(
-            f"topic {topic.name} has {len(description.partitions)} partitions, it must have exactly 1: the order of"
+            f"topic {topic.name} has {len(description.partitions)} partitions, it must have "
+            "exactly 1: the order of"
             " its records is the truth",
             remedy="name another topic in config.storage.topic"
             if topic.renamable

@@ -1,17 +1,21 @@
-"""The right to copy a flow with Spark: one driver at a time, its beats, its records, and the live flow kept out.
+"""The right to copy a flow with Spark: one driver at a time, its beats, its records, and the live
+flow kept out.
 
-Flow: ``claim`` -> ``begin`` of a run -> ``write`` of its leases -> ``beat`` while lanes copy -> ``release``;
-``take_back`` on a worker of the flow, where the driver of a stream is gone. Shared by ``mm2py_jobs.copy.backfill`` and
-``mm2py_jobs.copy.stream``, which have one topic, one driver's id and one set of lanes' ids per flow, so that neither starts
-beside the other.
+Flow: ``claim`` -> ``begin`` of a run -> ``write`` of its leases -> ``beat`` while lanes copy ->
+``release``; ``take_back`` on a worker of the flow, where the driver of a stream is gone. Shared by
+``mm2py_jobs.copy.backfill`` and ``mm2py_jobs.copy.stream``, which have one topic, one driver's id
+and one set of lanes' ids per flow, so that neither starts beside the other.
 
 Invariants, tests of the same names:
 
-1. A job that another driver is working on is left alone; of two drivers that begin at the same moment one is refused.
+1. A job that another driver is working on is left alone; of two drivers that begin at the same
+   moment one is refused.
 2. Nothing is written after another driver's claim.
-3. What a former run kept is dealt or given back only after its lanes can claim nothing more and their leases have run out.
-4. What a driver does beside its records leaves only while its ``permit`` is valid: for ``LEASE_S`` from before the record that was
-   confirmed last. Another one begins only when no record was confirmed for ``ALIVE_S``, or after a record that ended the permit.
+3. What a former run kept is dealt or given back only after its lanes can claim nothing more and
+   their leases have run out.
+4. What a driver does beside its records leaves only while its ``permit`` is valid: for ``LEASE_S``
+   from before the record that was confirmed last. Another one begins only when no record was
+   confirmed for ``ALIVE_S``, or after a record that ended the permit.
 """
 
 import asyncio
@@ -63,7 +67,8 @@ class DriverSupersededError(BackfillRefusedError):
 
 
 class DriverRecord(Protocol):
-    """The record of a job, as far as it names its driver: its id, the number of the run, and the driver."""
+    """The record of a job, as far as it names its driver: its id, the number of the run, and the
+    driver."""
 
     @property
     def id(self) -> str: ...
@@ -78,10 +83,12 @@ R = TypeVar("R", bound=DriverRecord)
 
 @final
 class DriverClaim(Generic[R]):
-    """The right of one driver to write the newest record of a job: of a bulk job, a stream, or a failover.
+    """The right of one driver to write the newest record of a job: of a bulk job, a stream, or a
+    failover.
 
-    A claim alone does not say enough: it is lost with each write that fails, and taken again. So the driver remembers the record that it
-    took over or wrote last; where the newest one is another, another driver has claimed and written in between (2).
+    A claim alone does not say enough: it is lost with each write that fails, and taken again. So
+    the driver remembers the record that it took over or wrote last; where the newest one is
+    another, another driver has claimed and written in between (2).
 
     Args:
         writer: writes the topic under the transactional id of the flow's drivers.
@@ -105,7 +112,8 @@ class DriverClaim(Generic[R]):
         return self._claim.holds
 
     async def take(self) -> R | None:
-        """Fence the driver before and read what it has written; return and remember the newest record.
+        """Fence the driver before and read what it has written; return and remember the newest
+        record.
 
         Raises:
             RetriableError: not now.
@@ -115,7 +123,8 @@ class DriverClaim(Generic[R]):
         return self.known
 
     async def is_superseded(self, writes: R | None = None) -> bool:
-        """Read to the end, with a new claim where this one was lost; return whether another driver has written since.
+        """Read to the end, with a new claim where this one was lost; return whether another driver
+        has written since.
 
         The record that this one ``writes`` may be in the topic already.
 
@@ -177,7 +186,8 @@ class JobClaim:
 
         Args:
             kind: of the job that is to be run.
-            archive: of the restore that is to be run, empty for a backfill; None for any job of that kind.
+            archive: of the restore that is to be run, empty for a backfill; None for any job of
+                that kind.
 
         Raises:
             BackfillRefusedError: another driver works on it, or another job is unfinished.
@@ -226,7 +236,8 @@ class JobClaim:
     async def begin(self, job: Job, *beside: BackfillRecord) -> None:
         """Write a run of this driver; returns when no lane of a former one copies any more (3).
 
-        The record comes first: an attempt of a former lane that claims after it is refused by it, one before it is fenced.
+        The record comes first: an attempt of a former lane that claims after it is refused by it,
+        one before it is fenced.
         """
         await self.write([replace(job, driver=self._driver.me), *beside])
         # After the record: a lane claims in a transaction under its id, which this aborts.
@@ -303,7 +314,8 @@ class JobClaim:
         await self.release(JobState.DONE, cause)
 
     async def write(self, records: Sequence[BackfillRecord]) -> None:
-        """Write records, if there are any, in one transaction; after a failure only if no other driver has taken over.
+        """Write records, if there are any, in one transaction; after a failure only if no other
+        driver has taken over.
 
         Raises:
             DriverSupersededError: one has.
@@ -369,11 +381,13 @@ def _running(job: Job, flow: str) -> BackfillRefusedError:
     if job.kind is JobKind.STREAM:
         return BackfillRefusedError(
             f"mm2py stream copies {flow} already",
-            remedy="end it with SIGTERM, where it runs; where that machine is gone, try again in a few seconds",
+            remedy="end it with SIGTERM, where it runs; where that machine is gone, try again in "
+            "a few seconds",
         )
     return BackfillRefusedError(
         f"{_named(job)} of {flow} is running",
-        remedy=f"watch it with mm2py backfill status FILE --flow '{flow}', or end it with mm2py backfill cancel FILE --flow '{flow}'",
+        remedy=f"watch it with mm2py backfill status FILE --flow '{flow}', or end it with mm2py "
+        f"backfill cancel FILE --flow '{flow}'",
     )
 
 
@@ -382,7 +396,8 @@ def unfinished(job: Job, flow: str) -> BackfillRefusedError:
     if job.kind is JobKind.STREAM:
         return BackfillRefusedError(
             f"mm2py stream copied {flow} and was not ended in order",
-            remedy=f"end it with mm2py stream FILE --flow '{flow}' --cancel, or start it again; with flow.engine=worker the flow's workers take over",
+            remedy=f"end it with mm2py stream FILE --flow '{flow}' --cancel, or start it again; "
+            "with flow.engine=worker the flow's workers take over",
         )
     command = (
         "its command again"

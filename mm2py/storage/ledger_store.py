@@ -1,8 +1,8 @@
 """The loss ledger of one flow, on the target: events in, acknowledged records out.
 
-Flow: ``report`` -> (the ledger was read: what is known is left out) -> counted -> written in order, retried
-until the target takes it -> acknowledged. Everything happens beside the data: a target without a ledger
-delays positions of the partitions concerned, never records.
+Flow: ``report`` -> (the ledger was read: what is known is left out) -> counted -> written in order,
+retried until the target takes it -> acknowledged. Everything happens beside the data: a target
+without a ledger delays positions of the partitions concerned, never records.
 """
 
 import asyncio
@@ -36,10 +36,12 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_MS: Final = 200
 LONGEST_RETRY_MS: Final = 30_000
 LOOK_S: Final = 5.0
-"""How long a task waits for the ledger to be read; without it a recreated topic may go unnoticed."""
+"""How long a task waits for the ledger to be read; without it a recreated topic may go
+unnoticed."""
 STOP_FLUSH_S: Final = 1.0
 MAX_RECORDS: Final = 500
-"""Most events of one batch; a broken source topic of a thousand partitions must not make one too large."""
+"""Most events of one batch; a broken source topic of a thousand partitions must not make one too
+large."""
 
 
 @final
@@ -85,7 +87,8 @@ class LedgerStore(EventSink):
             self._running.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Close it; safe twice. Events that are not acknowledged will be noticed again after a restart."""
+        """Close it; safe twice. Events that are not acknowledged will be noticed again after a
+        restart."""
         running, self._running = self._running, None
         if running is not None:
             if self._known is not None:
@@ -95,7 +98,8 @@ class LedgerStore(EventSink):
             await asyncio.wait({running})
         if self._unwritten:
             log.warning(
-                "ledger was not written to its end, what is left will be noticed again topic=%s events=%d",
+                "ledger was not written to its end, what is left will be noticed again topic=%s "
+                "events=%d",
                 self._topic,
                 sum(self._unwritten.values()),
             )
@@ -128,7 +132,8 @@ class LedgerStore(EventSink):
                     await self._table.read_to_end(LOOK_S)
         except (TimeoutError, Mm2pyError):
             log.warning(
-                "ledger is not read yet, a topic that was recreated meanwhile may go unnoticed topic=%s",
+                "ledger is not read yet, a topic that was recreated meanwhile may go unnoticed "
+                "topic=%s",
                 self._topic,
             )
         return dict(self._incarnations)
@@ -150,7 +155,8 @@ class LedgerStore(EventSink):
         self._work.set()
 
     def _learn(self, record: LedgerRecord | IncarnationRecord | UnknownLedgerRecord) -> None:
-        """Take an incarnation that was noted since the ledger was opened, unless a newer one is still to be written."""
+        """Take an incarnation that was noted since the ledger was opened, unless a newer one is
+        still to be written."""
         if isinstance(record, IncarnationRecord) and record.flow == str(self._meter.flow):
             queued = {
                 it.partition for it in self._queue.values() if isinstance(it, IncarnationRecord)

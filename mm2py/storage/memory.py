@@ -1,6 +1,7 @@
 """Stores in memory: for tests, and for standalone mode.
 
-Flow: ``post`` -> a list -> ``handle``. The contract is that of the Kafka stores; nothing survives the process. Stores that share a ``MemoryTopic`` see each other's records, as workers do.
+Flow: ``post`` -> a list -> ``handle``. The contract is that of the Kafka stores; nothing survives
+the process. Stores that share a ``MemoryTopic`` see each other's records, as workers do.
 """
 
 import asyncio

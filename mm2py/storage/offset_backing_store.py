@@ -1,9 +1,11 @@
-"""Source offsets of one flow: in Connect's offset topic (``mm2-offsets.<source>.internal``), or in a file (standalone mode).
+"""Source offsets of one flow: in Connect's offset topic (``mm2-offsets.<source>.internal``), or in
+a file (standalone mode).
 
-Flow: ``set`` -> one batch per partition -> acknowledged; ``get`` -> topic read to its end -> ``OffsetMap`` -> newest value.
-The newest record of a key wins, a tombstone included. A key is found by its bytes, else by its parsed content: another
-writer may have ordered the members differently. The file (``offset.storage.file.filename``) is JSON, replaced as a whole
-at each ``set``; Java's file is a serialised Java map, so the two cannot take over from each other.
+Flow: ``set`` -> one batch per partition -> acknowledged; ``get`` -> topic read to its end ->
+``OffsetMap`` -> newest value. The newest record of a key wins, a tombstone included. A key is found
+by its bytes, else by its parsed content: another writer may have ordered the members differently.
+The file (``offset.storage.file.filename``) is JSON, replaced as a whole at each ``set``; Java's
+file is a serialised Java map, so the two cannot take over from each other.
 """
 
 import asyncio
@@ -163,7 +165,8 @@ class KafkaOffsetBackingStore:
         )
 
     async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out; reads to the end first."""
+        """Return the stored keys and values of a connector, tombstones left out; reads to the end
+        first."""
         await self._table.read_to_end(READ_S)
         return self._offsets.of_connector(connector)
 

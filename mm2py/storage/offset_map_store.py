@@ -1,8 +1,9 @@
-"""The exact offset map of one flow, as the processes that write it see it (``mm2py-offset-map.<source>.internal``).
+"""The exact offset map of one flow, as the processes that write it see it
+(``mm2py-offset-map.<source>.internal``).
 
-Flow: ``load`` -> the topic read to its end -> the newest page of each partition; ``write`` -> changed pages -> acknowledged.
-Older pages are read from the topic when one is needed. In memory are a few numbers per page, and the newest pages in
-their stored form.
+Flow: ``load`` -> the topic read to its end -> the newest page of each partition; ``write`` ->
+changed pages -> acknowledged. Older pages are read from the topic when one is needed. In memory are
+a few numbers per page, and the newest pages in their stored form.
 """
 
 import asyncio
@@ -49,7 +50,8 @@ class MapStore(Protocol):
 
     @property
     def topics_lost(self) -> int:
-        """How often the topic was deleted and created again since the start: none of the pages before is in it."""
+        """How often the topic was deleted and created again since the start: none of the pages
+        before is in it."""
         ...
 
     async def load(
@@ -66,11 +68,13 @@ class MapStore(Protocol):
     async def numbers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' pages, oldest first; reads the topic to its end first."""
+        """Return the numbers of partitions' pages, oldest first; reads the topic to its end
+        first."""
         ...
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset, else the first one; None where it is gone."""
+        """Return the last page that begins below a target offset, else the first one; None where it
+        is gone."""
         ...
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
@@ -194,7 +198,8 @@ class OffsetMapStore:
 
     @property
     def topics_lost(self) -> int:
-        """How often the topic was created again since the start, noticed by offsets that went back."""
+        """How often the topic was created again since the start, noticed by offsets that went
+        back."""
         return self._topics_lost
 
     async def start(self) -> None:
@@ -203,7 +208,8 @@ class OffsetMapStore:
         await self._table.start(self._take)
         if self.index.strange:
             log.warning(
-                "offset map holds records that this program cannot read, they are left alone topic=%s records=%d",
+                "offset map holds records that this program cannot read, they are left alone "
+                "topic=%s records=%d",
                 self._table.topic,
                 self.index.strange,
             )
@@ -271,7 +277,8 @@ class OffsetMapStore:
             self._topics_lost += 1
             self.index, self._newest = MapIndex(), {}
             log.error(
-                "topic was deleted and created again topic=%s: the offset maps that were in it are lost, those of"
+                "topic was deleted and created again topic=%s: the offset maps that were in it "
+                "are lost, those of"
                 " partitions that are copied now begin anew; do not delete the topic",
                 self.topic,
             )

@@ -1,10 +1,13 @@
-"""The leader's writer of the config topic: a transactional producer that fences the leader before it.
+"""The leader's writer of the config topic: a transactional producer that fences the leader before
+it.
 
-Flow: ``claim`` (InitProducerId of ``connect-cluster-<group.id>``) -> ``write``: each change is one transaction. After
-a failure nothing is written until the next ``claim``. As Java's ``KafkaConfigBackingStore`` with exactly-once sources (KIP-618).
+Flow: ``claim`` (InitProducerId of ``connect-cluster-<group.id>``) -> ``write``: each change is one
+transaction. After a failure nothing is written until the next ``claim``. As Java's
+``KafkaConfigBackingStore`` with exactly-once sources (KIP-618).
 
-Both end as soon as the membership is in doubt. The herder waits for them, and only the herder can join the group again:
-work that waited for the permit here would wait without end, and the flow with it.
+Both end as soon as the membership is in doubt. The herder waits for them, and only the herder can
+join the group again: work that waited for the permit here would wait without end, and the flow with
+it.
 """
 
 import asyncio
@@ -26,10 +29,12 @@ from mm2py.types import TopicPartition
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 10_000
-"""A leader that is killed in a write holds up the next start, which reads after what is open, for this long."""
+"""A leader that is killed in a write holds up the next start, which reads after what is open, for
+this long."""
 
 FAILED: Final = (
-    "Failed to write to config topic; this may be due to a transient error and the request can be safely"
+    "Failed to write to config topic; this may be due to a transient error and the request can "
+    "be safely"
     " retried"
 )
 """Connect's text."""
@@ -48,7 +53,8 @@ class PrivilegedWriter(Protocol):
         ...
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Write entries in one transaction; ``RetriableError`` when that failed, and the right is lost."""
+        """Write entries in one transaction; ``RetriableError`` when that failed, and the right is
+        lost."""
         ...
 
     async def close(self) -> None:
@@ -58,7 +64,8 @@ class PrivilegedWriter(Protocol):
 
 @final
 class Claim:
-    """A claim that counts only once everything written before it has been read: its holder decides by that what it may write."""
+    """A claim that counts only once everything written before it has been read: its holder decides
+    by that what it may write."""
 
     def __init__(self, writer: PrivilegedWriter) -> None:
         self._writer = writer
@@ -70,7 +77,8 @@ class Claim:
         return self._is_read and self._writer.claimed
 
     async def take(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Claim, and return what ``read`` returns after that; where either fails, there is no claim."""
+        """Claim, and return what ``read`` returns after that; where either fails, there is no
+        claim."""
         self._is_read = False
         await self._writer.claim()
         newest = await read()
@@ -160,7 +168,8 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
         await transactions.commit()
 
     async def _while_permitted(self, work: Coroutine[object, object, None]) -> None:
-        """Do ``work``; ``RetriableError``, and it is cancelled, as soon as writing is not permitted."""
+        """Do ``work``; ``RetriableError``, and it is cancelled, as soon as writing is not
+        permitted."""
         doubted = asyncio.Event()
 
         def look() -> None:

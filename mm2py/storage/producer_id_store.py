@@ -1,7 +1,9 @@
-"""Publishes the producer ids of a flow's tasks on its target before their first use, and knows those of all its mirrors.
+"""Publishes the producer ids of a flow's tasks on its target before their first use, and knows
+those of all its mirrors.
 
-Flow: ``Sender.new_producer`` -> ``publish`` -> a record in ``mm2py-producers.internal``, acknowledged -> data. An id that was
-found in a log -> ``includes`` -> the topic read to its end, once per id: an id that is not in it then never will be.
+Flow: ``Sender.new_producer`` -> ``publish`` -> a record in ``mm2py-producers.internal``,
+acknowledged -> data. An id that was found in a log -> ``includes`` -> the topic read to its end,
+once per id: an id that is not in it then never will be.
 """
 
 import asyncio
@@ -18,7 +20,8 @@ PUBLISH_S: Final = 10.0
 
 @final
 class ProducerIdStore:
-    """The topic of producer ids, opened at the first publication; its owner closes the table's writer."""
+    """The topic of producer ids, opened at the first publication; its owner closes the table's
+    writer."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -31,7 +34,8 @@ class ProducerIdStore:
         """Write one id; it may be used when this returns.
 
         Raises:
-            Mm2pyError: the topic cannot be created, checked or written now, or the membership was lost.
+            Mm2pyError: the topic cannot be created, checked or written now, or the membership was
+                lost.
         """
         try:
             async with asyncio.timeout(PUBLISH_S):
@@ -41,7 +45,8 @@ class ProducerIdStore:
             raise RequestTimedOutError(
                 f"producer id {producer.producer_id} could not be published in topic"
                 f" {self._table.topic} within {PUBLISH_S:g} s",
-                remedy="check that the brokers that lead it can be reached, and Write on it is granted",
+                remedy="check that the brokers that lead it can be reached, and Write on it is "
+                "granted",
             ) from None
 
     async def includes(self, producer_id: int) -> bool:

@@ -1,8 +1,9 @@
 """The store of connector and task states, a fold over a table (Java's ``KafkaStatusBackingStore``).
 
-Flow: ``put`` -> ``Table`` -> read back by every worker -> ``StatusTable`` -> ``get``. Posts are not awaited; states
-that were put before ``start`` are posted then. What is refused, or not acknowledged in time, is a problem that displays
-name, and is posted again unless a newer state of the same work was. Records not in form are logged once and ignored.
+Flow: ``put`` -> ``Table`` -> read back by every worker -> ``StatusTable`` -> ``get``. Posts are not
+awaited; states that were put before ``start`` are posted then. What is refused, or not acknowledged
+in time, is a problem that displays name, and is posted again unless a newer state of the same work
+was. Records not in form are logged once and ignored.
 """
 
 import asyncio
@@ -32,12 +33,14 @@ from mm2py.types import TaskId
 log = logging.getLogger(__name__)
 
 WRITE_S: Final = 30.0
-"""How long a post may take before it is taken back, and how long a refused one waits for the next attempt."""
+"""How long a post may take before it is taken back, and how long a refused one waits for the next
+attempt."""
 
 
 @dataclass(slots=True, eq=False)
 class _Put:
-    """One entry; a ``safe`` state gives way to another worker's newer one, any other one only when it is posted again."""
+    """One entry; a ``safe`` state gives way to another worker's newer one, any other one only when
+    it is posted again."""
 
     entry: Entry
     work: str | TaskId | None = None
@@ -77,7 +80,8 @@ class StatusBackingStore:
                 self._post(put)
 
     async def stop(self) -> None:
-        """Stop reading; what is not acknowledged may be lost. Safe before ``start`` and safe twice."""
+        """Stop reading; what is not acknowledged may be lost. Safe before ``start`` and safe
+        twice."""
         self._started = False
         self._early.clear()
         self._unwritten.clear()
@@ -100,7 +104,8 @@ class StatusBackingStore:
             {}
             if not causes
             else {
-                f"topic {self._table.topic}": "states cannot be written, the states shown may be old:"
+                f"topic {self._table.topic}": "states cannot be written, the states shown may be "
+                "old:"
                 f" {', '.join(causes)}"
             }
         )
@@ -210,7 +215,8 @@ class StatusBackingStore:
             )
 
     def _give_way(self, read: StatusPut) -> None:
-        """Take back safe states that wait for the cluster while another worker wrote a newer one."""
+        """Take back safe states that wait for the cluster while another worker wrote a newer
+        one."""
         for answer, put in tuple(self._posted.items()):
             if put.safe and put.work == read.work and not self._may_write(put):
                 answer.cancel()

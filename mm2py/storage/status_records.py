@@ -1,7 +1,8 @@
-"""The content of the status topic: connectors, tasks and the topics they use, and the rules for reading it.
+"""The content of the status topic: connectors, tasks and the topics they use, and the rules for
+reading it.
 
-Flow: records of the topic -> ``decode_status_record`` -> ``StatusTable`` -> ``StoredStatus`` and ``TopicUse``
-(the rules of Java's ``KafkaStatusBackingStore``). No I/O.
+Flow: records of the topic -> ``decode_status_record`` -> ``StatusTable`` -> ``StoredStatus`` and
+``TopicUse`` (the rules of Java's ``KafkaStatusBackingStore``). No I/O.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,21 @@
-"""A compacted topic as a table: read to its end, followed, written in whole changes (Java's ``KafkaBasedLog``).
+"""A compacted topic as a table: read to its end, followed, written in whole changes (Java's
+``KafkaBasedLog``).
 
-Flow: ``start`` -> the topic exists -> read to its end -> a task that follows -> ``handle``; ``post`` -> one batch
-per partition (murmur2 of the key) -> acknowledged. Config, status, offsets, flow changes and the ledger are folds
-over a ``Table``; it knows nothing of what the records mean.
+Flow: ``start`` -> the topic exists -> read to its end -> a task that follows -> ``handle``;
+``post`` -> one batch per partition (murmur2 of the key) -> acknowledged. Config, status, offsets,
+flow changes and the ledger are folds over a ``Table``; it knows nothing of what the records mean.
 
-Invariants (tests of the same names; the first four are those of ``mm2py.client.send.record_writer``):
+Invariants (tests of the same names; the first four are those of
+``mm2py.client.send.record_writer``):
 
 1. The records of one post that share a partition are stored together or not at all.
 2. Each post is answered exactly once.
-3. A post that is cancelled, or waits longer than its time-out, is taken back: it is not written later.
+3. A post that is cancelled, or waits longer than its time-out, is taken back: it is not written
+   later.
 4. Nothing that was posted under a lost membership is ever written.
 5. Records of aborted transactions are never handled.
-6. A topic that was deleted is created again once a post was taken back, or has waited for ``WAITS_S``: posts find it then.
+6. A topic that was deleted is created again once a post was taken back, or has waited for
+   ``WAITS_S``: posts find it then.
 """
 
 import asyncio
@@ -36,10 +40,12 @@ Entry = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""
 
 BATCH_BYTES: Final = 64 * 1024
-"""Far below what a topic takes by default (``max.message.bytes``, 1 MiB), for clusters that allow less."""
+"""Far below what a topic takes by default (``max.message.bytes``, 1 MiB), for clusters that allow
+less."""
 
 WAITS_S: Final = 10.0
-"""How often to look for the topic of a post that is not answered: not every caller takes back what waits long."""
+"""How often to look for the topic of a post that is not answered: not every caller takes back what
+waits long."""
 
 
 class Table(Protocol):
@@ -75,14 +81,15 @@ class Table(Protocol):
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
         """Write entries after those posted before, as one batch per partition.
 
-        The result is the offset of the first entry, once all are acknowledged. It need not be awaited;
-        cancelled, it takes back what is not written yet.
+        The result is the offset of the first entry, once all are acknowledged. It need not be
+        awaited; cancelled, it takes back what is not written yet.
         """
         ...
 
 
 def batched(entries: Sequence[Entry], most: int = BATCH_BYTES) -> Iterator[Sequence[Entry]]:
-    """Cut a list of entries that need not be stored together into batches that any topic takes, or of ``most`` bytes."""
+    """Cut a list of entries that need not be stored together into batches that any topic takes, or
+    of ``most`` bytes."""
     return parts_of(entries, _size_of, most)
 
 
@@ -101,8 +108,8 @@ class KafkaTable:
         writer: the flow's writer; its owner closes it.
         reader: makes the reader, which starts at the beginning.
         follow: whether records are handled as they come; else at each ``read_to_end``.
-        reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a transaction that
-            only a task ends which is started later.
+        reads_at_start: whether ``start`` reads to the end; False where that may have to wait for a
+            transaction that only a task ends which is started later.
         restore: creates the topic again where it was deleted; None: its owner does.
     """
 
@@ -248,7 +255,8 @@ class KafkaTable:
             self._restoring = asyncio.create_task(restoring, name=f"restore {self._topic}")
 
     async def _restore_topic(self, restore: Callable[[], Awaitable[None]]) -> None:
-        """Create the topic if it is there no longer: a post to it would wait without end (invariant 6)."""
+        """Create the topic if it is there no longer: a post to it would wait without end (invariant
+        6)."""
         try:
             await restore()
         except Mm2pyError as error:

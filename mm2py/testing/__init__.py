@@ -1,4 +1,5 @@
-"""The face for tests of plug-ins: what the runtime expects of a task, and the contexts and the clock it is given."""
+"""The face for tests of plug-ins: what the runtime expects of a task, and the contexts and the
+clock it is given."""
 
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeConnectorContext, FakeTaskContext

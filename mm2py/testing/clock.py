@@ -10,7 +10,8 @@ from itertools import count
 from typing import Final, final
 
 _SETTLE_ROUNDS: Final = 20
-"""Most loop rounds that let woken code run to its next wait; enough for chains of awaits in one process."""
+"""Most loop rounds that let woken code run to its next wait; enough for chains of awaits in one
+process."""
 
 
 @final
@@ -64,7 +65,8 @@ class FakeClock:
 
     async def settle(self) -> None:
         """Let everything that can run without time or network do so."""
-        # What a loop of asyncio runs next. Empty after a round, nothing can run: the round asked sockets, too.
+        # What a loop of asyncio runs next. Empty after a round, nothing can run: the round asked
+        # sockets, too.
         ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
         for _ in range(_SETTLE_ROUNDS):
             await asyncio.sleep(0)

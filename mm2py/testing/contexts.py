@@ -1,6 +1,8 @@
-"""What the runtime lends to connectors and tasks, in memory: for tests of connectors, ours and others'.
+"""What the runtime lends to connectors and tasks, in memory: for tests of connectors, ours and
+others'.
 
-Flow: a test stores positions -> the task reads them in ``start`` -> what the task reports is kept in lists.
+Flow: a test stores positions -> the task reads them in ``start`` -> what the task reports is kept
+in lists.
 """
 
 import json

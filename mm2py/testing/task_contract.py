@@ -1,8 +1,9 @@
 """What the runtime expects of every task, as tests: for our connectors and for others'.
 
-Derive a class ``Test...`` from ``RecordTaskContract`` or ``BatchTaskContract`` in a test file and say how a task is
-opened; its methods are coroutines with plain asserts, so any runner of coroutine tests takes them. The fake clock
-of the context moves while a task waits, so nothing takes real time but what the task itself waits for.
+Derive a class ``Test...`` from ``RecordTaskContract`` or ``BatchTaskContract`` in a test file and
+say how a task is opened; its methods are coroutines with plain asserts, so any runner of coroutine
+tests takes them. The fake clock of the context moves while a task waits, so nothing takes real time
+but what the task itself waits for.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ T = TypeVar("T")
 
 
 async def ended(context: FakeTaskContext, call: Awaitable[T]) -> T:
-    """Wait for a call while time passes, by the real and by the fake clock; it has to end soon by both."""
+    """Wait for a call while time passes, by the real and by the fake clock; it has to end soon by
+    both."""
     begun = context.clock.monotonic()
     future = asyncio.ensure_future(call)
     loop = asyncio.get_running_loop()
@@ -73,7 +75,8 @@ class RecordTaskContract(_TaskContract):
 
     count: ClassVar[int] = 3
     continues: ClassVar[bool] = True
-    """Whether a task continues after the stored position; False where records have no order (heartbeats)."""
+    """Whether a task continues after the stored position; False where records have no order
+    (heartbeats)."""
 
     @abstractmethod
     def open_task(self, context: FakeTaskContext) -> SourceTask:
@@ -120,7 +123,8 @@ class RecordTaskContract(_TaskContract):
         await ended(context, task.stop())
 
     async def test_every_record_has_a_topic_and_a_position_that_can_be_stored(self) -> None:
-        """Positions are JSON objects without depth; the partition of a position does not change with it."""
+        """Positions are JSON objects without depth; the partition of a position does not change
+        with it."""
         for record in await self.records(FakeTaskContext(), self.count):
             assert record.topic
             assert _plain(record.source_partition)
@@ -142,7 +146,8 @@ class RecordTaskContract(_TaskContract):
 
 
 class BatchTaskContract(_TaskContract):
-    """The contract of a task that returns whole batches. At least two partitions have two batches or more."""
+    """The contract of a task that returns whole batches. At least two partitions have two batches
+    or more."""
 
     @abstractmethod
     def open_task(self, context: FakeTaskContext) -> BatchSourceTask:

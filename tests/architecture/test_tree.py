@@ -193,6 +193,24 @@ def _exists(name: str) -> bool:
     return False
 
 
+def test_no_docstring_or_comment_of_the_product_is_wider_than_100_columns() -> None:
+    """Drawings may stand out; of code the formatter decides."""
+    assert [f"{shown(it)}:{line}" for it in python_files(*PRODUCT) for line in _wide(it)] == []
+
+
+def _wide(path: Path) -> Iterator[int]:
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    prose = {number for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            prose.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    for number in sorted(prose):
+        line = lines[number - 1]
+        if len(line) > 100 and not re.search(r"\S {2,}\S|\| ", line):
+            yield number
+
+
 def test_a_page_that_is_read_whole_stays_one() -> None:
     """The history of repairs is in git; the tables of faults and variables are beside their tests."""
     changes, rules = ((ROOT / it).read_text("utf-8") for it in ("CHANGELOG.md", "CONTRIBUTING.md"))

@@ -1,6 +1,7 @@
 """Answers of a worker's REST API: paths of flows, and members of objects by their type.
 
-Workers load it too, because their failovers ask their own flows: nothing of the command line is here.
+Workers load it too, because their failovers ask their own flows: nothing of the command line is
+here.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
-"""The connectors of a mirror maker file, with what only their plug-ins know to be wrong with a config.
+"""The connectors of a mirror maker file, with what only their plug-ins know to be wrong with a
+config.
 
-Flow: ``CHECKED_CONNECTORS`` -> ``mm2py lint`` and the start of a mirror. The transforms that are installed are the runtime's, which
-the connectors never see.
+Flow: ``CHECKED_CONNECTORS`` -> ``mm2py lint`` and the start of a mirror. The transforms that are
+installed are the runtime's, which the connectors never see.
 """
 
 from collections.abc import Iterator, Mapping

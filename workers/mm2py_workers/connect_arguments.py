@@ -1,7 +1,7 @@
 """Command lines of the programs that run workers: how they are read, and how a process ends.
 
-Flow: words -> ``CommandParser`` -> options -> ``run_program`` -> exit code: 0 orderly end, 1 failure, 2 wrong
-usage. One clear line on stderr per problem, a stack trace only with ``--debug``.
+Flow: words -> ``CommandParser`` -> options -> ``run_program`` -> exit code: 0 orderly end, 1
+failure, 2 wrong usage. One clear line on stderr per problem, a stack trace only with ``--debug``.
 """
 
 import argparse
@@ -94,8 +94,8 @@ def run_program(
 ) -> NoReturn:
     """Run a program and end the process with its exit code.
 
-    ``begin`` is called while this process has no thread and no loop: it reads the files, forks what is to be
-    forked (``task_host.forked_starter``) and returns what the loop runs.
+    ``begin`` is called while this process has no thread and no loop: it reads the files, forks what
+    is to be forked (``task_host.forked_starter``) and returns what the loop runs.
     """
     mask = SecretMask(file_secrets(os.environ))
     try:
@@ -128,7 +128,8 @@ def run_program(
 
 
 def _raise_descriptor_limit() -> None:
-    """Use as many open files as may be, as Java does: a task needs about nine, and the usual limit is 1024."""
+    """Use as many open files as may be, as Java does: a task needs about nine, and the usual limit
+    is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # some systems refuse what they allow

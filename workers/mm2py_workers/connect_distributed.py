@@ -1,6 +1,7 @@
 """An ordinary Connect worker of a group (``connect-distributed-py worker.properties``).
 
-Flow: arguments -> file checked -> listeners bound -> herder runs, REST is served -> SIGTERM -> drained, exit 0.
+Flow: arguments -> file checked -> listeners bound -> herder runs, REST is served -> SIGTERM ->
+drained, exit 0.
 """
 
 import asyncio

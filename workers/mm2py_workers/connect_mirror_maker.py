@@ -1,8 +1,8 @@
 """Dedicated mode: every flow of one properties file (``connect-mirror-maker-py FILE``).
 
-Flow: arguments -> file checked -> findings and flows logged -> flows run -> SIGTERM -> drained, exit 0.
-Exit codes: 0 orderly end, 1 failure, 2 wrong usage. One clear line on stderr, a stack trace only with
-``--debug``.
+Flow: arguments -> file checked -> findings and flows logged -> flows run -> SIGTERM -> drained,
+exit 0. Exit codes: 0 orderly end, 1 failure, 2 wrong usage. One clear line on stderr, a stack trace
+only with ``--debug``.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """A Connect worker on its own (``connect-standalone-py worker.properties [connector …]``).
 
-Flow: arguments -> all files checked -> listeners bound -> herder runs, REST is served -> the files' connectors are
-created -> SIGTERM -> drained, exit 0. Offsets are in a file; connectors made over REST end with the process.
+Flow: arguments -> all files checked -> listeners bound -> herder runs, REST is served -> the files'
+connectors are created -> SIGTERM -> drained, exit 0. Offsets are in a file; connectors made over
+REST end with the process.
 """
 
 import json
@@ -40,7 +41,7 @@ _BODY = frozenset({"name", "config", "initial_state"})
 _STATES = {"RUNNING": TargetState.STARTED, **{it.value: it for it in TargetState}}
 
 
-# ---- connectors' files: JSON (a config, or the body of ``POST /connectors``) or properties, placeholders kept
+# ---- connectors' files: JSON (a config, or the body of ``POST /connectors``) or properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,8 @@ async def _check(connectors: Sequence[ConnectorFile], validator: Validator) -> N
 
 async def _create(connectors: Sequence[ConnectorFile], worker: ConnectWorker) -> None:
     if connectors:
-        # However long the cluster is unreachable: each check waits ten seconds at most, or not at all.
+        # However long the cluster is unreachable: each check waits ten seconds at most, or not at
+        # all.
         while (await worker.herder.health()).status == "starting":
             await SYSTEM_CLOCK.sleep(LOOK_S)
     for each in connectors:

@@ -1,8 +1,10 @@
-"""Real objects of an ordinary Connect worker, distributed or standalone, and the worker that they make.
+"""Real objects of an ordinary Connect worker, distributed or standalone, and the worker that they
+make.
 
-Flow: ``WorkerFile`` -> ``FlowParts``, stores, membership -> herder -> ``ConnectWorker.run`` until a stop is asked for. Its tasks run in
-one task host per source cluster (``HostsBySource``): two clusters may have topics of the same name, so each has its own meters and its
-own loss ledger. Building it opens no connection; ports of REST are bound.
+Flow: ``WorkerFile`` -> ``FlowParts``, stores, membership -> herder -> ``ConnectWorker.run`` until a
+stop is asked for. Its tasks run in one task host per source cluster (``HostsBySource``): two
+clusters may have topics of the same name, so each has its own meters and its own loss ledger.
+Building it opens no connection; ports of REST are bound.
 """
 
 import asyncio
@@ -245,7 +247,8 @@ class ConnectWorker:
     async def run(
         self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
     ) -> int:
-        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit code."""
+        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit
+        code."""
         if self._pool is not None:
             self._pool.start()
         herding = asyncio.create_task(self.herder.run(), name="worker")

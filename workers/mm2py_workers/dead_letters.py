@@ -1,6 +1,8 @@
-"""The dead letter queue of a sink task: a topic on the worker's cluster (``DeadLetterQueueReporter``).
+"""The dead letter queue of a sink task: a topic on the worker's cluster
+(``DeadLetterQueueReporter``).
 
-Flow: ``ErrantRecords`` -> ``send`` -> ``RecordSender``; ``flush`` before positions are committed. Loads confluent-kafka.
+Flow: ``ErrantRecords`` -> ``send`` -> ``RecordSender``; ``flush`` before positions are committed.
+Loads confluent-kafka.
 """
 
 import logging
@@ -58,8 +60,10 @@ class DeadLetterTopic(DeadLetterQueue):
             raise error
         elif error.code != codes.TOPIC_ALREADY_EXISTS:
             raise FatalError(
-                f"dead letter queue {self._topic} cannot be created on {self._cluster}: {error.message}",
-                remedy="create it by hand, or correct errors.deadletterqueue.topic.replication.factor (now"
+                f"dead letter queue {self._topic} cannot be created on {self._cluster}: "
+                f"{error.message}",
+                remedy="create it by hand, or correct "
+                "errors.deadletterqueue.topic.replication.factor (now"
                 f" {self._replication_factor})",
             ) from error
 
@@ -91,5 +95,6 @@ class DeadLetterTopic(DeadLetterQueue):
 def _refused(_sent: SentRecord, text: str) -> None:
     raise FatalError(
         f"the dead letter queue refuses a record: {text}",
-        remedy="let its topic take what the source topic takes (max.message.bytes), or drop such records",
+        remedy="let its topic take what the source topic takes (max.message.bytes), or drop such "
+        "records",
     )

@@ -1,7 +1,9 @@
-"""Where the console scripts begin: a stop signal ends a process quietly, also while its modules are being loaded.
+"""Where the console scripts begin: a stop signal ends a process quietly, also while its modules are
+being loaded.
 
-Flow: handlers for SIGINT and SIGTERM -> the module of the command, which takes most of a second -> its ``main``.
-A worker keeps the handlers until it can stop in order (``StopSignal``). Imports nothing of ours before.
+Flow: handlers for SIGINT and SIGTERM -> the module of the command, which takes most of a second ->
+its ``main``. A worker keeps the handlers until it can stop in order (``StopSignal``). Imports
+nothing of ours before.
 """
 
 import os
@@ -47,7 +49,8 @@ def begin() -> None:
 
 
 def print_any_text() -> None:
-    """Print what the encoding of stdout lacks as escapes: a cluster may have names in any script."""
+    """Print what the encoding of stdout lacks as escapes: a cluster may have names in any
+    script."""
     for stream in (sys.stdout, sys.stderr):
         # A stream whose descriptor became a pipe after it was opened cannot be changed.
         if isinstance(stream, TextIOWrapper):

@@ -1,8 +1,10 @@
-"""The one assembly of a flow: what its stores, its tasks and its herder are made of, in whichever process they live.
+"""The one assembly of a flow: what its stores, its tasks and its herder are made of, in whichever
+process they live.
 
-Flow: worker config -> ``FlowParts`` (a cluster, the tables on it, a permit) -> ``assembly`` of tasks, in a worker, a task host or a
-lane on Spark; ``hosts``: where they live; ``herder``: what runs them. ``wire_flow`` adds what only the dedicated mode has. It opens no
-connection and decides nothing that a test would want to change: that is configuration.
+Flow: worker config -> ``FlowParts`` (a cluster, the tables on it, a permit) -> ``assembly`` of
+tasks, in a worker, a task host or a lane on Spark; ``hosts``: where they live; ``herder``: what
+runs them. ``wire_flow`` adds what only the dedicated mode has. It opens no connection and decides
+nothing that a test would want to change: that is configuration.
 """
 
 from collections.abc import Callable, Mapping
@@ -100,8 +102,8 @@ class FlowPlan:
 class NodeParts(HerderNode):
     """What a process adds to what its herders share; ``url`` is where other workers reach it.
 
-    ``peers`` asks them. ``file_texts`` gives a connector's config as its file has it, which a remote config may repeat. Without a
-    ``pool`` tasks live in this process.
+    ``peers`` asks them. ``file_texts`` gives a connector's config as its file has it, which a
+    remote config may repeat. Without a ``pool`` tasks live in this process.
     """
 
     url: str
@@ -124,9 +126,9 @@ class NodeParts(HerderNode):
 class FlowParts:
     """What one flow has on its target.
 
-    ``worker`` is the parsed ``props``, which are resolved; ``replicas`` is the replication factor of mm2py's own topics, and
-    ``transactional``: whether tasks write positions and maps in transactions. Other parts with the same ``tables`` share a producer id
-    and a permit.
+    ``worker`` is the parsed ``props``, which are resolved; ``replicas`` is the replication factor
+    of mm2py's own topics, and ``transactional``: whether tasks write positions and maps in
+    transactions. Other parts with the same ``tables`` share a producer id and a permit.
     """
 
     flow: FlowName
@@ -199,7 +201,8 @@ class FlowParts:
         return self.tables.ledger(self.flow.source, self.replicas, meter)
 
     def connector_offsets(self, topic: str) -> OwnOffsets:
-        """Open the offset topic of one connector (``offsets.storage.topic``), with connections of its own."""
+        """Open the offset topic of one connector (``offsets.storage.topic``), with connections of
+        its own."""
         apart = FlowParts.of(
             self.flow,
             self.props,
@@ -211,7 +214,8 @@ class FlowParts:
         return _ConnectorOffsets(apart, replace(offset_topic(self.props, self.worker), name=topic))
 
     def _own_offsets(self, store: OffsetStore, topic: str | None) -> OwnTopicOffsets | None:
-        """Return the positions of a connector with an offset topic of its own; a standalone worker has all in its file, as Java's."""
+        """Return the positions of a connector with an offset topic of its own; a standalone worker
+        has all in its file, as Java's."""
         # Naming the worker's own topic changes nothing.
         if not topic or topic == self.worker.offset_storage_topic or _is_file(store):
             return None
@@ -226,7 +230,8 @@ class FlowParts:
         reports: FlowReports,
         sinks: SinkClients | None = None,
     ) -> TaskAssembly:
-        """Return what builds the tasks of the flow in this process; ``sinks`` as of ``TaskParts``."""
+        """Return what builds the tasks of the flow in this process; ``sinks`` as of
+        ``TaskParts``."""
         worker = self.worker
         links = TargetSenders(
             self.props,
@@ -395,7 +400,8 @@ def _is_file(store: OffsetStore) -> bool:
 
 
 def _needs_own(plugins: Plugins, task: TaskSpec) -> bool:
-    """Return whether a task needs a process: a third party's plug-in, or a sink, whose client aborts processes."""
+    """Return whether a task needs a process: a third party's plug-in, or a sink, whose client
+    aborts processes."""
     try:
         factory = plugins.find(task.connector_config.get("connector.class", ""))
     except ConfigError:
@@ -487,7 +493,8 @@ class _SourceStores:
     maps: HostedMaps
 
     async def start(self) -> None:
-        """Read the offsets; the ledger opens beside the data, the maps where tasks live in this process."""
+        """Read the offsets; the ledger opens beside the data, the maps where tasks live in this
+        process."""
         await self.offsets.start()
         self.ledger.start()
 

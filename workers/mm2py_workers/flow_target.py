@@ -1,6 +1,8 @@
-"""The target of a flow with the stores of jobs: what a driver and its lanes in Spark tasks have in common.
+"""The target of a flow with the stores of jobs: what a driver and its lanes in Spark tasks have in
+common.
 
-Flow: properties of the worker -> ``FlowTarget.open`` -> the job topic, its writers, tables with a permit. Loads no more than a lane needs.
+Flow: properties of the worker -> ``FlowTarget.open`` -> the job topic, its writers, tables with a
+permit. Loads no more than a lane needs.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +24,8 @@ from mm2py_workers.internal_stores import FlowTables, store_producer
 
 @final
 class FlowTarget:
-    """The target of a flow by the properties of its worker, with the job topic; what it writes needs no permit.
+    """The target of a flow by the properties of its worker, with the job topic; what it writes
+    needs no permit.
 
     Lanes in Spark tasks have this alone.
     """
@@ -52,7 +55,8 @@ class FlowTarget:
         await self.jobs.start()
 
     async def follow_pauses(self, hold: Callable[[frozenset[TopicPartition]], None]) -> None:
-        """Call ``hold`` with the topics and partitions that are paused over REST, now and after each change."""
+        """Call ``hold`` with the topics and partitions that are paused over REST, now and after
+        each change."""
         topic = flows_topic(self._flow.source)
         # Only what is paused is asked of it: that needs no config of a file.
         overrides = self._overrides = FlowOverridesStore(

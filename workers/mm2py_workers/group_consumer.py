@@ -1,7 +1,9 @@
-"""A member of a consumer group on confluent-kafka, for sink tasks and MirrorMaker 1; only their own processes may load it.
+"""A member of a consumer group on confluent-kafka, for sink tasks and MirrorMaker 1; only their own
+processes may load it.
 
-Flow: settings of ``mm2py.config.librdkafka`` -> ``messages``, as MirrorMaker 1 passes them on, or ``poll`` -> ``SinkRecord`` with bytes.
-Callbacks of the group go to the listener from inside them and ``close``.
+Flow: settings of ``mm2py.config.librdkafka`` -> ``messages``, as MirrorMaker 1 passes them on, or
+``poll`` -> ``SinkRecord`` with bytes. Callbacks of the group go to the listener from inside them
+and ``close``.
 """
 
 import asyncio
@@ -40,7 +42,8 @@ R = TypeVar("R")
 
 LIST_S: Final = 10.0
 ASK_S: Final = SILENT_S + 1.5
-"""How long the thread waits for an answer: longer than until another broker is asked in place of a silent one."""
+"""How long the thread waits for an answer: longer than until another broker is asked in place of a
+silent one."""
 TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
 """How long a broker may take to return the ends of logs, within ``ASK_S``."""
@@ -53,7 +56,8 @@ _MOVED: Final = frozenset(
 _OF_PARTITIONS: Final = frozenset(
     (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TOPIC_AUTHORIZATION_FAILED)
 )
-"""Answers of a commit that are of single partitions; where all have one, librdkafka takes it for the whole."""
+"""Answers of a commit that are of single partitions; where all have one, librdkafka takes it for
+the whole."""
 _REFUSED: Final = frozenset(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"))
 _DENIED: Final = "TOPIC_AUTHORIZATION_FAILED"
 _NOBODY_REFUSED: Final = re.compile(
@@ -61,8 +65,16 @@ _NOBODY_REFUSED: Final = re.compile(
 )
 """Of ``_REFUSED``, what is no broker's refusal: a login cut off, or no token from its endpoint."""
 _PASSING: Final = frozenset(
-    ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_WAIT_COORD")
-)  # fmt: skip
+    (
+        "_TRANSPORT",
+        "_ALL_BROKERS_DOWN",
+        "_TIMED_OUT",
+        "_RESOLVE",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "_WAIT_COORD",
+    )
+)
 _PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
 _TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))
@@ -73,7 +85,8 @@ _EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZA
 
 
 class AskSource(Protocol):
-    """What is asked of the cluster beside the consumer: what librdkafka does not return, or only behind its own reads."""
+    """What is asked of the cluster beside the consumer: what librdkafka does not return, or only
+    behind its own reads."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         """Return the ids of those that exist; ``RetriableError``: not now."""
@@ -82,7 +95,8 @@ class AskSource(Protocol):
     def log_ends(
         self, partitions: Collection[Partition], *, read_committed: bool
     ) -> Mapping[Partition, int]:
-        """Return where logs end, for readers of committed records or of all, as far as brokers answer; ``RetriableError``: not now."""
+        """Return where logs end, for readers of committed records or of all, as far as brokers
+        answer; ``RetriableError``: not now."""
         ...
 
     def hidden(self, topics: Collection[str]) -> Collection[str]:
@@ -162,7 +176,8 @@ class ConfluentConsumer(GroupConsumer):
         values: of librdkafka, with group and client id; automatic commits are off.
         batch: most records of one poll (``max.poll.records``).
         listener: called inside ``poll`` and ``close``.
-        source: the same cluster over connections of our own: those of the consumer wait while a quota holds its reads back.
+        source: the same cluster over connections of our own: those of the consumer wait while a
+            quota holds its reads back.
         waits_for_ticket: a login by Kerberos that is refused is no failure.
     """
 
@@ -184,7 +199,8 @@ class ConfluentConsumer(GroupConsumer):
         """Partitions that went while the records after the first one were asked for."""
         self._reached: dict[Partition, int] = {}
         self._refused: dict[Partition, str] = {}
-        """Why partitions may not be read, until something is read of them; -1 is a topic that may not be described."""
+        """Why partitions may not be read, until something is read of them; -1 is a topic that may
+        not be described."""
         self._paused: set[Partition] = set()
         """In librdkafka's eyes, which keeps a partition paused that goes and comes back."""
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
@@ -215,7 +231,8 @@ class ConfluentConsumer(GroupConsumer):
         return [_record(message) for message in self.messages(timeout_s)]
 
     def messages(self, timeout_s: float) -> list[Message]:
-        """Return the next messages; the first has waited for the broker, the others are there or come next time."""
+        """Return the next messages; the first has waited for the broker, the others are there or
+        come next time."""
         first = self._consumer.poll(timeout_s)
         taken: list[Message] = []
         if first is not None:
@@ -223,7 +240,8 @@ class ConfluentConsumer(GroupConsumer):
             # the records of before.
             self._left.clear()
             more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
-            # What came back in the same call begins at the last commit: the record is among what follows.
+            # What came back in the same call begins at the last commit: the record is among what
+            # follows.
             is_stale = _place(first) in self._left
             taken = [it for it in (more if is_stale else [first, *more]) if self._is_record(it)]
         if self._failure is not None:
@@ -231,7 +249,8 @@ class ConfluentConsumer(GroupConsumer):
         return taken
 
     def reached(self) -> Mapping[Partition, int]:
-        """Return the ends of logs that were reached since the last call: control records have offsets, too."""
+        """Return the ends of logs that were reached since the last call: control records have
+        offsets, too."""
         reached, self._reached = self._reached, {}
         return reached
 
@@ -292,7 +311,8 @@ class ConfluentConsumer(GroupConsumer):
     def resume(self, partitions: Collection[Partition]) -> None:
         paused = self._paused.intersection(partitions)
         if paused:
-            # No others: resuming one that is not paused makes librdkafka fetch again what it has prefetched.
+            # No others: resuming one that is not paused makes librdkafka fetch again what it has
+            # prefetched.
             self._paused -= paused
             self._consumer.resume(_theirs(paused))
 
@@ -363,7 +383,8 @@ class ConfluentConsumer(GroupConsumer):
         elif error.name() == _DENIED and message.topic():
             topic, partition = message.topic() or "", message.partition()
             self._refused[Partition(topic, -1 if partition is None else partition)] = (
-                f"{_DENIED}: {error.str()}; grant the mirror's principal READ and DESCRIBE on that topic"
+                f"{_DENIED}: {error.str()}; grant the mirror's principal READ and DESCRIBE on "
+                "that topic"
             )
         else:
             self._noted(error)

@@ -1,7 +1,8 @@
 """Internal topics and their stores: Connect's three as a worker config describes them, and our own.
 
-Flow: worker properties + cluster -> ``FlowTables`` (one writer, one permit) -> ``Table`` per topic -> stores. It opens no
-connection: a herder starts the stores of its worker, tasks wait for those of their process (``HostedOffsets``, ``HostedMaps``).
+Flow: worker properties + cluster -> ``FlowTables`` (one writer, one permit) -> ``Table`` per topic
+-> stores. It opens no connection: a herder starts the stores of its worker, tasks wait for those of
+their process (``HostedOffsets``, ``HostedMaps``).
 """
 
 import asyncio
@@ -41,7 +42,8 @@ from mm2py.storage.table import KafkaTable
 from mm2py.types import FlowName, TopicPartition
 
 CONNECT: Final = "connect"
-"""In place of a source, of what copies no source cluster: a worker's own topics and other connectors' tasks."""
+"""In place of a source, of what copies no source cluster: a worker's own topics and other
+connectors' tasks."""
 
 _KNOWN = ("topic", "partitions", "replication.factor")
 
@@ -69,7 +71,8 @@ class FlowTables:
     def table(
         self, topic: InternalTopic, *, follow: bool = True, transactional: bool = False
     ) -> KafkaTable:
-        """Return the table over one topic; ``transactional``: some of its records are written in transactions."""
+        """Return the table over one topic; ``transactional``: some of its records are written in
+        transactions."""
         self._topics.add(topic)
         return KafkaTable(
             topic.name,
@@ -89,7 +92,8 @@ class FlowTables:
         )
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:
-        """Return the leader's writer of the config topic, None where its records are as all others."""
+        """Return the leader's writer of the config topic, None where its records are as all
+        others."""
         # KIP-618: ``preparing`` and ``enabled`` write in transactions, ``disabled`` does not.
         if not worker.leader_writes_in_transactions:
             return None
@@ -97,7 +101,8 @@ class FlowTables:
         return self.writer(f"connect-cluster-{worker.group_id}", worker.config_storage_topic)
 
     def writer(self, transactional_id: str, topic: str) -> KafkaPrivilegedWriter:
-        """Return what writes a topic of one partition under a transactional id; its caller closes it."""
+        """Return what writes a topic of one partition under a transactional id; its caller closes
+        it."""
         return KafkaPrivilegedWriter(
             self.cluster,
             self._producer,
@@ -117,7 +122,8 @@ class FlowTables:
         )
 
     async def check_exactly_once(self, worker: WorkerConfig) -> None:
-        """Refuse a cluster that is too old for exactly-once, or hides the leader's transactional id.
+        """Refuse a cluster that is too old for exactly-once, or hides the leader's transactional
+        id.
 
         Raises:
             ConfigError: what is missing.
@@ -135,7 +141,8 @@ class FlowTables:
         transactional: bool = False,
         ordered: bool = False,
     ) -> KafkaTable:
-        """Return the table over a topic that Connect does not know; ``-1`` is the broker's default."""
+        """Return the table over a topic that Connect does not know; ``-1`` is the broker's
+        default."""
         topic = InternalTopic(
             name=name,
             purpose="offset.storage",
@@ -335,7 +342,8 @@ def offset_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopi
 
 
 def store_producer(props: Mapping[str, str], flow: FlowName) -> ProducerSettings:
-    """Return the producer of Connect's stores: it takes top-level client keys, not ``producer.*``."""
+    """Return the producer of Connect's stores: it takes top-level client keys, not
+    ``producer.*``."""
     known = {key: props[key] for key in ("bootstrap.servers", "client.id") if key in props}
     return producer_settings(known, scope=f"internal topics of {flow}")
 

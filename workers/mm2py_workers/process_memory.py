@@ -1,7 +1,8 @@
 """Memory of a process that moves records for months; shared by workers and task hosts.
 
-The hot path makes no reference cycles, so the collector looks rarely; closed connections are cycles, so once a
-minute it scans everything if there is anything new. What was freed goes back to the system: an outage leaves holes.
+The hot path makes no reference cycles, so the collector looks rarely; closed connections are
+cycles, so once a minute it scans everything if there is anything new. What was freed goes back to
+the system: an outage leaves holes.
 """
 
 import ctypes
@@ -34,7 +35,8 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 async def settle(clock: Clock) -> None:
-    """Take what start-up made out of the collector's sight, then ``collect`` each minute in which objects came; never returns.
+    """Take what start-up made out of the collector's sight, then ``collect`` each minute in which
+    objects came; never returns.
 
     Worth about 2 us per batch: long-lived objects are never walked again.
     """

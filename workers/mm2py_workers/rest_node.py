@@ -1,7 +1,9 @@
-"""Where other workers reach this process, bound before the flows start; what is served there is loaded after.
+"""Where other workers reach this process, bound before the flows start; what is served there is
+loaded after.
 
-Flow: ``RestNode.bind`` -> URL for the groups -> flows run -> ``serve`` -> ``rest_wiring`` (FastAPI, uvicorn)
--> both listeners. Loading them takes most of a second, which the first record need not wait for.
+Flow: ``RestNode.bind`` -> URL for the groups -> flows run -> ``serve`` -> ``rest_wiring`` (FastAPI,
+uvicorn) -> both listeners. Loading them takes most of a second, which the first record need not
+wait for.
 """
 
 import asyncio
@@ -33,8 +35,10 @@ log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 STOP_S: Final = 1.0
 _IN_CLEAR: Final = (
-    "internal.listener: requests between workers are signed and not encrypted, configs in them included: the"
-    " certificate of listeners is not trusted by this worker itself at {}; set rest.advertised.host.name to a name in"
+    "internal.listener: requests between workers are signed and not encrypted, configs in them "
+    "included: the"
+    " certificate of listeners is not trusted by this worker itself at {}; set "
+    "rest.advertised.host.name to a name in"
     " it, and a truststore with its authority"
 )
 
@@ -128,7 +132,8 @@ class RestNode:
         """Return what a flow asks other workers with; it is loaded at the first question."""
 
         async def ask(url: str, key: SessionKey) -> NodeSnapshot:
-            # The HTTP libraries take a quarter of a second: a worker that leads, or starts, does not wait for them.
+            # The HTTP libraries take a quarter of a second: a worker that leads, or starts, does
+            # not wait for them.
             from mm2py.rest.peer_client import node_snapshot
 
             return await node_snapshot(self.http, flow, url, key)
@@ -136,7 +141,8 @@ class RestNode:
         return ask
 
     async def serve(self, served: Served) -> None:
-        """Load REST and open both listeners; what cannot be opened is logged, the flows continue."""
+        """Load REST and open both listeners; what cannot be opened is logged, the flows
+        continue."""
         try:
             # Here, beside the flows: FastAPI and uvicorn take most of a second.
             await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")

@@ -1,7 +1,7 @@
 """Builds REST's two applications and opens their listeners; loaded after the flows have started.
 
-Flow: settings, herders, ``NodeParts`` -> ``RestParts`` -> public application behind the gate, internal one
-behind signatures -> ``RestServer``s.
+Flow: settings, herders, ``NodeParts`` -> ``RestParts`` -> public application behind the gate,
+internal one behind signatures -> ``RestServer``s.
 """
 
 import asyncio
@@ -53,7 +53,8 @@ class OpenRest:
     jobs: tuple[JobRoutes, ...]
 
     async def close_jobs(self) -> None:
-        """End what requests have started here: drivers of backfills in order, those of failovers where they are."""
+        """End what requests have started here: drivers of backfills in order, those of failovers
+        where they are."""
         await asyncio.gather(*(job.close() for job in self.jobs))
 
     async def stop(self, timeout_s: float) -> None:

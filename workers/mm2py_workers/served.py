@@ -18,8 +18,9 @@ from mm2py_workers.flow_parts import NodeParts
 class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
-    ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
-    properties and ``readers`` has the connectors they are for; an ordinary worker has no flows, its counts are in ``meters``.
+    ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of
+    their properties and ``readers`` has the connectors they are for; an ordinary worker has no
+    flows, its counts are in ``meters``.
     """
 
     herders: Mapping[FlowName | None, Herder]

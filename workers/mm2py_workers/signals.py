@@ -1,7 +1,9 @@
-"""Orderly shutdown: the first SIGTERM, SIGINT or SIGHUP asks for it, a second SIGTERM or SIGINT ends the process at once.
+"""Orderly shutdown: the first SIGTERM, SIGINT or SIGHUP asks for it, a second SIGTERM or SIGINT
+ends the process at once.
 
-A terminal that is closed may send SIGHUP twice, and ``nohup`` has it ignored: that stays so.
-Flow: signal -> ``StopSignal.wait`` returns -> the caller drains and commits. Nothing else touches signals.
+A terminal that is closed may send SIGHUP twice, and ``nohup`` has it ignored: that stays so. Flow:
+signal -> ``StopSignal.wait`` returns -> the caller drains and commits. Nothing else touches
+signals.
 """
 
 import asyncio
@@ -58,6 +60,7 @@ class StopSignal:
 
     def _caught(self, number: signal.Signals) -> None:
         if self._asked.is_set() and number is not signal.SIGHUP:
-            # 143 for SIGTERM, 130 for SIGINT: what a shell reports of a process that a signal ended.
+            # 143 for SIGTERM, 130 for SIGINT: what a shell reports of a process that a signal
+            # ended.
             os._exit(128 + number)
         self._asked.set()

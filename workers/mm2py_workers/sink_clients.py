@@ -1,7 +1,9 @@
-"""What sink tasks read with, and where their dead letters go: confluent-kafka, loaded when a task needs it.
+"""What sink tasks read with, and where their dead letters go: confluent-kafka, loaded when a task
+needs it.
 
-Flow: ``TaskAssembly`` -> ``KafkaSinkClients`` -> ``mm2py_workers.group_consumer``, ``mm2py_workers.dead_letters``. Java's
-properties become librdkafka's in ``mm2py.config.librdkafka``.
+Flow: ``TaskAssembly`` -> ``KafkaSinkClients`` -> ``mm2py_workers.group_consumer``,
+``mm2py_workers.dead_letters``. Java's properties become librdkafka's in
+``mm2py.config.librdkafka``.
 """
 
 import logging
@@ -28,7 +30,8 @@ MAX_POLL_RECORDS: Final = "500"
 
 @final
 class KafkaSinkClients(SinkClients):
-    """Implements ``SinkClients`` for the tasks of one flow or worker; ``cluster`` is the worker's, for messages."""
+    """Implements ``SinkClients`` for the tasks of one flow or worker; ``cluster`` is the worker's,
+    for messages."""
 
     def __init__(self, worker: Mapping[str, str], cluster: str, clock: Clock) -> None:
         self._worker, self._cluster, self._clock = worker, cluster, clock

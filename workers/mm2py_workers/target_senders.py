@@ -1,7 +1,8 @@
 """The Sender of one task: its producer settings, and connections of its own.
 
-Flow: task spec -> ``TargetSenders`` -> ``Sender`` -> target. Each task has its own connections and client
-id, as in Java (``connector-producer-<connector>-<task>``). The producer ids of mirror tasks are published first.
+Flow: task spec -> ``TargetSenders`` -> ``Sender`` -> target. Each task has its own connections and
+client id, as in Java (``connector-producer-<connector>-<task>``). The producer ids of mirror tasks
+are published first.
 """
 
 import os
@@ -120,7 +121,8 @@ class TargetSenders:
         own: OwnTopicOffsets | None,
         guard: StartGuard,
     ) -> TaskTransactions:
-        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` has the positions of a connector with a topic of its own.
+        """Return what a task has in place of ``sender`` with exactly-once support; ``own`` has the
+        positions of a connector with a topic of its own.
 
         Raises:
             ConfigError: a producer property, or one of ``transaction.boundary``, is wrong.
@@ -147,7 +149,8 @@ class TargetSenders:
         )
 
     def _mirror_ids(self, spec: TaskSpec) -> MirrorIds | None:
-        """Return what publishes the ids of a mirror's task; what others write is the cluster's own."""
+        """Return what publishes the ids of a mirror's task; what others write is the cluster's
+        own."""
         config = spec.connector_config
         mirrors = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
         if not mirrors or suppression_of(config) is Suppression.OFF:

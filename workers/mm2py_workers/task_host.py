@@ -1,8 +1,10 @@
-"""Task hosts: child processes in which a worker's tasks live, as the worker starts them and as they run.
+"""Task hosts: child processes in which a worker's tasks live, as the worker starts them and as they
+run.
 
-Flow: ``task.host.processes`` -> ``host_pool``, one for all flows of a worker -> a host, forked from a process that the worker has
-(``mm2py.runtime.hosts.process``) -> calls on its descriptor -> ``HostService`` -> ``open_flow`` -> tasks. Positions and maps go to the
-target from here and never cross the pipe; log lines go to the worker. A host ends with its pipe.
+Flow: ``task.host.processes`` -> ``host_pool``, one for all flows of a worker -> a host, forked from
+a process that the worker has (``mm2py.runtime.hosts.process``) -> calls on its descriptor ->
+``HostService`` -> ``open_flow`` -> tasks. Positions and maps go to the target from here and never
+cross the pipe; log lines go to the worker. A host ends with its pipe.
 ``python -m mm2py_workers.task_host FD`` replaces the process that forks them.
 """
 
@@ -45,7 +47,8 @@ STARTER_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
 
 
 def host_processes(props: Mapping[str, str]) -> int:
-    """Return how many child processes tasks may use, one per core by default; 0: they live in this process.
+    """Return how many child processes tasks may use, one per core by default; 0: they live in this
+    process.
 
     Raises:
         ConfigError: the value is no such number.
@@ -60,7 +63,8 @@ def host_starter(clock: Clock) -> HostStarter:
 
 
 def forked_starter(processes: int, clock: Clock) -> HostStarter:
-    """Return what starts task hosts, forked if there will be any; called without a thread or a loop."""
+    """Return what starts task hosts, forked if there will be any; called without a thread or a
+    loop."""
     starter = host_starter(clock)
     if processes:
         give_back()  # each host would have its own copy of what is free
@@ -69,7 +73,8 @@ def forked_starter(processes: int, clock: Clock) -> HostStarter:
 
 
 def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
-    """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from then on."""
+    """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from
+    then on."""
     if processes:
         return HostPool(processes, starter)
     keep_freed_memory()  # as each task host does
@@ -185,7 +190,8 @@ def open_flow(
     assembly = parts.assembly(offsets, maps or NoMapStore(), reports, sinks)
 
     def build(task: TaskSpec, on_status: Callable[[Status], None]) -> HostedTask:
-        # Before anything is logged about it: a connector may bring secrets that the file does not know.
+        # Before anything is logged about it: a connector may bring secrets that the file does not
+        # know.
         mask.add(secrets_in(task.connector_config, task.config))
         return assembly(task, on_status)
 

@@ -1,7 +1,8 @@
 """Composition root: the one place that builds real objects from a properties file.
 
-Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_parts.wire_flow`` -> ``Herder`` -> all of them in one ``MirrorMaker``.
-It decides nothing that a test would want to change: that is configuration.
+Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_parts.wire_flow`` -> ``Herder`` ->
+all of them in one ``MirrorMaker``. It decides nothing that a test would want to change: that is
+configuration.
 """
 
 import asyncio
@@ -88,7 +89,8 @@ class Node:
         self.fleet.start()
 
     async def serve(self) -> None:
-        """Open REST when the flows have got their work: to load it holds the process up for most of a second."""
+        """Open REST when the flows have got their work: to load it holds the process up for most of
+        a second."""
         # REST is served all the same: it shows why the flows do not begin.
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_WAITS_S):
@@ -129,7 +131,8 @@ def build_node(
         clock: time.
         mask: gets secrets that are found later.
         insecure: ``--insecure``.
-        targets: whose flows this process may run at all; None for all clusters. Those of the file begin at once.
+        targets: whose flows this process may run at all; None for all clusters. Those of the file
+            begin at once.
         starter: of task hosts, forked already; None starts one when it is needed.
 
     Raises:
@@ -258,7 +261,8 @@ class _Plans:
         return self.changed(flow)  # the flows are built of the plans
 
     def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return the worker's config of the flow that a connector's config names; None where there is none."""
+        """Return the worker's config of the flow that a connector's config names; None where there
+        is none."""
         aliases = (connector.get(f"{side}.cluster.alias", "") for side in ("source", "target"))
         name = FlowName(*map(ClusterAlias, aliases))
         return self.of(name).props if name in self.pairs else None
@@ -293,7 +297,8 @@ def derive_plan(
     by_file: bool,
     changed: Callable[[FlowName], Configs | None] = lambda _: None,
 ) -> FlowPlan:
-    """Derive what one flow is made from; ``by_file``: whether the file enables it; ``changed``: connectors in force, where not the file's.
+    """Derive what one flow is made from; ``by_file``: whether the file enables it; ``changed``:
+    connectors in force, where not the file's.
 
     Raises:
         ConfigError: it cannot be run.
@@ -314,8 +319,9 @@ def derive_plan(
         # What is not installed is not started.
         if connector in plugins.names
     }
-    # What is between two flows and an endless circle is not left to what a cluster allows. It is no part of the config
-    # that is published: a Java worker would write that again without it, and start every task anew.
+    # What is between two flows and an endless circle is not left to what a cluster allows. It is no
+    # part of the config that is published: a Java worker would write that again without it, and
+    # start every task anew.
     back = FlowName(name.target, name.source)
 
     def comes_back() -> bool:
@@ -351,7 +357,8 @@ def _copies(connector: Mapping[str, str]) -> bool:
 
 
 def _is_auto(connector: Mapping[str, str]) -> bool:
-    """Whether a connector copies under the names of the source, and suppresses loops only where the source lets it."""
+    """Whether a connector copies under the names of the source, and suppresses loops only where the
+    source lets it."""
     return suppression_of(connector) is Suppression.AUTO
 
 
@@ -372,8 +379,9 @@ class _Target:
 class FlowWatch:
     """Looks for flows that were added on other nodes, or before this one was started.
 
-    It keeps one connection per target that has pairs without a flow, and asks whether ``mm2py-flows.<source>.internal`` exists there; a look reads on from
-    where the last one ended and creates nothing.
+    It keeps one connection per target that has pairs without a flow, and asks whether
+    ``mm2py-flows.<source>.internal`` exists there; a look reads on from where the last one ended
+    and creates nothing.
     """
 
     def __init__(self, settings: Callable[[FlowName], ConnectionSettings], clock: Clock) -> None:

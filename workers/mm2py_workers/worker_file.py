@@ -1,7 +1,8 @@
 """``worker.properties`` of an ordinary Connect worker, distributed or standalone.
 
-Flow: file -> texts, placeholders resolved, Java's defaults where ours are the dedicated mode's -> ``WorkerConfig``
-and ``RestSettings``. Every problem of a file is reported at once, with its line. Opens no connection.
+Flow: file -> texts, placeholders resolved, Java's defaults where ours are the dedicated mode's ->
+``WorkerConfig`` and ``RestSettings``. Every problem of a file is reported at once, with its line.
+Opens no connection.
 """
 
 import os
@@ -59,7 +60,8 @@ _STANDALONE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFile:
-    """A checked worker file; ``props`` are its texts, resolved, with the defaults that count here."""
+    """A checked worker file; ``props`` are its texts, resolved, with the defaults that count
+    here."""
 
     file: PropertiesFile
     props: Mapping[str, str]
@@ -178,7 +180,8 @@ def _notices(props: Mapping[str, str], worker: WorkerConfig, *, standalone: bool
         )
     if standalone and worker.leader_writes_in_transactions:
         yield (
-            f"exactly.once.source.support={worker.exactly_once_source_support} has no effect: a standalone"
+            f"exactly.once.source.support={worker.exactly_once_source_support} has no effect: a "
+            "standalone"
             " worker keeps its offsets in a file, so records are copied at least once"
         )
     if standalone and props.get(PROCESSES, "0").strip() != "0":
@@ -199,7 +202,8 @@ class _FileProblems:
         return self._file.path if entry is None else self._file.where(entry.line)
 
     def refuse_now(self) -> None:
-        """Raise what was found, without what config providers put in: it may be a secret in a wrong place."""
+        """Raise what was found, without what config providers put in: it may be a secret in a wrong
+        place."""
         if self._found:
             hidden = SecretMask().extended(self._provided).apply
             raise ProblemsError(

@@ -1,7 +1,9 @@
-"""Where the workers of this machine and user serve REST, so that commands ask the worker of their file.
+"""Where the workers of this machine and user serve REST, so that commands ask the worker of their
+file.
 
-Flow: worker -> ``WorkerPlace.begin``, later ``open`` (one small JSON file per process, locked while it lives) -> command ->
-``find_worker`` -> address. A file whose lock is free was left by a killed worker and is ignored.
+Flow: worker -> ``WorkerPlace.begin``, later ``open`` (one small JSON file per process, locked while
+it lives) -> command -> ``find_worker`` -> address. A file whose lock is free was left by a killed
+worker and is ignored.
 """
 
 import fcntl
@@ -121,7 +123,8 @@ def find_worker(file: Path | None, environ: Mapping[str, str] = os.environ) -> s
     of_file = "" if file is None else f" of {file}"
     raise NoWorkerError(
         f"no worker{of_file} of this user is known on this machine",
-        remedy="start it, or give the address of one with --url or MM2PY_URL (a worker logs it as 'rest listens public=')",
+        remedy="start it, or give the address of one with --url or MM2PY_URL (a worker logs it "
+        "as 'rest listens public=')",
     )
 
 
@@ -136,7 +139,8 @@ def _directory(environ: Mapping[str, str]) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether only this user writes there: an entry leads commands, and their passwords, to an address."""
+    """Whether only this user writes there: an entry leads commands, and their passwords, to an
+    address."""
     status = directory.lstat()
     return (
         stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022

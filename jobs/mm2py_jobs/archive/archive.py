@@ -1,11 +1,12 @@
 """Archive: the log of a flow's source topics as Parquet files, continued by each run.
 
-Flow: ends of the logs and chains of manifests on the driver -> lanes of partitions, large ones in parts -> ``RangeReader`` -> Parquet file -> its
-manifest, put-if-absent -> the next one. Whatever is killed leaves whole files with manifests, and orphans that nothing
-names; the next run continues after the last manifest. An attempt that lost a manifest to another one continues behind it: with
-speculation Spark takes the answer of the first of two that ends.
-The manifests of a part that is ahead of its turn are staged, and published when the chain has reached them, by a later run where this one was
-killed: that archives only what lies between.
+Flow: ends of the logs and chains of manifests on the driver -> lanes of partitions, large ones in
+parts -> ``RangeReader`` -> Parquet file -> its manifest, put-if-absent -> the next one. Whatever is
+killed leaves whole files with manifests, and orphans that nothing names; the next run continues
+after the last manifest. An attempt that lost a manifest to another one continues behind it: with
+speculation Spark takes the answer of the first of two that ends. The manifests of a part that is
+ahead of its turn are staged, and published when the chain has reached them, by a later run where
+this one was killed: that archives only what lies between.
 """
 
 import asyncio
@@ -73,7 +74,8 @@ FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
 
 TRIES: Final = 3
-"""How often a partition is read that cannot be read now, the others of its lane meanwhile; each try lasts ``default.api.timeout.ms``."""
+"""How often a partition is read that cannot be read now, the others of its lane meanwhile; each try
+lasts ``default.api.timeout.ms``."""
 
 _GROUP_BYTES: Final = 8 * 1024 * 1024
 _ALL: Final = 2**63 - 1
@@ -82,7 +84,8 @@ _ALL: Final = 2**63 - 1
 class _ArchiveRange(NamedTuple):
     """What is to be archived: partition, first, end, and what was lost before it (-1: nothing).
 
-    ``is_part``: the partition has others, or was left with some; ``staged``: it is ahead of its turn.
+    ``is_part``: the partition has others, or was left with some; ``staged``: it is ahead of its
+    turn.
     """
 
     topic: str
@@ -145,7 +148,8 @@ def archive_flow(
 ) -> dict[str, object]:
     """Archive what there is of the flow's topics and is not archived yet; return the report.
 
-    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can; ``progress`` gets how far they are.
+    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can;
+    ``progress`` gets how far they are.
 
     Raises:
         ConfigError: the folder has another archive.
@@ -203,7 +207,9 @@ def archive_flow(
 @final
 @dataclass(slots=True)
 class _ArchivePlan:
-    """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where they are archived; the ranges of all chains; behind which transactions that hang nothing is archived (``held``)."""
+    """What is to be archived; why others cannot be (partition -1: the whole topic), and up to where
+    they are archived; the ranges of all chains; behind which transactions that hang nothing is
+    archived (``held``)."""
 
     ranges: list[_ArchiveRange] = field(default_factory=list[_ArchiveRange])
     refused: dict[TopicPartition, tuple[int, str]] = field(
@@ -271,7 +277,8 @@ async def _plan(
 async def source_ends(
     admin: Admin, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> dict[TopicPartition, LogEnds | ServerError]:
-    """Return where logs begin and end, or why that is not known when no more leaders are elected."""
+    """Return where logs begin and end, or why that is not known when no more leaders are
+    elected."""
     clock = admin.cluster.clock
     starts = await listed_offsets(admin, clock, dict.fromkeys(partitions, EARLIEST))
     ends = await listed_offsets(
@@ -314,7 +321,8 @@ def _put_topic(
 
 
 class _Looked(NamedTuple):
-    """What is archived of a partition, and what its log has besides; ``cause``: why nothing can be added at ``done``."""
+    """What is archived of a partition, and what its log has besides; ``cause``: why nothing can be
+    added at ``done``."""
 
     done: int
     chain: tuple[int, int] | None = None
@@ -340,7 +348,10 @@ def _look(
         return _Looked(0, cause=str(error))
     last = max(done, *(it.end for it in ahead.values()), 0)
     if last > log.end:
-        cause = f"the archive ends at offset {last}, the log at {log.end}: its records are gone from the source; archive to another folder"
+        cause = (
+            f"the archive ends at offset {last}, the log at {log.end}: its records are gone "
+            "from the source; archive to another folder"
+        )
         return _Looked(done, chain, cause=cause)
     staged = sorted((it.begins, it.end) for it in ahead.values())
     return _Looked(done, chain, missing_of(tp, done, log, staged))
@@ -360,7 +371,8 @@ def _plan_partition(plan: _ArchivePlan, tp: TopicPartition, looked: _Looked) -> 
 def missing_of(
     tp: TopicPartition, done: int, there: LogEnds, ahead: Sequence[tuple[int, int]]
 ) -> list[_ArchiveRange]:
-    """Return what an archive up to ``done``, with ranges ahead of it that a former run has left, lacks of a log."""
+    """Return what an archive up to ``done``, with ranges ahead of it that a former run has left,
+    lacks of a log."""
     found: list[_ArchiveRange] = []
     at = done
     for begins, end in (*ahead, (there.end, there.end)):
@@ -404,7 +416,8 @@ async def _parts_of(reader: RangeReader, whole: _ArchiveRange, size: int) -> lis
 
 
 async def _batch_at(reader: RangeReader, tp: TopicPartition, offset: int, end: int) -> int:
-    """Return where the batch with an offset begins, or the next one; -1 where a log cannot be cut there.
+    """Return where the batch with an offset begins, or the next one; -1 where a log cannot be cut
+    there.
 
     A file has whole batches: one that two files have would be restored twice.
     """
@@ -643,7 +656,8 @@ class _PartitionArchive:
         self._lost_to = lost_to
 
     async def _publish(self, end: int) -> None:
-        """Write what was read, if it is of the topic that the archive is of: asked after the reading."""
+        """Write what was read, if it is of the topic that the archive is of: asked after the
+        reading."""
         assert self._source is not None
         planned = bytes.fromhex(topic_of(self._store, self._tp.topic).topic_id)
         described = await Admin(self._source).describe_topics([self._tp.topic])
@@ -654,7 +668,8 @@ class _PartitionArchive:
                 topic=self._tp.topic,
                 partition=self._tp.partition,
                 offset=self._first,
-                remedy="the archive has what was read before; archive the new topic to another folder",
+                remedy="the archive has what was read before; archive the new topic to another "
+                "folder",
             )
         batches, self._waiting, self._size = self._waiting, [], 0
         data, records = self._parquet(batches, end)
@@ -688,7 +703,8 @@ class _PartitionArchive:
         self._files += 1
 
     async def _mirrors(self, batches: Sequence[LogBatch]) -> list[tuple[int, str, str, int]]:
-        """Return which mirrors wrote batches; asked after the reading, as an id is published before it writes."""
+        """Return which mirrors wrote batches; asked after the reading, as an id is published before
+        it writes."""
         assert self._source is not None
         last = {producer_of(batch): batch.last_offset for batch in batches}
         return [

@@ -1,11 +1,15 @@
-"""The format of archives (docs/reference/jobs.md): names of files, manifests, and the Parquet rows of the shape ``batches``.
+"""The format of archives (docs/reference/jobs.md): names of files, manifests, and the Parquet rows
+of the shape ``batches``.
 
-Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs) and
-``ranges.json`` (how far its partitions are), per file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a
-partition are a chain: each begins where the one before it ended, and has the digest of its file.
-Of those that begin at the same offset, as writers leave them in a store without hard links
+Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic
+``topic=<t>/topic.json`` (id, partitions, configs) and ``ranges.json`` (how far its partitions are),
+per file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a
+partition are a chain: each begins where the one before it ended, and has the digest of its file. Of
+those that begin at the same offset, as writers leave them in a store without hard links
 (``<first>.<token>.json``), the widest counts, and the file of another one is removed; one that
-begins inside of it counts from where it ends. Of what is archived ahead of its turn they are ``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through ``ArchiveStore``.
+begins inside of it counts from where it ends. Of what is archived ahead of its turn they are
+``<first>.staged`` until the chain has reached them: nobody reads it before that. No I/O but through
+``ArchiveStore``.
 """
 
 import json
@@ -47,7 +51,8 @@ BATCHES: Final = pa.schema(
         pa.field("batch", pa.large_binary()),
     ]
 )
-"""One row per batch; ``runs`` is JSON for batches that were converted from old formats, else empty."""
+"""One row per batch; ``runs`` is JSON for batches that were converted from old formats, else
+empty."""
 
 
 class Shape(StrEnum):
@@ -73,7 +78,8 @@ class ArchiveHead:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """``topic.json``: what a topic was when its archive began; ``begins`` and ``ends``: where the logs of its partitions did, not in archives of earlier versions."""
+    """``topic.json``: what a topic was when its archive began; ``begins`` and ``ends``: where the
+    logs of its partitions did, not in archives of earlier versions."""
 
     topic: str
     topic_id: str
@@ -86,10 +92,12 @@ class ArchivedTopic:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileManifest:
-    """``<first>.json``: one file of a partition, which has what there was of ``first <= offset < end``.
+    """``<first>.json``: one file of a partition, which has what there was of
+    ``first <= offset < end``.
 
-    Offsets from ``lost_from`` to ``first`` were gone from the source before they were archived; -1 for none. ``mirrors`` are the
-    producers of mirrors that wrote batches of it: id, alias and id of the cluster that they read, and the last offset.
+    Offsets from ``lost_from`` to ``first`` were gone from the source before they were archived; -1
+    for none. ``mirrors`` are the producers of mirrors that wrote batches of it: id, alias and id of
+    the cluster that they read, and the last offset.
     """
 
     topic: str
@@ -147,12 +155,14 @@ def partition_folder(tp: TopicPartition) -> str:
 
 
 def manifest_stem(tp: TopicPartition, begins: int) -> str:
-    """Return the name, without its kind, of the manifest that speaks from ``begins`` on: two writers of the same range meet there."""
+    """Return the name, without its kind, of the manifest that speaks from ``begins`` on: two
+    writers of the same range meet there."""
     return f"{partition_folder(tp)}/{begins:020d}"
 
 
 def put_manifest(store: ArchiveStore, manifest: FileManifest, *, staged: bool = False) -> bool:
-    """Publish a manifest, or stage it until the chain has reached it; False where another one begins there."""
+    """Publish a manifest, or stage it until the chain has reached it; False where another one
+    begins there."""
     tp = TopicPartition(manifest.topic, manifest.partition)
     kind = _STAGED if staged else _PUBLISHED
     return store.publish(manifest_stem(tp, manifest.begins), kind, manifest.to_bytes())
@@ -165,7 +175,8 @@ def manifests_in(
     end: int,
     kinds: Collection[str] = (_PUBLISHED, _STAGED),
 ) -> dict[int, FileManifest]:
-    """Return the manifests that begin in a range, by where they do, the widest of several; reads no others."""
+    """Return the manifests that begin in a range, by where they do, the widest of several; reads no
+    others."""
     found: dict[int, FileManifest] = {}
     for name in store.names(partition_folder(tp)):
         if _kind(name) in kinds and first <= _begins(name) < end:
@@ -204,16 +215,19 @@ def _manifest(store: ArchiveStore, tp: TopicPartition, name: str) -> FileManifes
 
 def _broken(tp: TopicPartition, path: str, manifest: FileManifest, expected: int) -> PartitionError:
     return PartitionError(
-        f"manifest {path} speaks of {manifest.topic}-{manifest.partition} from offset {manifest.begins}, expected {expected}",
+        f"manifest {path} speaks of {manifest.topic}-{manifest.partition} from offset "
+        f"{manifest.begins}, expected {expected}",
         topic=tp.topic,
         partition=tp.partition,
         offset=expected,
-        remedy="files of the archive are missing or were changed; copy it anew from where it was kept",
+        remedy="files of the archive are missing or were changed; copy it anew from where it was "
+        "kept",
     )
 
 
 def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] | None:
-    """Return from where to where (exclusive) a partition is archived, None for not at all; reads its last manifest alone.
+    """Return from where to where (exclusive) a partition is archived, None for not at all; reads
+    its last manifest alone.
 
     Raises:
         ConfigError: that is damaged.
@@ -227,7 +241,8 @@ def range_of_chain(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int] |
 
 
 def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
-    """Return from where to where a partition is archived, at least where its last manifest cannot be read."""
+    """Return from where to where a partition is archived, at least where its last manifest cannot
+    be read."""
     with suppress(ConfigError, PartitionError):
         return range_of_chain(store, tp) or (0, 0)
     firsts = [_begins(it) for it in store.names(partition_folder(tp)) if _kind(it) == _PUBLISHED]
@@ -235,10 +250,11 @@ def range_by_names(store: ArchiveStore, tp: TopicPartition) -> tuple[int, int]:
 
 
 def publish_staged(store: ArchiveStore, tp: TopicPartition, log_start: int = -1) -> bool:
-    """Publish what was archived ahead of its turn, as far as the chain reaches it by now; return whether any is still staged.
+    """Publish what was archived ahead of its turn, as far as the chain reaches it by now; return
+    whether any is still staged.
 
-    What another run has archived meanwhile is removed. Two may do this at once. ``log_start``: a chain may begin with what is staged if the
-    log has nothing before it any more.
+    What another run has archived meanwhile is removed. Two may do this at once. ``log_start``: a
+    chain may begin with what is staged if the log has nothing before it any more.
     """
     folder = partition_folder(tp)
     waiting = [it for it in store.names(folder) if _kind(it) == _STAGED]
@@ -271,7 +287,8 @@ def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
 
     They are of attempts that were killed, or that published at the same time as a wider one.
 
-    Only below the end of the chain: nobody who still writes one can publish it there, or what is published counts in its place.
+    Only below the end of the chain: nobody who still writes one can publish it there, or what is
+    published counts in its place.
     """
     folder = partition_folder(tp)
     names = store.names(folder)
@@ -289,7 +306,8 @@ def remove_unnamed(store: ArchiveStore, tp: TopicPartition) -> None:
         return
     first, last = min(it for it, _ in doubled.values()), max(it for _, it in doubled.values())
     begun = [_begins(it) for it in names if _kind(it) in (_PUBLISHED, _STAGED)]
-    # The file of the lowest one may be named by a manifest that begins with what was lost before it.
+    # The file of the lowest one may be named by a manifest that begins with what was lost before
+    # it.
     first = max((it for it in begun if it <= first), default=first)
     named = {it.file for it in manifests_in(store, tp, first, last + 1, (_PUBLISHED,)).values()}
     staged = (it for it in names if _kind(it) == _STAGED and first <= _begins(it) <= last)
@@ -314,7 +332,8 @@ def put_or_check(
     for member in ("version", "flow", "source_cluster", "shape", "topic", "topic_id"):
         if there.get(member) != document.get(member):
             raise ConfigError(
-                f"{store.path} has an archive with {member}={there.get(member)} in {name}, not {document.get(member)}",
+                f"{store.path} has an archive with {member}={there.get(member)} in {name}, not "
+                f"{document.get(member)}",
                 remedy="archive to another folder",
             )
 
@@ -367,7 +386,8 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
 
 
 def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
-    """Return the manifests of a partition, in order, also those that wait to be published; what two of them have is left out of the later one.
+    """Return the manifests of a partition, in order, also those that wait to be published; what two
+    of them have is left out of the later one.
 
     Raises:
         ConfigError: one is damaged.
@@ -390,13 +410,15 @@ def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
 
 
 def records_ahead(store: ArchiveStore, tp: TopicPartition, end: int) -> int:
-    """Return how many records are archived ahead of a chain that ends there, which no restore reads."""
+    """Return how many records are archived ahead of a chain that ends there, which no restore
+    reads."""
     names = (it for it in store.names(partition_folder(tp)) if _kind(it) == _STAGED)
     return sum(_manifest(store, tp, it).records for it in names if _begins(it) >= end)
 
 
 def note_ranges(store: ArchiveStore, topic: str, ranges: Mapping[int, tuple[int, int]]) -> None:
-    """Keep from where to where partitions are archived: what is gone from the end of a chain is missed by nothing else."""
+    """Keep from where to where partitions are archived: what is gone from the end of a chain is
+    missed by nothing else."""
     known = noted_ranges(store, topic)
     joined = dict(known)
     for partition, (begins, end) in ranges.items():
@@ -425,9 +447,11 @@ def noted_ranges(store: ArchiveStore, topic: str) -> dict[int, tuple[int, int]]:
 
 
 def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
-    """Return the offset of the first batch with a record that is not older, the archive's end if there is none.
+    """Return the offset of the first batch with a record that is not older, the archive's end if
+    there is none.
 
-    By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and these two columns of them.
+    By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and
+    these two columns of them.
     """
     chain = chain_of(store, tp)
     files = [it for it in chain if it.records]
@@ -475,7 +499,8 @@ def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[Lo
     if (len(data), digest) != (manifest.size_bytes, manifest.sha256):
         raise _damaged(
             manifest,
-            f"{name} has {len(data)} bytes with digest {digest}, its manifest {manifest.size_bytes} with {manifest.sha256}",
+            f"{name} has {len(data)} bytes with digest {digest}, its manifest "
+            f"{manifest.size_bytes} with {manifest.sha256}",
         )
     if not data:
         return

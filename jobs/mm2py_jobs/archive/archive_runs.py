@@ -35,7 +35,8 @@ _ARCHIVED: Final = (
 
 
 def show_archive_plan(options: ArchiveOptions, printer: Printer) -> int:
-    """Print what would be archived, and what cannot be; return the exit code; raises as ``run_archive``."""
+    """Print what would be archived, and what cannot be; return the exit code; raises as
+    ``run_archive``."""
     require_spark()
     from mm2py_jobs.archive.archive import planned
     from mm2py_jobs.archive.archive_format import Shape
@@ -79,7 +80,8 @@ def run_archive(options: ArchiveOptions, printer: Printer) -> int:
         lost = count_of(row, "lost_from")
         if lost is not None and lost >= 0:
             say(
-                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['lost_to']} were gone from the source"
+                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['lost_to']} were "
+                "gone from the source"
                 " before they were archived"
             )
         if row["cause"]:
@@ -94,7 +96,8 @@ def _sides(options: ArchiveOptions) -> FlowSides:
 
 
 def _gone(report: Mapping[str, object]) -> str:
-    """Say how much the source had deleted before it was archived; between the first and the last of it other records may be archived."""
+    """Say how much the source had deleted before it was archived; between the first and the last of
+    it other records may be archived."""
     firsts = [count_of(row, "lost_from") for row in rows_of(report, "partitions")]
     gone = sum(first is not None and first >= 0 for first in firsts)
     return f"; {gone} partitions had lost records before they were archived" if gone else ""

@@ -1,8 +1,10 @@
 """Where an archive lies: a local folder, or any path that pyarrow.fs or fsspec reaches.
 
-Flow: path -> ``ArchiveStore`` -> whole files, written once, never changed. ``publish`` lets one of two writers of a name win where the
-file system has hard links. Where it has none, as object stores, both may publish in the same instant, each under a name of its own:
-neither replaces the other's file, and readers join them (``archive_format.chain_of``). A file that is not published is an orphan, and harmless.
+Flow: path -> ``ArchiveStore`` -> whole files, written once, never changed. ``publish`` lets one of
+two writers of a name win where the file system has hard links. Where it has none, as object stores,
+both may publish in the same instant, each under a name of its own: neither replaces the other's
+file, and readers join them (``archive_format.chain_of``). A file that is not published is an
+orphan, and harmless.
 """
 
 import errno
@@ -33,7 +35,8 @@ _WITHOUT_LINKS: Final = frozenset(
 """What file systems without hard links answer: FUSE over a bucket, FAT, some network mounts."""
 
 _WHOLE: Final = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "az", "adl", "oss", "memory"))
-"""Stores of pyarrow and fsspec that show a file only when all of it is written, and have no folders."""
+"""Stores of pyarrow and fsspec that show a file only when all of it is written, and have no
+folders."""
 
 
 class _UrlToFs(Protocol):
@@ -41,7 +44,8 @@ class _UrlToFs(Protocol):
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Do ``work`` for all items, many of them at the same time; the first error, in their order, ends it."""
+    """Do ``work`` for all items, many of them at the same time; the first error, in their order,
+    ends it."""
     threads = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="archive")
     try:
         return list(threads.map(work, items))
@@ -127,7 +131,8 @@ class ArchiveStore:
         return self._guarded(name, lambda: self._put(name, data))
 
     def publish(self, stem: str, kind: str, data: bytes) -> bool:
-        """Write ``<stem>.<kind>`` unless there is one, False if there is; without hard links it is ``<stem>.<token>.<kind>``.
+        """Write ``<stem>.<kind>`` unless there is one, False if there is; without hard links it is
+        ``<stem>.<token>.<kind>``.
 
         Raises:
             FatalError: it cannot be written.
@@ -182,12 +187,14 @@ class ArchiveStore:
         except self._errors as error:
             raise FatalError(
                 f"archive file {name} cannot be written below {self.path}: {cause_text(error)}",
-                remedy="what was published before is complete; make room and run the same command again",
+                remedy="what was published before is complete; make room and run the same "
+                "command again",
             ) from error
 
     def _write(self, name: str, data: bytes) -> None:
         if not self._is_local:
-            # An object store completes the upload when the stream is closed, and has no file before.
+            # An object store completes the upload when the stream is closed, and has no file
+            # before.
             with self._system.open_output_stream(self._at(name)) as stream:
                 stream.write(data)
             return

@@ -1,8 +1,10 @@
-"""A source task whose source is an archive: what a lane of a restore runs in place of MirrorSource's task.
+"""A source task whose source is an archive: what a lane of a restore runs in place of
+MirrorSource's task.
 
-Flow: chain of manifests -> file by file, each compared with its digest -> batches in order -> the worker sends them as a mirror's ->
-``delivered``. Positions, offset map, sequences, recognition of what a former attempt sent, and the permit are the worker's, so
-that a restore resumes, is fenced and is handed over as a backfill.
+Flow: chain of manifests -> file by file, each compared with its digest -> batches in order -> the
+worker sends them as a mirror's -> ``delivered``. Positions, offset map, sequences, recognition of
+what a former attempt sent, and the permit are the worker's, so that a restore resumes, is fenced
+and is handed over as a backfill.
 
 Invariants, tests of the same names:
 
@@ -10,7 +12,8 @@ Invariants, tests of the same names:
 2. A file whose digest is not its manifest's sends nothing, and fails its partition alone.
 3. A partition is covered up to its end only when all that was handed out is delivered.
 4. Records that do not follow each other on the target end their partition, with both offsets.
-5. A partition of which the archive does not have all that was planned, any more, fails before it is passed for restored.
+5. A partition of which the archive does not have all that was planned, any more, fails before it is
+   passed for restored.
 """
 
 import asyncio
@@ -111,7 +114,8 @@ class ArchiveTask(BatchSourceTask):
             )
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
-        """Return the next batches of the first partition that has any; empty while a file is read."""
+        """Return the next batches of the first partition that has any; empty while a file is
+        read."""
         for it in self._logs.values():
             if it.is_delivered():
                 self._context.report_covered(it.source, it.end - 1)
@@ -132,7 +136,8 @@ class ArchiveTask(BatchSourceTask):
         return [Outgoing(log.source, log.target, batches)] if batches else ()
 
     async def _load(self, log: "_LaneLog") -> None:
-        """Read the next file in a thread: a lease is renewed meanwhile, however slow the store is."""
+        """Read the next file in a thread: a lease is renewed meanwhile, however slow the store
+        is."""
         loading = self._loads.get(log.source)
         if loading is None:
             loading = asyncio.create_task(asyncio.to_thread(log.load, self._store))
@@ -154,7 +159,8 @@ class ArchiveTask(BatchSourceTask):
         for run in delivery.runs:
             if log.target_next not in (-1, run.target_offset):
                 error = PartitionError(
-                    f"records were stored at offset {run.target_offset} of {log.target}, expected {log.target_next}:"
+                    f"records were stored at offset {run.target_offset} of {log.target}, "
+                    f"expected {log.target_next}:"
                     " another program writes to it",
                     topic=log.source.topic,
                     partition=log.source.partition,
@@ -205,11 +211,13 @@ def _check_whole(tp: TopicPartition, chain: Sequence[FileManifest], first: int, 
     there = (chain[0].first, chain[-1].end) if chain else (end, 0)
     if (first >= 0 and there[0] > first) or there[1] < end:
         raise PartitionError(
-            f"offsets {max(0, first)} to {end} were to be restored, the archive has {there[0]} to {there[1]}",
+            f"offsets {max(0, first)} to {end} were to be restored, the archive has {there[0]} "
+            f"to {there[1]}",
             topic=tp.topic,
             partition=tp.partition,
             offset=max(0, first),
-            remedy="files are gone from the archive; copy it anew from where it was kept, or cancel the restore",
+            remedy="files are gone from the archive; copy it anew from where it was kept, or "
+            "cancel the restore",
         )
 
 
@@ -268,11 +276,13 @@ class _LaneLog:
 
 
 def _sendable(batch: LogBatch, position: int, manifest: FileManifest) -> list[RecordBatch]:
-    """Return an archived batch as the Sender takes it: what the target would refuse is changed, as when mirroring."""
+    """Return an archived batch as the Sender takes it: what the target would refuse is changed, as
+    when mirroring."""
     if batch.runs:
         if batch.base_offset < position:
             raise PartitionError(
-                f"the target has a part of the batch at offset {batch.base_offset}, which was converted from an old format and"
+                f"the target has a part of the batch at offset {batch.base_offset}, which was "
+                "converted from an old format and"
                 " cannot be cut",
                 topic=manifest.topic,
                 partition=manifest.partition,

@@ -1,8 +1,9 @@
 """Plans a restore: what an archive has, where it goes, and what refuses it.
 
-Flow: heads and chains of manifests -> ``ArchivedLog`` per partition -> what the flow has copied and what the target's logs have ->
-``Plan`` -> the driver and the lanes of a backfill, whose source is the archive (``archive_task``). Into the flow's own copies it is a
-backfill of the flow, which continues after it; other names are a flow of their own (``renamed_flow``), with positions and a map
+Flow: heads and chains of manifests -> ``ArchivedLog`` per partition -> what the flow has copied and
+what the target's logs have -> ``Plan`` -> the driver and the lanes of a backfill, whose source is
+the archive (``archive_task``). Into the flow's own copies it is a backfill of the flow, which
+continues after it; other names are a flow of their own (``renamed_flow``), with positions and a map
 of their own, so that a restore that was interrupted continues there too.
 """
 
@@ -72,9 +73,11 @@ class Rename:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedLog:
-    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into.
+    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it
+    is restored into.
 
-    ``lost``: offsets that it has not, or not any more; ``ahead``: records that a killed run has left behind its end, which are not restored.
+    ``lost``: offsets that it has not, or not any more; ``ahead``: records that a killed run has
+    left behind its end, which are not restored.
     """
 
     topic: ArchivedTopic
@@ -99,10 +102,12 @@ class ArchivedLog:
 def read_archive(
     store: ArchiveStore, topics: Callable[[str], bool], name: Callable[[str], str]
 ) -> list[ArchivedLog]:
-    """Return what there is of the chosen topics; ``name`` gives the topic that one is restored into.
+    """Return what there is of the chosen topics; ``name`` gives the topic that one is restored
+    into.
 
     Raises:
-        ConfigError: there is no such archive, its shape cannot be restored, or two topics get the same name.
+        ConfigError: there is no such archive, its shape cannot be restored, or two topics get the
+            same name.
     """
     head = head_of(store)
     if head.shape is not Shape.BATCHES:
@@ -175,7 +180,8 @@ def _broken(
     noted: tuple[int, int] | None,
     cause: str,
 ) -> ArchivedLog:
-    """Return a partition whose manifests are damaged, or lack one: its lane says so, and the flow copies nothing behind the gap meanwhile."""
+    """Return a partition whose manifests are damaged, or lack one: its lane says so, and the flow
+    copies nothing behind the gap meanwhile."""
     begins, end = range_by_names(store, tp)
     return ArchivedLog(
         topic=topic,
@@ -196,7 +202,8 @@ def _missing(
     noted: tuple[int, int] | None,
     chain: Sequence[FileManifest],
 ) -> int:
-    """Return how many offsets files had that are gone from either end, as where a bucket deletes what is old."""
+    """Return how many offsets files had that are gone from either end, as where a bucket deletes
+    what is old."""
     begins = topic.begins.get(str(partition), -1 if noted is None else noted[0])
     if begins < 0:
         return 0
@@ -213,7 +220,8 @@ def _last_partition(store: ArchiveStore, topic: str) -> int:
 _KEPT_CONFIGS: Final = frozenset({"cleanup.policy", "max.message.bytes"})
 
 _KEEP_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""Of topics that are made here: retention would delete old records as they come. The operator sets it afterwards."""
+"""Of topics that are made here: retention would delete old records as they come. The operator sets
+it afterwards."""
 
 
 @final
@@ -257,7 +265,8 @@ class Restore:
     async def plan(self, known: Known, *, accepts_expiry: bool = False) -> Plan:
         """Return ranges and refusals; ``known`` are the positions and maps of the flow.
 
-        Partitions of which the target would delete records after the run are refused, unless that is accepted.
+        Partitions of which the target would delete records after the run are refused, unless that
+        is accepted.
         """
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
         self.emptied.clear()
@@ -350,7 +359,8 @@ class Restore:
         }
 
     def stale(self, plan: Plan, known: Known) -> list[TopicPartition]:
-        """Return partitions of a restore under other names whose topic was deleted since: they begin anew."""
+        """Return partitions of a restore under other names whose topic was deleted since: they
+        begin anew."""
         return [
             partition.source
             for partition in plan.partitions
@@ -359,7 +369,8 @@ class Restore:
 
     def _too_small(self, copies: Mapping[str, TopicDescription]) -> dict[TopicPartition, str]:
         return {
-            key: f"topic {log.target_topic} has {len(copies[log.target_topic].partitions)} partitions, the archive more:"
+            key: f"topic {log.target_topic} has {len(copies[log.target_topic].partitions)} "
+            "partitions, the archive more:"
             " add partitions, or restore into another topic with --rename"
             for key, log in self.logs.items()
             if log.target_topic in copies
@@ -379,13 +390,15 @@ class Restore:
             if position < 0 or self.is_renamed or copied_nothing:
                 return ""
             return (
-                f"the flow {self.flow} has copied it up to offset {position}, but {log.target} is empty: reset the flow's"
+                f"the flow {self.flow} has copied it up to offset {position}, but {log.target} "
+                "is empty: reset the flow's"
                 " offsets of it (DELETE .../connectors/MirrorSourceConnector/offsets), then restore"
             )
         there = f"{log.target} on the target is not empty (its log ends at {end})"
         if position < 0:
             return (
-                f"{there} and nothing was restored or copied into it: restore into another topic with --rename, or"
+                f"{there} and nothing was restored or copied into it: restore into another topic "
+                "with --rename, or"
                 " delete that one first"
             )
         copied = known.incarnation(key) if page is None else page.source_id
@@ -393,13 +406,15 @@ class Restore:
             return f"{there} and has copies of another topic of that name: use --rename"
         if position < log.begins:
             return (
-                f"{there} and has copies up to offset {position}, the archive begins at {log.begins}: what is between"
+                f"{there} and has copies up to offset {position}, the archive begins at "
+                f"{log.begins}: what is between"
                 " would be missing"
             )
         return "" if self.is_renamed else self._doubling(log, position, there)
 
     def _doubling(self, log: ArchivedLog, position: int, there: str) -> str:
-        """Refuse what the flow would not copy from a position on: the target has written it itself."""
+        """Refuse what the flow would not copy from a position on: the target has written it
+        itself."""
         cluster = self._target.cluster
         origins = ProducerOrigins(
             everything=self._suppression is Suppression.ALL,
@@ -415,8 +430,10 @@ class Restore:
         if position > last or self._suppression is Suppression.OFF:
             return ""
         return (
-            f"{there}, and what the archive has from offset {position} to {last} includes records that a mirror copied to the"
-            " source and the flow does not copy (loop.suppression): they would be doubled; let the flow copy the others, or"
+            f"{there}, and what the archive has from offset {position} to {last} includes "
+            "records that a mirror copied to the"
+            " source and the flow does not copy (loop.suppression): they would be doubled; let "
+            "the flow copy the others, or"
             " restore into another topic with --rename"
         )
 

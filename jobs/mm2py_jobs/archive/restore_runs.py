@@ -1,7 +1,9 @@
-"""What ``mm2py restore`` does: an archive into the target, as a backfill whose source is the archive.
+"""What ``mm2py restore`` does: an archive into the target, as a backfill whose source is the
+archive.
 
-Flow: archive -> ``Restore.plan`` for copies of the flow, and for topics under other names -> refused, or topics are made and
-``SparkRun`` runs the lanes -> report. The source cluster is not asked: it may be gone.
+Flow: archive -> ``Restore.plan`` for copies of the flow, and for topics under other names ->
+refused, or topics are made and ``SparkRun`` runs the lanes -> report. The source cluster is not
+asked: it may be gone.
 """
 
 import asyncio
@@ -46,7 +48,8 @@ _COLUMNS: Final = (
 
 
 def job_of(options: RestoreOptions, root: str) -> Job:
-    """Return a job as its record keeps it: another run continues it only with the same arguments."""
+    """Return a job as its record keeps it: another run continues it only with the same
+    arguments."""
     archive = f"{root} as {options.rename}" if options.rename else root
     if options.topics:
         archive += f", topics {options.topics}"
@@ -54,7 +57,8 @@ def job_of(options: RestoreOptions, root: str) -> Job:
 
 
 async def show_restore_plan(options: RestoreOptions, printer: Printer) -> int:
-    """Print what would be restored, and what the checks refuse; return the exit code; raises as ``run_restore``."""
+    """Print what would be restored, and what the checks refuse; return the exit code; raises as
+    ``run_restore``."""
     async with _planned(options, printer) as (session, _, runs):
         empty = Plan(flow=options.flow, partitions=())
         plan = _joined([run.checked for run in runs]) if runs else empty
@@ -87,15 +91,18 @@ async def run_restore(options: RestoreOptions, printer: Printer) -> int:
     for row in rows:
         if row["lost_in_archive"]:
             say(
-                f"{row['topic']}-{row['partition']}: the archive lacks {row['lost_in_archive']} offsets"
+                f"{row['topic']}-{row['partition']}: the archive lacks {row['lost_in_archive']} "
+                "offsets"
             )
         if row["archived_ahead"]:
             say(
-                f"{row['topic']}-{row['partition']}: {row['archived_ahead']} records that a killed run has archived are not restored:"
+                f"{row['topic']}-{row['partition']}: {row['archived_ahead']} records that a "
+                "killed run has archived are not restored:"
                 " what lies before them is not archived; mm2py archive completes it from the source"
             )
     say(
-        f"restored {report['restored_records']:,} records; topics that were made here keep all records (retention.ms=-1)"
+        f"restored {report['restored_records']:,} records; topics that were made here keep all "
+        "records (retention.ms=-1)"
     )
     return OK if report["state"] == JobState.DONE.value else FAILED
 
@@ -104,7 +111,8 @@ async def run_restore(options: RestoreOptions, printer: Printer) -> int:
 async def _planned(
     options: RestoreOptions, printer: Printer
 ) -> AsyncGenerator[tuple[BackfillSession, str, list["_RestoreRun"]]]:
-    """Open the flow, and plan: copies of it, and topics under other names, whose positions another flow keeps; changes nothing."""
+    """Open the flow, and plan: copies of it, and topics under other names, whose positions another
+    flow keeps; changes nothing."""
     rename = Rename(options.rename or None)
     async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         refuse_transforms(
@@ -173,7 +181,8 @@ class _CopyNames:
         source = self._policy.upstream_topic(name) or name
         if source != topic and self.copy_of(source) == name and self._selection.replicate(source):
             raise ConfigError(
-                f"--rename gives {topic} the name {name}, which is the copy of {source} in the flow {self._flow}",
+                f"--rename gives {topic} the name {name}, which is the copy of {source} in the "
+                f"flow {self._flow}",
                 remedy="give it a name that the flow does not write to",
             )
         return name
@@ -212,12 +221,14 @@ class _RestoreRun:
         known = await self._session.known(self._restore.logs)
         plan = await self._restore.plan(known, accepts_expiry=self._options.accepts_expiry)
         if plan.refused and await self._is_unfinished():
-            # What a restore has written that was killed before it stored a position: its lanes find it in the log.
+            # What a restore has written that was killed before it stored a position: its lanes find
+            # it in the log.
             plan = replace(plan, refused=tuple(filter(self._is_lost, plan.refused)))
         self.checked = plan
 
     def _is_lost(self, refused: Refusal) -> bool:
-        """Whether what a former run has restored, or what comes next, is gone: another one would continue behind it."""
+        """Whether what a former run has restored, or what comes next, is gone: another one would
+        continue behind it."""
         key = TopicPartition(refused.topic, refused.partition)
         lease = self._session.store.leases.get(key)
         is_emptied = key in self._restore.emptied and lease is not None and lease.records > 0

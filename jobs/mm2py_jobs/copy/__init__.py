@@ -1,4 +1,5 @@
-"""Copies of history on Spark, and continuous ones: a driver with a claim, lanes with leases, over the flow's own source task.
+"""Copies of history on Spark, and continuous ones: a driver with a claim, lanes with leases, over
+the flow's own source task.
 
 A backfill::
 
@@ -17,6 +18,7 @@ A stream::
     4 stream_terms                    plans a term: leases and log ends -> lanes -> lanes over the flow's own source task
     5 herder/stream_watch             each worker: is it alive? pause, recall, take back -> backfill_watch -> tasks continue
 
-Over REST: ``backfill_routes`` -> ``backfill_jobs`` (orders and views over the backfill topic) -> ``backfill_children``: the same
-command as a child process of the leader. Every job takes its flow from ``mm2py_jobs.open_flow``: file and overrides.
+Over REST: ``backfill_routes`` -> ``backfill_jobs`` (orders and views over the backfill topic) ->
+``backfill_children``: the same command as a child process of the leader. Every job takes its flow
+from ``mm2py_jobs.open_flow``: file and overrides.
 """

@@ -1,6 +1,8 @@
-"""What a lane of a restore is to read, as it travels in its task's config; needs neither pyspark nor pyarrow.
+"""What a lane of a restore is to read, as it travels in its task's config; needs neither pyspark
+nor pyarrow.
 
-Flow: ``TaskArchive`` -> text under ``ARCHIVE`` -> ``archive_plugins`` -> ``mm2py_jobs.archive.archive_task``.
+Flow: ``TaskArchive`` -> text under ``ARCHIVE`` -> ``archive_plugins`` ->
+``mm2py_jobs.archive.archive_task``.
 """
 
 import json
@@ -27,7 +29,8 @@ class ArchivedCopy(NamedTuple):
 
 
 class TaskArchive(NamedTuple):
-    """What a task restores: a path, and by the name that positions are kept under its topics and partitions with their ends.
+    """What a task restores: a path, and by the name that positions are kept under its topics and
+    partitions with their ends.
 
     ``begins``: where the archive's first records of partitions were when it was planned.
     """
@@ -65,5 +68,7 @@ def _by_partition(rows: Sequence[tuple[str, int, int]]) -> dict[TopicPartition, 
 
 
 def archive_plugins() -> Plugins:
-    """Return plug-ins among which MirrorSource is ``mm2py_jobs.archive.archive_task.ArchiveConnector``: a restored topic counts as copied by it."""
+    """Return plug-ins among which MirrorSource is
+    ``mm2py_jobs.archive.archive_task.ArchiveConnector``: a restored topic counts as copied by
+    it."""
     return Plugins([EntryPoint(SOURCE_NAME, _CONNECTOR, "mm2py.connectors")])

@@ -1,22 +1,32 @@
-"""The driver of a backfill: takes partitions from the live flow, has lanes copy them, and restores what it changed.
+"""The driver of a backfill: takes partitions from the live flow, has lanes copy them, and restores
+what it changed.
 
-Flow: ``claim`` (one driver at a time) -> former lanes are fenced -> partitions are reserved -> every worker of the live flow has
-confirmed that it copies none of them -> topic settings -> copies that are made again go back -> lanes on Spark -> each lane hands its partitions over -> settings put back.
-Everything that a later driver needs is in the backfill topic before it is done, so that another run continues after a crash.
+Flow: ``claim`` (one driver at a time) -> former lanes are fenced -> partitions are reserved ->
+every worker of the live flow has confirmed that it copies none of them -> topic settings -> copies
+that are made again go back -> lanes on Spark -> each lane hands its partitions over -> settings put
+back. Everything that a later driver needs is in the backfill topic before it is done, so that
+another run continues after a crash.
 
 Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_claim``):
 
-1. A setting is changed only after its former value is in the job record, and the job is over only after it was put back.
+1. A setting is changed only after its former value is in the job record, and the job is over only
+   after it was put back.
 2. Lanes start only after every member of the live flow's group has confirmed the reservation.
 3. A partition that is not handed over stays reserved until a run continues or a cancel releases it.
 4. A run copies, whatever was wanted of the one before it.
-5. Partitions whose copies have begun to go back (``mm2py_jobs.copy.copy_again``) are given back only when that is done.
-6. Of two restores that have a target topic in common, whichever flows they belong to, one at most has lanes.
-7. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``); what a former run has reserved is given back.
-8. A job whose driver died before it had reserved anything is begun as a new one: it has copied nothing.
-9. What a former run of a restore has reserved stays so where a later one is refused, except by a failover: the flow would copy on where the archive is not restored.
+5. Partitions whose copies have begun to go back (``mm2py_jobs.copy.copy_again``) are given back
+   only when that is done.
+6. Of two restores that have a target topic in common, whichever flows they belong to, one at most
+   has lanes.
+7. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``); what
+   a former run has reserved is given back.
+8. A job whose driver died before it had reserved anything is begun as a new one: it has copied
+   nothing.
+9. What a former run of a restore has reserved stays so where a later one is refused, except by a
+   failover: the flow would copy on where the archive is not restored.
 10. A job does not continue behind copies that the target has lost.
-11. Lanes end where another program joins the flow's group: it would copy each of their records, too.
+11. Lanes end where another program joins the flow's group: it would copy each of their records,
+    too.
 """
 
 import asyncio
@@ -63,7 +73,8 @@ from mm2py_jobs.copy.plan import PartitionPlan, Plan, deal_lanes
 log = logging.getLogger(__name__)
 
 FOLLOW_S: Final = 90.0
-"""How long a driver that lives may take to apply a requested state: its lanes deliver what they have read."""
+"""How long a driver that lives may take to apply a requested state: its lanes deliver what they
+have read."""
 
 STOPPED: Final = "stopped; run the same command again to continue"
 _FOLLOWED: Final = {Wanted.PAUSE: JobState.PAUSED, Wanted.RUN: JobState.RUNNING}
@@ -78,7 +89,8 @@ def new_job(
     lanes: int = 1,
     archive: str = "",
 ) -> Job:
-    """Return a job as it was requested, with a new id where ``key`` is empty; ``archive`` is that of a restore."""
+    """Return a job as it was requested, with a new id where ``key`` is empty; ``archive`` is that
+    of a restore."""
     return Job(
         id=key or new_id(SYSTEM_CLOCK.now_ms()),
         state=JobState.RUNNING,
@@ -142,14 +154,16 @@ class BackfillDriver:
 
     @property
     def has_reserved(self) -> bool:
-        """Whether the newest job has partitions; a driver writes them after its own record, so that one that died between has none."""
+        """Whether the newest job has partitions; a driver writes them after its own record, so that
+        one that died between has none."""
         return bool(self._store.leases)
 
     async def run(self, plan: Plan, new: Job, lanes: Lanes) -> Job:
         """Run the unfinished job, or ``new`` by ``plan``, to its end; return the job as it ended.
 
         Raises:
-            BackfillRefusedError: the live flow does not let go of the partitions, or another driver was faster.
+            BackfillRefusedError: the live flow does not let go of the partitions, or another driver
+                was faster.
             Mm2pyError: it failed; what is copied is kept, and another run continues.
         """
         job, leases = self._take_up(plan, new)
@@ -212,13 +226,16 @@ class BackfillDriver:
         await wait_until_released(self._name, self._flow, self._store, leases, self._clock)
 
     async def _refuse_second_restore(self, plan: Plan) -> None:
-        """Refuse topics that another restore writes; checked after the reservation: of two that begin at once each sees the other (6)."""
+        """Refuse topics that another restore writes; checked after the reservation: of two that
+        begin at once each sees the other (6)."""
         others = await self._flow.restored_elsewhere()
         for partition in plan.partitions:
             if partition.target_topic in others:
                 raise BackfillRefusedError(
-                    f"topic {partition.target_topic} is written by {others[partition.target_topic]}, which is not ended",
-                    remedy="run that one to its end first, or restore into another topic with --rename",
+                    f"topic {partition.target_topic} is written by "
+                    f"{others[partition.target_topic]}, which is not ended",
+                    remedy="run that one to its end first, or restore into another topic with "
+                    "--rename",
                 )
 
     async def _refuse_lost_copies(self, plan: Plan) -> None:
@@ -235,16 +252,20 @@ class BackfillDriver:
         for copy, end in copied.items():
             if ends[copy] < end:
                 raise BackfillRefusedError(
-                    f"{copy} ended at {end} when it was copied last and ends at {ends[copy]} now: the target has lost copies, and the job"
+                    f"{copy} ended at {end} when it was copied last and ends at {ends[copy]} "
+                    "now: the target has lost copies, and the job"
                     " would not make them again",
-                    remedy="mm2py verify --repair makes copies of a backfill again; cancel a restore, and begin it anew into an empty topic",
+                    remedy="mm2py verify --repair makes copies of a backfill again; cancel a "
+                    "restore, and begin it anew into an empty topic",
                 )
 
     async def cancel(self) -> Job:
-        """Give what is not handed over back to the live flow; for a job without a driver, after ``claim``.
+        """Give what is not handed over back to the live flow; for a job without a driver, after
+        ``claim``.
 
         Raises:
-            BackfillRefusedError: copies have begun to go back, and the live flow does not let go of them.
+            BackfillRefusedError: copies have begun to go back, and the live flow does not let go of
+                them.
         """
         job = self._store.job
         assert job is not None
@@ -267,12 +288,14 @@ class BackfillDriver:
             await claim.write([replace(claim.job, state=JobState.FAILED, cause=cause)])
 
     async def request(self, wanted: Wanted) -> Job:
-        """Record a requested state of the newest job, wait until its driver has applied it, and return the job as it is then.
+        """Record a requested state of the newest job, wait until its driver has applied it, and
+        return the job as it is then.
 
         A job without a driver can be cancelled only, which is done here.
 
         Raises:
-            BackfillRefusedError: no job is unfinished, or none has a driver that could be paused or resumed.
+            BackfillRefusedError: no job is unfinished, or none has a driver that could be paused or
+                resumed.
             FatalError: the driver lives and has not applied it within ``FOLLOW_S``.
         """
         await self._store.refresh()
@@ -309,7 +332,8 @@ class BackfillDriver:
             if now_s > deadline:
                 raise FatalError(
                     f"the driver of backfill {job.id} has not done it within {FOLLOW_S:.0f} s",
-                    remedy="look at its log; the request is stored: the driver or its next run applies it",
+                    remedy="look at its log; the request is stored: the driver or its next run "
+                    "applies it",
                 )
             await self._clock.sleep(LOOK_S)
 
@@ -347,7 +371,8 @@ class BackfillDriver:
         ]
 
     async def _place(self, leases: Sequence[Lease]) -> None:
-        """Let each partition begin where its copy is now: the live flow continued until it let go."""
+        """Let each partition begin where its copy is now: the live flow continued until it let
+        go."""
         if any(it.again is not None for it in leases):
             try:
                 leases = await self._claim.insist(partial(begun, self._flow, leases))
@@ -420,7 +445,10 @@ class BackfillDriver:
             cause = (
                 self._stopped_by
                 if self._claim.stopped
-                else f"{len(left) + len(stopped)} partitions are not copied to their end, {first.source}: {first.cause}"
+                else (
+                    f"{len(left) + len(stopped)} partitions are not copied to their end, "
+                    f"{first.source}: {first.cause}"
+                )
             )
             job = replace(job, state=JobState.FAILED, cause=cause)
         else:
@@ -433,7 +461,8 @@ class BackfillDriver:
         return job
 
     async def _close_after(self, error: BaseException, *, gives_back: bool) -> None:
-        """Note why the run ended; a refusal has changed nothing, but what has begun to go back, and what a former run has restored (9)."""
+        """Note why the run ended; a refusal has changed nothing, but what has begun to go back, and
+        what a former run has restored (9)."""
         if isinstance(error, BackfillRefusedError) and gives_back and not self._going_back():
             if not isinstance(error, DriverSupersededError):
                 await self._release(str(error))
@@ -453,7 +482,8 @@ class BackfillDriver:
             log.warning("the end of the run cannot be noted cause=%s", second)
 
     async def _release(self, cause: str) -> Job:
-        """Put settings back, give partitions back to the live flow, end the job; what has begun to go back is done first (5)."""
+        """Put settings back, give partitions back to the live flow, end the job; what has begun to
+        go back is done first (5)."""
         run = self._claim.mine.run
         going = [replace(it, state=LeaseState.RESERVED, run=run) for it in self._going_back()]
         if going:
@@ -493,5 +523,6 @@ class BackfillDriver:
                 names = ", ".join(change.name for change in changes[topic])
                 raise BackfillRefusedError(
                     f"{names} of target topic {topic} cannot be changed: {error}",
-                    remedy="grant AlterConfigs on it, or change them by hand for the time of the backfill",
+                    remedy="grant AlterConfigs on it, or change them by hand for the time of the "
+                    "backfill",
                 )

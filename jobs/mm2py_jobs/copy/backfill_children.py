@@ -1,7 +1,9 @@
-"""``mm2py backfill`` as child processes of a worker: the JVM of Spark is theirs, and ends with them.
+"""``mm2py backfill`` as child processes of a worker: the JVM of Spark is theirs, and ends with
+them.
 
-Flow: ``plan``, ``run``, ``cancel`` -> ``mm2py backfill ... --order ID`` with a pipe as its standard input -> its output, its last lines.
-A child ends in order when that pipe closes, however the worker ends; ``close`` signals it and waits.
+Flow: ``plan``, ``run``, ``cancel`` -> ``mm2py backfill ... --order ID`` with a pipe as its standard
+input -> its output, its last lines. A child ends in order when that pipe closes, however the worker
+ends; ``close`` signals it and waits.
 """
 
 import asyncio
@@ -28,10 +30,12 @@ PLAN_S: Final = 60.0
 
 CANCEL_S: Final = 180.0
 CLOSE_S: Final = 20.0
-"""How long drivers may take to end in order when the worker stops; their next run continues in any case."""
+"""How long drivers may take to end in order when the worker stops; their next run continues in any
+case."""
 
 LINGER_S: Final = 10.0
-"""How long what a driver has started may keep its output open: the JVM ends within seconds, a frozen Python worker does not."""
+"""How long what a driver has started may keep its output open: the JVM ends within seconds, a
+frozen Python worker does not."""
 
 LOG_LINES: Final = 40
 LINE_CHARS: Final = 2_000
@@ -152,7 +156,8 @@ class BackfillChildren:
 
 
 def _check_java() -> None:
-    # Only here: it loads rich and an HTTP client, which a worker without orders for Spark does not need.
+    # Only here: it loads rich and an HTTP client, which a worker without orders for Spark does not
+    # need.
     from mm2py_jobs.spark.java import find_java
 
     find_java()

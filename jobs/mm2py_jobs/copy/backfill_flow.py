@@ -1,7 +1,7 @@
 """A flow as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
 
-Flow: ``FlowPlan`` (``open_flow``) -> ``BackfillSession``, which opens connections -> ``Survey``, ``BackfillDriver``. Nothing is
-created but the backfill topic, by ``open_topic``.
+Flow: ``FlowPlan`` (``open_flow``) -> ``BackfillSession``, which opens connections -> ``Survey``,
+``BackfillDriver``. Nothing is created but the backfill topic, by ``open_topic``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -70,7 +70,8 @@ class _Context:
 class BackfillSession:
     """One flow with open connections; implements ``mm2py_jobs.copy.live_flow.BackfillFlow``.
 
-    What changes the flow or its target leaves only with the permit of ``claim``, which the driver has that was built over it.
+    What changes the flow or its target leaves only with the permit of ``claim``, which the driver
+    has that was built over it.
     """
 
     def __init__(self, plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -203,7 +204,8 @@ class BackfillSession:
         return await known_copies(Admin(self._target), self._topics({}), partitions, self._clock)
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Store where copies begin, as ``PATCH /connectors/<name>/offsets`` (KIP-875) does; -1 for nowhere."""
+        """Store where copies begin, as ``PATCH /connectors/<name>/offsets`` (KIP-875) does; -1 for
+        nowhere."""
         await store_positions(self._tables, self._plan, positions)
 
     async def unfinished_failover(self) -> Failover | None:
@@ -211,7 +213,8 @@ class BackfillSession:
         return await unfinished_failover(self._target, self.name, self._clock)
 
     async def restored_elsewhere(self) -> Mapping[str, str]:
-        """Return topics that unfinished restores of other flows write, with what to call each restore."""
+        """Return topics that unfinished restores of other flows write, with what to call each
+        restore."""
         return await restored_elsewhere((await self.flow.admin("target")), self.name, self._clock)
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
@@ -293,7 +296,8 @@ class BackfillSession:
 async def altered_configs(
     target: Admin, changes: Mapping[str, Sequence[ConfigOp]]
 ) -> Mapping[str, ServerError | None]:
-    """Change topic configs; a refusal of what they are already is none, and topics that are gone say so at once."""
+    """Change topic configs; a refusal of what they are already is none, and topics that are gone
+    say so at once."""
     try:
         altered = await target.alter_topic_configs(changes)
     except RetriableError:

@@ -1,8 +1,10 @@
-"""Backfills over REST: what ``/backfills`` answers, and the commands that it runs beside the worker.
+"""Backfills over REST: what ``/backfills`` answers, and the commands that it runs beside the
+worker.
 
-Flow: ``POST /backfills`` -> ``mm2py backfill plan`` in a child process -> ``Order`` in the backfill topic -> ``:start`` -> the same
-program drives it -> job and leases in the topic, which every worker of the flow follows -> views. Pause and resume are written by the
-leader itself. What a child that failed wrote last is in its order, so any worker shows it.
+Flow: ``POST /backfills`` -> ``mm2py backfill plan`` in a child process -> ``Order`` in the backfill
+topic -> ``:start`` -> the same program drives it -> job and leases in the topic, which every worker
+of the flow follows -> views. Pause and resume are written by the leader itself. What a child that
+failed wrote last is in its order, so any worker shows it.
 """
 
 import asyncio
@@ -76,7 +78,9 @@ BackfillSummary = TypedDict(
         "cause": str,
     },
 )
-"""One backfill, restore or stream (``kind``); a stream has no offsets left, as it has no end. ``rate_limit``, ``master``, ``by`` and ``worker`` (whose child process drives it) are those of one that was begun over REST."""
+"""One backfill, restore or stream (``kind``); a stream has no offsets left, as it has no end.
+``rate_limit``, ``master``, ``by`` and ``worker`` (whose child process drives it) are those of one
+that was begun over REST."""
 
 
 class BackfillView(BackfillSummary):
@@ -94,7 +98,8 @@ class PlannedBackfill(BackfillView):
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """How a command ended: exit code (negative: a signal), standard output, the last lines of standard error."""
+    """How a command ended: exit code (negative: a signal), standard output, the last lines of
+    standard error."""
 
     code: int
     out: str
@@ -113,7 +118,8 @@ class CommandEnd:
 
 
 class BackfillCommands(Protocol):
-    """Runs ``mm2py backfill`` beside this process; each method returns when the command has ended."""
+    """Runs ``mm2py backfill`` beside this process; each method returns when the command has
+    ended."""
 
     async def missing(self, master: str) -> str:
         """Return why Spark cannot be used here, empty where it can."""
@@ -193,7 +199,8 @@ class BackfillService:
         ]
 
     def jobs(self, nodes: Nodes) -> list[JobView]:
-        """Return the jobs of each flow: what ``all`` has, then those without a claim, the newest first."""
+        """Return the jobs of each flow: what ``all`` has, then those without a claim, the newest
+        first."""
         found: list[JobView] = []
         for flow in sorted(nodes):
             found += (self._job(nodes, entry) for entry in _entries(nodes, flow))
@@ -277,7 +284,8 @@ class BackfillService:
 
         Raises:
             ForwardError: another worker leads the flow.
-            ConflictError: it is over, was not started, or has no driver that could be paused or resumed.
+            ConflictError: it is over, was not started, or has no driver that could be paused or
+                resumed.
         """
         store = _store(nodes, flow)
         nodes[flow].herder.member_urls()
@@ -336,7 +344,8 @@ class BackfillService:
         job = store.job
         if job is not None and not job.state.is_over:
             raise ConflictError(
-                f"backfill {job.id} is unfinished: start it again, or cancel it, before another one is planned"
+                f"backfill {job.id} is unfinished: start it again, or cancel it, before another "
+                "one is planned"
             )
 
     def _refuse_start(self, store: BackfillStore, entry: _ShownJob) -> None:
@@ -355,7 +364,8 @@ class BackfillService:
     async def _refuse_without_spark(self, master: str) -> None:
         if master and not _LOCAL.fullmatch(master) and master not in self._masters:
             raise BadRequestError(
-                f"body.master: {master} may not be named over REST, its tasks get the flow's credentials; add it to"
+                f"body.master: {master} may not be named over REST, its tasks get the flow's "
+                "credentials; add it to"
                 " rest.spark.masters in the worker's file"
             )
         missing = await self._commands.missing(master)
@@ -432,7 +442,8 @@ class BackfillService:
         }
 
     def _hidden(self, text: str) -> str:
-        # Which credentials a command's folder holds this process does not know; records of older versions have them.
+        # Which credentials a command's folder holds this process does not know; records of older
+        # versions have them.
         return self._mask.apply(hide_userinfo(text))
 
     def _state(self, nodes: Nodes, entry: _ShownJob) -> tuple[str, str]:
@@ -487,7 +498,8 @@ def _store(nodes: Nodes, flow: FlowName) -> BackfillStore:
     store = nodes[flow].herder.backfills
     if store is None or not store.live:
         raise HerderError(
-            f"The backfill topic of flow {flow} is not read: the flow is starting, or may not create it (see the log)",
+            f"The backfill topic of flow {flow} is not read: the flow is starting, or may not "
+            "create it (see the log)",
             status=503,
         )
     return store

@@ -1,7 +1,8 @@
-"""What a Spark task of a backfill or a stream runs: one lane with real connections, in an event loop of its own.
+"""What a Spark task of a backfill or a stream runs: one lane with real connections, in an event
+loop of its own.
 
-Flow: lane as JSON -> ``run_backfill_lane`` -> ``LaneRun`` over one ``InProcessTaskHost`` -> counts as JSON. The data plane is that of
-a task host (``flow_parts``); its permit is the lane's lease.
+Flow: lane as JSON -> ``run_backfill_lane`` -> ``LaneRun`` over one ``InProcessTaskHost`` -> counts
+as JSON. The data plane is that of a task host (``flow_parts``); its permit is the lane's lease.
 """
 
 import asyncio
@@ -55,7 +56,8 @@ FIRST_NUMBER: Final = 10_000
 class BackfillLane:
     """A lane as it travels to its task; the configs are resolved, secrets included.
 
-    Without partitions it is the lanes' common part, and as a lane it only has its process import what later ones need.
+    Without partitions it is the lanes' common part, and as a lane it only has its process import
+    what later ones need.
     """
 
     source: str
@@ -93,7 +95,8 @@ _LANES: Final = TypeAdapter(BackfillLane)
 def dealt_lanes(
     common: BackfillLane, lanes: Sequence[Sequence[TopicPartition]], *, rate_limit: int = 0
 ) -> list[dict[str, object]]:
-    """Return the lanes of a run as JSON; they share the limit in bytes per second, 0: that of the flow."""
+    """Return the lanes of a run as JSON; they share the limit in bytes per second, 0: that of the
+    flow."""
     options = parse_config(MirrorSourceConfig, common.connector)
     return [
         asdict(
@@ -109,7 +112,8 @@ def dealt_lanes(
 
 
 def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
-    """Run one lane to its end; what ``mm2py_jobs.spark.session.run_lanes`` and ``mm2py_jobs.spark.stream_query`` call."""
+    """Run one lane to its end; what ``mm2py_jobs.spark.session.run_lanes`` and
+    ``mm2py_jobs.spark.stream_query`` call."""
     spec = _LANES.validate_python(lane)
     log_without_secrets(spec.worker, spec.connector, spec.task, level=spec.log_level)
     if not spec.partitions:
@@ -159,7 +163,8 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
 
 
 def without_transactions(props: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's properties for tasks that write without transactions: sequences and the map keep them exact."""
+    """Return a worker's properties for tasks that write without transactions: sequences and the map
+    keep them exact."""
     return {**props, "exactly.once.source.support": "disabled"}
 
 
@@ -201,7 +206,8 @@ class _TaskCopy:
         )
         self._connector = {**spec.connector, "exactly.once.support": "requested"}
         if given.exactly_once:
-            # The flow's tasks ignore it, a lane does not: a stored producer id tells that what follows the map was not aborted.
+            # The flow's tasks ignore it, a lane does not: a stored producer id tells that what
+            # follows the map was not aborted.
             self._connector["offsets.identical"] = Identical.PREFER.value
         self._config = committed_reads(spec.task) if given.exactly_once else spec.task
 
@@ -259,7 +265,8 @@ class _TaskCopy:
         )
 
     def _whole_cause(self) -> str:
-        """Return why the task as a whole does not start, read or store positions: no partition of it has that as its cause."""
+        """Return why the task as a whole does not start, read or store positions: no partition of
+        it has that as its cause."""
         told = {it.what: it.text for it in self._meter.findings}
         return told.get(WAITS) or told.get(COMMITS, "")
 

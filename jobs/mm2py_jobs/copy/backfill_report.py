@@ -65,7 +65,8 @@ class JobReport(TypedDict):
 
 
 def held_text(leases: Collection[Lease]) -> str:
-    """Return why partitions stand still that lanes copy, by the first one; empty where none does."""
+    """Return why partitions stand still that lanes copy, by the first one; empty where none
+    does."""
     held = [it for it in leases if it.cause and it.state.keeps_live_out]
     if not held:
         return ""
@@ -90,7 +91,8 @@ def cause_of(job: Job, order: Order | None, leases: Collection[Lease] = ()) -> s
 def order_report(
     order: Order | None, job: Job | None, workers: Collection[str]
 ) -> OrderReport | None:
-    """Return what was planned over REST last, None where nothing was or its job was begun; ``workers`` are those of the flow."""
+    """Return what was planned over REST last, None where nothing was or its job was begun;
+    ``workers`` are those of the flow."""
     if order is None or (job is not None and job.id == order.id):
         return None
     gone = GONE if order.worker and order.worker not in workers else ""

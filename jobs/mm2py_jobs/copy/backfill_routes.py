@@ -1,7 +1,8 @@
-"""``/jobs`` of any kind, and ``/jobs/backfill``: history that Spark copies beside the running flow, described at ``/openapi.json``.
+"""``/jobs`` of any kind, and ``/jobs/backfill``: history that Spark copies beside the running flow,
+described at ``/openapi.json``.
 
-Flow: request -> ``BackfillService`` -> views. Reading is answered by any worker from the backfill topic; changes are the leader's,
-forwarded by the application.
+Flow: request -> ``BackfillService`` -> views. Reading is answered by any worker from the backfill
+topic; changes are the leader's, forwarded by the application.
 """
 
 from typing import Annotated, final
@@ -63,7 +64,8 @@ class _BackfillCalls:
         self._flows, self._backfills = flows, backfills
 
     async def jobs(self, request: Request, *, flow: OfFlow = None) -> list[JobView]:
-        """List the jobs of each flow, or of one: how far they are, and how those ended that did last; failovers have ``/jobs/failover``."""
+        """List the jobs of each flow, or of one: how far they are, and how those ended that did
+        last; failovers have ``/jobs/failover``."""
         nodes = self._flows.flows()
         wanted = None if flow is None else self._flows.find(flow)
         visible = visible_flows(self._flows, request)
@@ -82,14 +84,16 @@ class _BackfillCalls:
         return self._backfills.show(self._flows.flows(), flow, identifier)
 
     async def plan(self, request: Request) -> PlannedBackfill:
-        """Plan a backfill: lanes, ranges, bytes, what the checks refuse; nothing is copied before it is started."""
+        """Plan a backfill: lanes, ranges, bytes, what the checks refuse; nothing is copied before
+        it is started."""
         asked = backfill_request(await read_json(request, numbers_as_written=False))
         flow = named_flow(self._flows, request, asked.flow)
         order = asked.order(signed_in(request))
         return await self._backfills.plan(self._flows.flows(), flow, order)
 
     async def start(self, request: Request, backfill: Id) -> BackfillView:
-        """Start a planned backfill, or continue one whose driver is gone, in a process beside the leader of the flow."""
+        """Start a planned backfill, or continue one whose driver is gone, in a process beside the
+        leader of the flow."""
         identifier = plain_segment(backfill)
         flow = self._flow(request, identifier)
         return await self._backfills.start(
@@ -105,7 +109,8 @@ class _BackfillCalls:
         return await self._request(request, backfill, Wanted.RUN)
 
     async def cancel(self, request: Request, backfill: Id) -> BackfillView:
-        """End a backfill: what is copied stays, the running flow continues every partition where it is."""
+        """End a backfill: what is copied stays, the running flow continues every partition where it
+        is."""
         return await self._request(request, backfill, Wanted.CANCEL)
 
     async def _request(self, request: Request, backfill: str, wanted: Wanted) -> BackfillView:

@@ -1,6 +1,7 @@
 """What the commands of ``mm2py backfill`` do: survey, Spark session, driver, progress, report.
 
-Flow: ``BackfillOptions`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or ``SparkRun`` with a ``BackfillDriver`` -> report.
+Flow: ``BackfillOptions`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or ``SparkRun`` with
+a ``BackfillDriver`` -> report.
 """
 
 import asyncio
@@ -51,7 +52,8 @@ def check_continues(options: BackfillOptions, job: Job) -> None:
     given = options.topics, options.start, options.end
     if given not in (begun, ("", "earliest", "now")):
         raise BackfillRefusedError(
-            f"backfill {job.id} of {options.flow} is unfinished and was begun with --topics '{job.topics}' --from '{job.start}' --to '{job.end}'",
+            f"backfill {job.id} of {options.flow} is unfinished and was begun with --topics "
+            f"'{job.topics}' --from '{job.start}' --to '{job.end}'",
             remedy="run it with these to its end first, or end it with mm2py backfill cancel",
         )
 
@@ -82,7 +84,8 @@ async def show_limited(
     options: BackfillOptions | RestoreOptions,
     printer: Printer,
 ) -> int:
-    """Print a plan whose lanes are dealt by the leaders of the ``clusters``, where so few may be at one broker; return the exit code."""
+    """Print a plan whose lanes are dealt by the leaders of the ``clusters``, where so few may be at
+    one broker; return the exit code."""
     place = options.place
     if most := place.lanes_per_broker:
         plan, _ = await asyncio.to_thread(plan.limited, most, clusters)
@@ -91,7 +94,8 @@ async def show_limited(
 
 
 def slots_of(master: str) -> int:
-    """Return how many lanes of a run would work at the same time, by its Spark master; a cluster's are not known before."""
+    """Return how many lanes of a run would work at the same time, by its Spark master; a cluster's
+    are not known before."""
     cores = _CORES.match(master)
     return int(cores[1]) if cores else len(os.sched_getaffinity(0))
 
@@ -114,7 +118,8 @@ async def run_backfill(options: BackfillOptions, printer: Printer) -> int:
 
 @asynccontextmanager
 async def _newest(what: str, options: FlowOptions) -> AsyncGenerator[BackfillSession]:
-    """Open the flow of the newest job; that of a restore may be the one that restores under other names."""
+    """Open the flow of the newest job; that of a restore may be the one that restores under other
+    names."""
     async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         await session.open_if_there()
         job = session.store.job
@@ -203,9 +208,11 @@ class _BackfillRun:
             return await self._copy(plan, task)
 
     def _left_out(self, plan: Plan) -> Plan:
-        """Return the plan of a run that continues another one: of the job's own partitions the checks were passed.
+        """Return the plan of a run that continues another one: of the job's own partitions the
+        checks were passed.
 
-        The others it leaves out as the run before it did, and names them, with the option and without.
+        The others it leaves out as the run before it did, and names them, with the option and
+        without.
         """
         leases = self._session.store.leases
         left = (it for it in plan.refused if (it.topic, it.partition) not in leases)
@@ -245,7 +252,8 @@ def _without_copies(plan: Plan, task: Mapping[str, str]) -> Plan:
 
 
 def _begin(options: BackfillOptions) -> None:
-    """Refuse wrong arguments before anything is opened; end with the worker that started this process."""
+    """Refuse wrong arguments before anything is opened; end with the worker that started this
+    process."""
     parse_boundary(options.start, "--from", "earliest")
     parse_boundary(options.end, "--to", "now")
     check_pattern(options.topics)

@@ -1,7 +1,7 @@
 """Runs the driver of a backfill, or of a restore, with its lanes on Spark.
 
-Flow: ``Plan`` -> ``SparkRun`` opens a session -> ``BackfillDriver.run`` with ``_SparkLanes`` -> the job as it ended. A stop signal ends the
-lanes in order; the next run continues.
+Flow: ``Plan`` -> ``SparkRun`` opens a session -> ``BackfillDriver.run`` with ``_SparkLanes`` -> the
+job as it ended. A stop signal ends the lanes in order; the next run continues.
 """
 
 import asyncio
@@ -93,7 +93,8 @@ class SparkRun:
                 await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if not running.done():
                     say(
-                        "stopping: lanes store what is copied; run the same command again to continue"
+                        "stopping: lanes store what is copied; run the same command again to "
+                        "continue"
                     )
                     lanes.stop()
                     await self._driver.stop()
@@ -168,7 +169,8 @@ class _SparkLanes:
             )
 
     def stop(self) -> None:
-        """Begin no lane any more that waits for room at its brokers: each would be a job of Spark that only sees that it is too late."""
+        """Begin no lane any more that waits for room at its brokers: each would be a job of Spark
+        that only sees that it is too late."""
         self._stopped = True
         if self._gate is not None:
             self._gate.stop()

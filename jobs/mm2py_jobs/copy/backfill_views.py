@@ -1,6 +1,8 @@
-"""What the commands of ``mm2py backfill`` show: bars or lines while it runs, plans and reports as tables or JSON.
+"""What the commands of ``mm2py backfill`` show: bars or lines while it runs, plans and reports as
+tables or JSON.
 
-Flow: leases as they are read from the backfill topic -> ``show_progress`` on standard error; ``Plan``, ``Job`` -> standard output.
+Flow: leases as they are read from the backfill topic -> ``show_progress`` on standard error;
+``Plan``, ``Job`` -> standard output.
 """
 
 from collections.abc import Mapping, Sequence
@@ -173,7 +175,8 @@ def print_report(
     refused: Sequence[Refusal] = (),
     lost: Sequence[LossEvent] = (),
 ) -> None:
-    """Print a job and its partitions, those that it has left out, and what the source deleted first."""
+    """Print a job and its partitions, those that it has left out, and what the source deleted
+    first."""
     document = report(job, leases)
     if not printer.is_table:
         gone = [
@@ -186,7 +189,8 @@ def print_report(
     say_refused(refused)
     for it in lost:
         say(
-            f"lost: {it.partition}: offsets {it.first_offset} to {it.last_offset} were gone from the"
+            f"lost: {it.partition}: offsets {it.first_offset} to {it.last_offset} were gone from "
+            "the"
             " source before they were copied"
         )
     printer.fields(
@@ -238,7 +242,8 @@ def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> 
             *(
                 (
                     "changes",
-                    f"{setting.topic} {setting.name}={setting.during} for the run: {plan.reasons.get(setting.name, '')}",
+                    f"{setting.topic} {setting.name}={setting.during} for the run: "
+                    f"{plan.reasons.get(setting.name, '')}",
                 )
                 for setting in plan.settings
             ),

@@ -1,18 +1,23 @@
-"""Copies of partitions that are made again: positions and offset maps go back, copies that are bad are deleted.
+"""Copies of partitions that are made again: positions and offset maps go back, copies that are bad
+are deleted.
 
-Flow: reserved leases with ``again`` -> ``CopiesAgain`` -> leases whose lanes begin at their starts. Runs between the reservation, so
-that no task of the flow copies the partition, and the lanes.
+Flow: reserved leases with ``again`` -> ``CopiesAgain`` -> leases whose lanes begin at their starts.
+Runs between the reservation, so that no task of the flow copies the partition, and the lanes.
 
-What is done is named by the lease before the first step (``begun``): each later driver does the same steps again, and nothing else, so a crash may
-come between any two, and a driver that was frozen does nothing that the next one has not done. What is begun is done to its end
-before the partition is copied by anything, also when the job is cancelled.
+What is done is named by the lease before the first step (``begun``): each later driver does the
+same steps again, and nothing else, so a crash may come between any two, and a driver that was
+frozen does nothing that the next one has not done. What is begun is done to its end before the
+partition is copied by anything, also when the job is cancelled.
 
-Invariants, tests of the same names (the model with drivers that crash and freeze at any step: tests/property/test_copies_again.py):
+Invariants, tests of the same names (the model with drivers that crash and freeze at any step:
+tests/property/test_copies_again.py):
 
-1. Copies are deleted only after the position is stored from which they are copied again, and only below the log end that the lease names.
-2. A copy that continued since it was compared is left alone, unless it is to be deleted; one that is to be deleted is left alone where the
-   source has lost records of its range since.
-3. A map has nothing after the place where the copy continues: what was after it is gone from the target.
+1. Copies are deleted only after the position is stored from which they are copied again, and only
+   below the log end that the lease names.
+2. A copy that continued since it was compared is left alone, unless it is to be deleted; one that
+   is to be deleted is left alone where the source has lost records of its range since.
+3. A map has nothing after the place where the copy continues: what was after it is gone from the
+   target.
 """
 
 import logging
@@ -59,7 +64,8 @@ def is_begun(lease: Lease) -> bool:
 
 
 async def begun(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
-    """Return leases that name what ``go_back`` will do, to be written before; copies that continued are left alone (2).
+    """Return leases that name what ``go_back`` will do, to be written before; copies that continued
+    are left alone (2).
 
     Raises:
         ServerError: copies may not be deleted, or a cluster may not be asked.
@@ -83,21 +89,24 @@ def _begun(lease: Lease, end: int, source_start: int) -> Lease:
         return lease
     if again.deletes and lease.start < source_start:
         cause = (
-            f"the source has deleted its offsets {lease.start} to {source_start} since it was compared, of which {lease.copy}"
+            f"the source has deleted its offsets {lease.start} to {source_start} since it was "
+            f"compared, of which {lease.copy}"
             " may have the only copies; it was left alone: verify it again"
         )
     elif again.deletes or end == again.compared_to:
         return replace(lease, again=replace(again, below=end))
     else:
         cause = (
-            f"{lease.copy} ended at {again.compared_to} when it was compared and ends at {end} now: what is missing cannot"
+            f"{lease.copy} ended at {again.compared_to} when it was compared and ends at {end} "
+            "now: what is missing cannot"
             " be put between; it was left alone"
         )
     return replace(lease, again=None, state=LeaseState.HANDED_OVER, cause=cause)
 
 
 async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
-    """Let copies begin again at the starts of their leases, those that are ``begun``; return all leases as they are then.
+    """Let copies begin again at the starts of their leases, those that are ``begun``; return all
+    leases as they are then.
 
     Raises:
         Mm2pyError: a step failed; all of them are to be repeated.
@@ -126,7 +135,8 @@ async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
 def cut_pages(
     pages: Mapping[int, Page], target_end: int, covered: int
 ) -> tuple[Page | None, list[int]]:
-    """Return the page that ends a map at a target offset (-1: at its beginning), and the numbers of pages to remove."""
+    """Return the page that ends a map at a target offset (-1: at its beginning), and the numbers of
+    pages to remove."""
     kept: list[Segment] = []
     for number in sorted(pages, reverse=True):
         kept = [

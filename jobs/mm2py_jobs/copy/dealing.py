@@ -1,4 +1,5 @@
-"""Deals partitions to lanes, the largest first, each to the lane with the least; runs a lane function over them."""
+"""Deals partitions to lanes, the largest first, each to the lane with the least; runs a lane
+function over them."""
 
 import heapq
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -17,7 +18,8 @@ from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 LANES_PER_SLOT: Final = 2
 
 LANE_OFFSETS: Final = 4_000_000
-"""Above it there are more lanes than that, so that all slots are used to the end: a task costs 50 ms, so many offsets seconds."""
+"""Above it there are more lanes than that, so that all slots are used to the end: a task costs 50
+ms, so many offsets seconds."""
 PART_OFFSETS: Final = 500_000
 """A partition is not cut into smaller parts: each costs a task."""
 
@@ -48,7 +50,8 @@ def deal(
     weight: Callable[[T], int],
     group: Callable[[T], Hashable] = _alike,
 ) -> list[list[T]]:
-    """Return at most ``lanes`` lists, none of them empty, the heaviest first; items of different groups share one only where groups are more than lanes."""
+    """Return at most ``lanes`` lists, none of them empty, the heaviest first; items of different
+    groups share one only where groups are more than lanes."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(group(item), []).append(item)
@@ -89,15 +92,18 @@ def _dealt(items: Sequence[T], lanes: int, weight: Callable[[T], int]) -> list[l
 
 
 def lanes_for(total: int, each: int, slots: int, asked: int) -> int:
-    """Return how many lanes at most: those that were asked for, else one for ``each`` of the ``total`` work, and more than slots.
+    """Return how many lanes at most: those that were asked for, else one for ``each`` of the
+    ``total`` work, and more than slots.
 
-    Their number follows the work, not the cluster: a cluster that grows with what waits has two slots at the start.
+    Their number follows the work, not the cluster: a cluster that grows with what waits has two
+    slots at the start.
     """
     return asked or max(slots * LANES_PER_SLOT, min(MOST_LANES, total // each))
 
 
 def offsets_of_part(total: int, opened: OpenSession) -> int:
-    """Return how large the parts of partitions are: every lane has something, and none is too small for a task."""
+    """Return how large the parts of partitions are: every lane has something, and none is too small
+    for a task."""
     lanes = lanes_for(total, LANE_OFFSETS, opened.slots, opened.lanes)
     return max(PART_OFFSETS, min(total // lanes, LANE_OFFSETS))
 
@@ -115,7 +121,8 @@ def _nowhere(_item: object) -> Sequence[LedPartition]:
 @final
 @dataclass(frozen=True, slots=True)
 class DealtWork(Generic[T]):
-    """What lanes are to read; ``weight`` of an item are its offsets, ``places`` the partitions that it reads, of ``clusters`` by side."""
+    """What lanes are to read; ``weight`` of an item are its offsets, ``places`` the partitions that
+    it reads, of ``clusters`` by side."""
 
     items: Sequence[T]
     weight: Callable[[T], int]
@@ -128,7 +135,8 @@ class DealtWork(Generic[T]):
         return sum(map(self.weight, self.items))
 
     def dealt(self, opened: OpenSession) -> tuple[list[list[T]], LaneGate | None]:
-        """Return the items of each lane, and what begins lanes where only so many may read from one broker."""
+        """Return the items of each lane, and what begins lanes where only so many may read from one
+        broker."""
         most = lanes_for(self.total, LANE_OFFSETS, opened.slots, opened.lanes)
         if not opened.lanes_per_broker:
             return deal(self.items, most, self.weight), None
@@ -156,8 +164,10 @@ def answers_of(
 ) -> list[dict[str, object]]:
     """Run ``function`` over ``work`` dealt to lanes; return all of ``partitions`` of its answers.
 
-    ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may read of a cluster, 0 for any: each begins
-    with a share of it as ``rate`` (``rate_of``), and follows ``desk`` (``part_of_rate``). ``progress`` follows the lanes by their weight, in offsets. Raises as ``run_lanes``.
+    ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may
+    read of a cluster, 0 for any: each begins with a share of it as ``rate`` (``rate_of``), and
+    follows ``desk`` (``part_of_rate``). ``progress`` follows the lanes by their weight, in offsets.
+    Raises as ``run_lanes``.
     """
     dealt, gate = work.dealt(opened)
     weights, total = [sum(map(work.weight, lane)) for lane in dealt], work.total

@@ -1,6 +1,8 @@
-"""What the target would delete of a copy when the run is over and its settings are put back: refused unless it is accepted.
+"""What the target would delete of a copy when the run is over and its settings are put back:
+refused unless it is accepted.
 
-Flow: a setting that is changed for the run, what it is put back to, ranges -> ``expiring`` -> a reason for each partition.
+Flow: a setting that is changed for the run, what it is put back to, ranges -> ``expiring`` -> a
+reason for each partition.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,7 +46,8 @@ async def expiring(
     topics = {it.source: it.target_topic for it in ranges}
     source = f" (the source: {source_keeps})" if source_keeps else ""
     return {
-        tp: f"about {count:,} records are more than {name}={kept} of {topics[tp]} on the target keeps{source}:"
+        tp: f"about {count:,} records are more than {name}={kept} of {topics[tp]} on the target "
+        f"keeps{source}:"
         f" it would delete them when the copy is done; raise {name} there"
         for tp, count in counts.items()
         if count > 0
@@ -66,7 +69,8 @@ def value_of(entries: Mapping[str, ConfigEntry], name: str) -> str:
 
 
 def _keeps(kept: str, source_keeps: str) -> bool:
-    """Whether a retention is as long as that of the source: what is beyond expires there as well."""
+    """Whether a retention is as long as that of the source: what is beyond expires there as
+    well."""
     return int(kept) < 0 or 0 <= int(source_keeps or -1) <= int(kept)
 
 

@@ -43,7 +43,8 @@ class KnownMap:
         return self.pages[max(self.pages)]
 
     def segments(self) -> list[tuple[Segment, int]]:
-        """Return the segments with the source offset that ends each, in the order of the target's log."""
+        """Return the segments with the source offset that ends each, in the order of the target's
+        log."""
         found = [
             segment for number in sorted(self.pages) for segment in self.pages[number].segments
         ]
@@ -51,7 +52,8 @@ class KnownMap:
 
 
 def lost_copies(known: KnownMap) -> list[tuple[int, int]]:
-    """Return the ranges of source offsets that were copied, then lost by the target, and not copied again."""
+    """Return the ranges of source offsets that were copied, then lost by the target, and not copied
+    again."""
     segments = known.segments()
     return [
         lost

@@ -1,23 +1,31 @@
-"""One lane: a source task over its partitions, under a lease, until each is handed over, or to the end of its term in a stream.
+"""One lane: a source task over its partitions, under a lease, until each is handed over, or to the
+end of its term in a stream.
 
-Flow: ``LaneLease.claim`` -> the task host of this process copies -> stored positions -> ``renew`` with progress -> a partition whose
-position reached its end is handed over in the next record -> the live flow continues there. Knows neither Spark nor sockets.
+Flow: ``LaneLease.claim`` -> the task host of this process copies -> stored positions -> ``renew``
+with progress -> a partition whose position reached its end is handed over in the next record -> the
+live flow continues there. Knows neither Spark nor sockets.
 
 Invariants, tests of the same names:
 
-1. A partition is handed over only when the stored position, and with it the offset map, has reached its end.
+1. A partition is handed over only when the stored position, and with it the offset map, has reached
+   its end.
 2. What is not handed over when a lane ends stays reserved, at its stored position.
 3. A lane that is cancelled or superseded has stopped its task before it returns.
-4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term is over: by time, by bytes, or
-   because the partitions are dealt anew.
-5. A partition that fails is released only when its task has stopped: at the position of its last acknowledged record.
-6. The lanes that run share a rate: one that waits for a slot, has ended or renews its lease no more has no part of it.
-7. A lane that has a term and whose task fails as a whole starts it again until the term is over: Spark would end all other lanes with it.
+4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term
+   is over: by time, by bytes, or because the partitions are dealt anew.
+5. A partition that fails is released only when its task has stopped: at the position of its last
+   acknowledged record.
+6. The lanes that run share a rate: one that waits for a slot, has ended or renews its lease no more
+   has no part of it.
+7. A lane that has a term and whose task fails as a whole starts it again until the term is over:
+   Spark would end all other lanes with it.
 8. A lane that fails gives its partitions back, with the cause.
 9. A partition of a stream that is held for a moment as its lane ends does not stand still.
-10. An attempt whose partitions another one of the same run has stands by until that has ended: with speculation Spark runs two, counts one that raises
-    as failed, and ends all lanes when one has failed too often.
-11. Where that one has ended before its time, its machine with it, the lane is left to be tried again.
+10. An attempt whose partitions another one of the same run has stands by until that has ended: with
+    speculation Spark runs two, counts one that raises as failed, and ends all lanes when one has
+    failed too often.
+11. Where that one has ended before its time, its machine with it, the lane is left to be tried
+    again.
 """
 
 import logging
@@ -41,13 +49,16 @@ LOOK_S: Final = 0.5
 
 STOP_S: Final = 10.0
 SETTLE_S: Final = 4.0
-"""How long a task of which a partition failed may take to store positions; within a lease, which is not renewed meanwhile."""
+"""How long a task of which a partition failed may take to store positions; within a lease, which is
+not renewed meanwhile."""
 
 TASK_STARTS: Final = 5
-"""How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
+"""How often a task that failed as a whole is started before the attempt of the lane counts as
+failed."""
 
 HOLD_S: Final = 30.0
-"""A partition that is held for less, and was not held before, waits for a leader or two: it does not stand still."""
+"""A partition that is held for less, and was not held before, waits for a leader or two: it does
+not stand still."""
 
 PAUSE_S: Final = 1.0
 LEAST_PART: Final = 1 / 3
@@ -76,7 +87,8 @@ class LaneCopy(Protocol):
         ...
 
     async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
-        """Copy these partitions up to their ends, from their stored positions on; a task that runs is replaced.
+        """Copy these partitions up to their ends, from their stored positions on; a task that runs
+        is replaced.
 
         ``sharing``: how many lanes have a part of the run's rate.
         """
@@ -148,8 +160,8 @@ class RenewsLeases(Protocol):
 class Term:
     """How long a lane of a stream copies: ``seconds`` at most, until a moment.
 
-    ``bytes`` is what all lanes of the job may have copied, those of former terms included (0: no limit). ``turn`` is the job's; the lane
-    ends when it rises.
+    ``bytes`` is what all lanes of the job may have copied, those of former terms included (0: no
+    limit). ``turn`` is the job's; the lane ends when it rises.
     """
 
     turn: int
@@ -158,14 +170,16 @@ class Term:
     bytes: int = 0
 
     def left_s(self, now_ms: int) -> float:
-        """Return how long a lane copies that starts now: one that starts late gets a part of the term, or it would copy nothing."""
+        """Return how long a lane copies that starts now: one that starts late gets a part of the
+        term, or it would copy nothing."""
         left_s = (self.until_ms - now_ms) / 1000
         return min(self.seconds, max(left_s, self.seconds * LEAST_PART))
 
 
 @dataclass(frozen=True, slots=True)
 class TermPart:
-    """What a lane copied of one partition in its term: source offsets ``start`` to ``end`` (exclusive), -1 where none is stored."""
+    """What a lane copied of one partition in its term: source offsets ``start`` to ``end``
+    (exclusive), -1 where none is stored."""
 
     topic: str
     partition: int
@@ -185,7 +199,8 @@ NO_PART: Final = TermPart("", -1, -1, -1, 0, 0, -1, "")
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """How a lane ended: partitions by state; ``parts`` has them by name where the lane has a term."""
+    """How a lane ended: partitions by state; ``parts`` has them by name where the lane has a
+    term."""
 
     handed_over: int
     released: int
@@ -265,7 +280,8 @@ class LaneRun:
             if await self._stood_by():
                 return LaneResult(0, 0, len(self._left))
             if self._is_current() and self._is_anything_left():
-                # What may be tried again is, also in Spark's last attempt, which counts those that were lost with their machines (11).
+                # What may be tried again is, also in Spark's last attempt, which counts those that
+                # were lost with their machines (11).
                 raise RetriableError(f"{error}, and that one has ended before its time") from error
             raise
         except Exception as error:
@@ -297,7 +313,8 @@ class LaneRun:
         return LaneResult(0, len(left), 0, tuple(parts))
 
     async def _stood_by(self) -> bool:
-        """Wait while another attempt of this lane copies; return whether that one has ended in order (10)."""
+        """Wait while another attempt of this lane copies; return whether that one has ended in
+        order (10)."""
         while self._is_current():
             known = self._topic.leases
             theirs = [known[it] for it in self._partitions if it in known]
@@ -347,7 +364,8 @@ class LaneRun:
         )
 
     def _until_look_s(self) -> float:
-        """Return when the task is checked next; the lanes of a term end at the same moment, as the next one waits for all of them."""
+        """Return when the task is checked next; the lanes of a term end at the same moment, as the
+        next one waits for all of them."""
         if self._term is None:
             return LOOK_S
         return min(LOOK_S, max(0.0, self._deadline_s - self._clock.monotonic()))
@@ -358,7 +376,8 @@ class LaneRun:
         return not self._left if self._term is None else self._is_term_over(self._term)
 
     def _has_missed_it(self) -> bool:
-        """Whether its run was ended while it waited for a slot: nothing is wrong, and nothing is left to do."""
+        """Whether its run was ended while it waited for a slot: nothing is wrong, and nothing is
+        left to do."""
         job, wanted = self._topic.job, self._topic.wanted
         if job is None or job.run != self._run:
             return False  # the lease has the reason
@@ -368,7 +387,8 @@ class LaneRun:
         job = self._topic.job
         if self._clock.monotonic() >= self._deadline_s or job is None or job.turn != term.turn:
             return True
-        # All lanes end for it within a renewal: one alone would leave its partitions until the others end, too.
+        # All lanes end for it within a renewal: one alone would leave its partitions until the
+        # others end, too.
         return 0 < term.bytes <= sum(lease.bytes for lease in self._topic.leases.values())
 
     def _is_current(self) -> bool:
@@ -393,7 +413,8 @@ class LaneRun:
         """Look at the task, and write what changed when it is time."""
         failed = self._failed()
         if failed:
-            # What was sent before the failure may still be acknowledged: released now, the live flow would continue before it (5).
+            # What was sent before the failure may still be acknowledged: released now, the live
+            # flow would continue before it (5).
             await self._copy.stop(SETTLE_S)
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
         self._note_held(progress)
@@ -409,7 +430,8 @@ class LaneRun:
             self._ended += ended
             self._left = left
         if self._left and failed:
-            # What is left of a task that was stopped for a partition: no start of a task that failed.
+            # What is left of a task that was stopped for a partition: no start of a task that
+            # failed.
             self._starts -= 1
             await self._start()
         await self._mend()
@@ -428,7 +450,8 @@ class LaneRun:
             self._copy.share(sharing)
 
     def _sharing_now(self) -> int:
-        """Return how many lanes run, this one too: those that hold partitions and have renewed them within their lease."""
+        """Return how many lanes run, this one too: those that hold partitions and have renewed them
+        within their lease."""
         if not self._copy.is_limited:
             return 1
         running = {lease.lane for lease in self._left.values()}
@@ -453,7 +476,8 @@ class LaneRun:
         return failed
 
     async def _mend(self) -> None:
-        """Start a task again that failed as a whole; its next start finds the positions in the target's log."""
+        """Start a task again that failed as a whole; its next start finds the positions in the
+        target's log."""
         status = self._copy.status()
         if not self._left or status is None or status.state is not State.FAILED:
             if self._clock.monotonic() - self._started_s >= HOLD_S:
@@ -484,7 +508,8 @@ class LaneRun:
         )
 
     def _outcome(self, lease: Lease, failure: str | None) -> Lease | None:
-        """Return the last record of a partition, None while it is copied; ``failure`` is why it cannot be copied further."""
+        """Return the last record of a partition, None while it is copied; ``failure`` is why it
+        cannot be copied further."""
         if lease.position >= lease.end:
             return replace(lease, state=LeaseState.HANDED_OVER, cause="")
         if failure is not None:

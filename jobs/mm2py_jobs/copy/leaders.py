@@ -1,8 +1,9 @@
 """Which brokers lead the partitions of a job's lanes: what ``--max-lanes-per-broker`` counts.
 
-Flow: ``Leaders`` of all partitions of a job -> a group of each for ``deal``: lanes of partitions with the same brokers -> ``Leaders.gate`` -> asked again
-before lanes begin. A partition without a leader, or in a cluster that does not answer, counts where it was last, or nowhere: its lane waits for it
-anyway.
+Flow: ``Leaders`` of all partitions of a job -> a group of each for ``deal``: lanes of partitions
+with the same brokers -> ``Leaders.gate`` -> asked again before lanes begin. A partition without a
+leader, or in a cluster that does not answer, counts where it was last, or nowhere: its lane waits
+for it anyway.
 """
 
 import asyncio
@@ -24,7 +25,8 @@ OLD_S: Final = 20.0
 
 
 class LedPartition(NamedTuple):
-    """A partition that a lane reads or writes; ``side`` is one of the clusters that ``Leaders`` knows."""
+    """A partition that a lane reads or writes; ``side`` is one of the clusters that ``Leaders``
+    knows."""
 
     side: str
     partition: TopicPartition
@@ -72,4 +74,8 @@ class Leaders:
                         if not isinstance(leader, Mm2pyError)
                     }
             except Mm2pyError as error:
-                log.warning("leaders are not known now, lanes count where they were cluster=%s cause=%s", side, error)  # fmt: skip
+                log.warning(
+                    "leaders are not known now, lanes count where they were cluster=%s cause=%s",
+                    side,
+                    error,
+                )

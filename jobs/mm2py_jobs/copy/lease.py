@@ -1,16 +1,21 @@
-"""The right of one process to copy a lane's partitions: claimed from former attempts, renewed with its progress.
+"""The right of one process to copy a lane's partitions: claimed from former attempts, renewed with
+its progress.
 
-Flow: ``claim`` -> InitProducerId of the lane's transactional id (a former attempt can renew no more) -> what it may still send
-has run out -> first renewal -> the permit of the data plane; ``renew`` each few seconds, until the lane ends.
+Flow: ``claim`` -> InitProducerId of the lane's transactional id (a former attempt can renew no
+more) -> what it may still send has run out -> first renewal -> the permit of the data plane;
+``renew`` each few seconds, until the lane ends.
 
-A Spark task may run twice at the same time: a stalled executor's worker continues beside its retry, a cancelled job's worker for
-seconds, and a driver that was killed leaves its workers running for a moment.
+A Spark task may run twice at the same time: a stalled executor's worker continues beside its retry,
+a cancelled job's worker for seconds, and a driver that was killed leaves its workers running for a
+moment.
 
-Invariants (tests/property/test_lane_lease.py has the model, which crashes and freezes attempts between any two steps):
+Invariants (tests/property/test_lane_lease.py has the model, which crashes and freezes attempts
+between any two steps):
 
-1. Data leaves only while the permit is valid, and it is valid for ``LEASE_S`` from before the renewal that was committed last.
-2. An attempt is granted a permit only when every other attempt's has run out: it fences them, and where one of them may have
-   been granted one waits ``LEASE_S`` from there.
+1. Data leaves only while the permit is valid, and it is valid for ``LEASE_S`` from before the
+   renewal that was committed last.
+2. An attempt is granted a permit only when every other attempt's has run out: it fences them, and
+   where one of them may have been granted one waits ``LEASE_S`` from there.
 3. An attempt that was fenced gets no permit any more once another one has written its name.
 4. Nothing is handed over by an attempt whose record is not the newest one.
 """
@@ -35,7 +40,8 @@ _RETRY_S: Final = 0.5
 
 
 class LaneSupersededError(FatalError):
-    """Another attempt, run or job has the lane's partitions; this one ends without another record."""
+    """Another attempt, run or job has the lane's partitions; this one ends without another
+    record."""
 
 
 class LeaseTopic(Protocol):
@@ -88,7 +94,8 @@ class LaneLease:
         self._written = False
 
     async def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Lease]:
-        """Take the partitions over from former attempts; return those that are left to copy, by source.
+        """Take the partitions over from former attempts; return those that are left to copy, by
+        source.
 
         Raises:
             LaneSupersededError: another run or job has them.
@@ -97,7 +104,8 @@ class LaneLease:
         copying: dict[TopicPartition, Lease] = {}
 
         async def step() -> None:
-            # The whole of it again where a write failed: another attempt may have been granted a permit meanwhile.
+            # The whole of it again where a write failed: another attempt may have been granted a
+            # permit meanwhile.
             nonlocal copying
             left = await self._claim.take(self._own)
             fenced_s = self._clock.monotonic()
@@ -156,7 +164,8 @@ class LaneLease:
         if job is None or (job.id, job.run) != (self._job, self._run) or not job.state.is_copied:
             self._permit.abandon()
             raise LaneSupersededError(
-                f"lane {self._lane} of backfill {self._job}, run {self._run}: the backfill has ended or runs anew"
+                f"lane {self._lane} of backfill {self._job}, run {self._run}: the backfill has "
+                "ended or runs anew"
             )
         ours = {tp: it for tp, it in known.items() if tp in self._partitions}
         others = {it.attempt for it in ours.values() if it.attempt and it.attempt != self._attempt}
@@ -168,7 +177,8 @@ class LaneLease:
         return {tp: it for tp, it in ours.items() if it.state.keeps_live_out}
 
     async def _insist(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Repeat what the target cannot do now: the permit runs out meanwhile, so nothing is copied."""
+        """Repeat what the target cannot do now: the permit runs out meanwhile, so nothing is
+        copied."""
         said = ""
         while True:
             try:

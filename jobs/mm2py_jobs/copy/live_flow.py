@@ -1,4 +1,5 @@
-"""The live flow of a target as drivers on Spark see it: its positions, its group, and that its workers let go of partitions."""
+"""The live flow of a target as drivers on Spark see it: its positions, its group, and that its
+workers let go of partitions."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -44,11 +45,13 @@ class BackfillFlow(CopiesAgain, Protocol):
         ...
 
     async def unfinished_failover(self) -> Failover | None:
-        """Return the failover of the flow that has begun and is not over, by its committed record on the target."""
+        """Return the failover of the flow that has begun and is not over, by its committed record
+        on the target."""
         ...
 
     async def restored_elsewhere(self) -> Mapping[str, str]:
-        """Return topics that unfinished restores of other flows write, with what to call each restore."""
+        """Return topics that unfinished restores of other flows write, with what to call each
+        restore."""
         ...
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
@@ -63,9 +66,11 @@ class BackfillFlow(CopiesAgain, Protocol):
 
 
 async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:
-    """Refuse to reserve partitions while a failover of the flow is under way; asked only after the driver's own record is written.
+    """Refuse to reserve partitions while a failover of the flow is under way; asked only after the
+    driver's own record is written.
 
-    A failover asks in the other order (invariant 8 of ``mm2py_jobs.failover.driver``), so that of both at least one finds the other's record.
+    A failover asks in the other order (invariant 8 of ``mm2py_jobs.failover.driver``), so that of
+    both at least one finds the other's record.
 
     Raises:
         BackfillRefusedError: there is one.
@@ -74,8 +79,10 @@ async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:
     failover = await flow.unfinished_failover()
     if failover is not None:
         raise BackfillRefusedError(
-            f"{failover.kind} {failover.id} of {name} is at {failover.step}: Spark copies nothing beside it",
-            remedy=f"start it again once that has ended: mm2py failover FILE --flow '{name}' --status shows it",
+            f"{failover.kind} {failover.id} of {name} is at {failover.step}: Spark copies "
+            "nothing beside it",
+            remedy=f"start it again once that has ended: mm2py failover FILE --flow '{name}' "
+            "--status shows it",
         )
 
 
@@ -85,7 +92,8 @@ async def wait_until_released(
     """Wait until every worker of the live flow has confirmed that it copies none of the partitions.
 
     Raises:
-        BackfillRefusedError: it does not within ``LET_GO_S``, is run by another program, or its group may not be described.
+        BackfillRefusedError: it does not within ``LET_GO_S``, is run by another program, or its
+            group may not be described.
     """
     if not leases:
         return
@@ -96,7 +104,8 @@ async def wait_until_released(
             group = await flow.group()
         except FatalServerError as error:
             raise BackfillRefusedError(
-                f"whether workers of the flow {name} have let go of the partitions is not known: {error.message}",
+                f"whether workers of the flow {name} have let go of the partitions is not known: "
+                f"{error.message}",
                 remedy=error.remedy,
             ) from error
         if (refusal := _refusal_beside_another(name, group)) is not None:
@@ -107,15 +116,18 @@ async def wait_until_released(
             return
         if clock.monotonic() > deadline:
             raise BackfillRefusedError(
-                f"workers of the flow {name} have not let go of the partitions within {LET_GO_S:.0f} s:"
+                f"workers of the flow {name} have not let go of the partitions within "
+                f"{LET_GO_S:.0f} s:"
                 f" {', '.join(pending)}",
-                remedy="look at their logs; a worker that does not answer leaves the group after its session timeout",
+                remedy="look at their logs; a worker that does not answer leaves the group after "
+                "its session timeout",
             )
         await clock.sleep(LOOK_S)
 
 
 async def another_program(name: str, flow: BackfillFlow, clock: Clock) -> BackfillRefusedError:
-    """Return why lanes are to end, once workers of another program have joined the flow's group: they copy what is reserved, too."""
+    """Return why lanes are to end, once workers of another program have joined the flow's group:
+    they copy what is reserved, too."""
     while True:
         await clock.sleep(BEAT_S)
         try:
@@ -138,7 +150,8 @@ def _refusal_beside_another(name: str, group: DescribedGroup) -> BackfillRefused
 
 
 def workers_of(group: DescribedGroup) -> list[str]:
-    """Return the workers of a group, by the addresses in their metadata; members join meanwhile have none yet."""
+    """Return the workers of a group, by the addresses in their metadata; members join meanwhile
+    have none yet."""
     workers: list[str] = []
     for member in group.members:
         try:
@@ -149,7 +162,8 @@ def workers_of(group: DescribedGroup) -> list[str]:
 
 
 async def unfinished_failover(target: Cluster, flow: FlowName, clock: Clock) -> Failover | None:
-    """Return the failover of a flow that has begun and is not over, with what is committed until now; creates nothing.
+    """Return the failover of a flow that has begun and is not over, with what is committed until
+    now; creates nothing.
 
     Raises:
         ProtocolError: the record is damaged, or of a version that this program does not know.

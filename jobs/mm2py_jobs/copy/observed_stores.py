@@ -1,6 +1,8 @@
-"""What a lane's task has stored: its positions and where its copies end, seen when the target acknowledged them.
+"""What a lane's task has stored: its positions and where its copies end, seen when the target
+acknowledged them.
 
-Flow: task -> ``ObservedOffsets.set``, ``ObservedMaps.write`` -> the flow's stores -> acknowledged -> ``positions``, ``target_ends``.
+Flow: task -> ``ObservedOffsets.set``, ``ObservedMaps.write`` -> the flow's stores -> acknowledged
+-> ``positions``, ``target_ends``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -58,7 +60,8 @@ class ObservedMaps(MapsOver):
     def __init__(self, store: MapStore) -> None:
         super().__init__(store)
         self.target_starts: dict[TopicPartition, int] = {}
-        """By source partition where copies begin, those of a former attempt of the lane too: where the flow had any before, the lease names it."""
+        """By source partition where copies begin, those of a former attempt of the lane too: where
+        the flow had any before, the lease names it."""
         self.target_ends: dict[TopicPartition, int] = {}
         """By source partition the target offset after the newest copy that the map has."""
 

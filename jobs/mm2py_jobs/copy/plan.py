@@ -1,6 +1,8 @@
-"""What a backfill would do: ranges of partitions, checks, settings to change, lanes. Values and arithmetic, no I/O.
+"""What a backfill would do: ranges of partitions, checks, settings to change, lanes. Values and
+arithmetic, no I/O.
 
-Flow: ``mm2py_jobs.copy.survey`` -> ``PartitionPlan`` and ``Refusal`` -> ``deal_lanes`` (longest processing time first) -> ``Plan`` -> JSON.
+Flow: ``mm2py_jobs.copy.survey`` -> ``PartitionPlan`` and ``Refusal`` -> ``deal_lanes`` (longest
+processing time first) -> ``Plan`` -> JSON.
 """
 
 from collections import Counter
@@ -26,7 +28,8 @@ LEAST_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """One partition to copy: source offsets ``start`` to ``end`` (exclusive), and about how many bytes that is.
+    """One partition to copy: source offsets ``start`` to ``end`` (exclusive), and about how many
+    bytes that is.
 
     ``again``: it is copied from ``start`` on whatever was copied before.
     """
@@ -67,8 +70,8 @@ class Refusal:
 class Plan:
     """The whole of it; ``settings`` are changed for the run and put back, ``notes`` need nothing.
 
-    ``forgotten``: partitions whose positions are removed first, because their copies are gone. ``lanes_per_broker``: how many lanes work at a
-    time at one broker, 0: any.
+    ``forgotten``: partitions whose positions are removed first, because their copies are gone.
+    ``lanes_per_broker``: how many lanes work at a time at one broker, 0: any.
     """
 
     flow: str
@@ -83,7 +86,8 @@ class Plan:
     def limited(
         self, most: int, clusters: Mapping[str, Mapping[str, str]]
     ) -> tuple["Plan", Leaders]:
-        """Return the plan for at most so many lanes at a time at one broker of these clusters, by side; asks them."""
+        """Return the plan for at most so many lanes at a time at one broker of these clusters, by
+        side; asks them."""
         places = {it: it.places(clusters) for it in self.partitions}
         leaders = Leaders(clusters, {it for each in places.values() for it in each})
         partitions = tuple(
@@ -92,7 +96,8 @@ class Plan:
         return replace(self, partitions=partitions, lanes_per_broker=most), leaders
 
     def lanes(self, slots: int, asked: int = 0) -> int:
-        """Return how many lanes a run has at most, on so many slots: those that were ``asked`` for, else by the bytes."""
+        """Return how many lanes a run has at most, on so many slots: those that were ``asked`` for,
+        else by the bytes."""
         total = sum(max(LEAST_BYTES, it.bytes) for it in self.partitions)
         most = lanes_for(total, LANE_BYTES, slots, asked)
         if not asked:
@@ -154,7 +159,8 @@ def _known_bytes(partitions: Sequence[PartitionPlan]) -> int | None:
 
 
 def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[PartitionPlan]]:
-    """Deal partitions to at most ``lanes`` lanes: the largest first, each to the lane with the least so far."""
+    """Deal partitions to at most ``lanes`` lanes: the largest first, each to the lane with the
+    least so far."""
     in_order = sorted(partitions, key=lambda it: it.source)
     return deal(
         in_order, max(1, lanes), lambda it: max(LEAST_BYTES, it.bytes), lambda it: it.brokers
@@ -164,7 +170,8 @@ def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[Par
 def estimated_s(
     dealt: Sequence[Sequence[PartitionPlan]], rate_limit: int, slots: int, per_broker: int = 0
 ) -> float:
-    """Return how long the longest lane takes, or all together on so many slots, at so many lanes a broker or under a rate limit."""
+    """Return how long the longest lane takes, or all together on so many slots, at so many lanes a
+    broker or under a rate limit."""
     total = sum(it.bytes for lane in dealt for it in lane)
     longest = max((sum(it.bytes for it in lane) for lane in dealt), default=0)
     unlimited_s = max(longest, total / slots) / BYTES_PER_S

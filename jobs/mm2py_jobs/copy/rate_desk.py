@@ -1,7 +1,9 @@
-"""One rate for the lanes that run now, where no topic has their leases: those of verify and archive.
+"""One rate for the lanes that run now, where no topic has their leases: those of verify and
+archive.
 
-Flow: ``opened_desk`` on the driver -> a lane connects (``part_of_rate``) and shows the token of the job -> whenever a lane comes or ends, each gets
-its part as a line -> ``ByteRate.change``. A lane that cannot reach the driver keeps the part that it was given with its work.
+Flow: ``opened_desk`` on the driver -> a lane connects (``part_of_rate``) and shows the token of the
+job -> whenever a lane comes or ends, each gets its part as a line -> ``ByteRate.change``. A lane
+that cannot reach the driver keeps the part that it was given with its work.
 """
 
 import asyncio
@@ -22,7 +24,8 @@ log = logging.getLogger(__name__)
 
 BEAT_S: Final = 2.0
 SILENT_S: Final = 20.0
-"""A lane that says nothing for so long has no part: its host is gone without a word. One that ends says so by its socket."""
+"""A lane that says nothing for so long has no part: its host is gone without a word. One that ends
+says so by its socket."""
 
 REACH_S: Final = 5.0
 _RETRY_S: Final = 1.0
@@ -33,7 +36,8 @@ Desk = tuple[str, int, str]
 
 @contextmanager
 def opened_desk(opened: OpenSession, bytes_per_s: int) -> Generator[Desk | None]:
-    """Open a desk for the lanes of a job; None where there is no rate, or no address that executors know."""
+    """Open a desk for the lanes of a job; None where there is no rate, or no address that executors
+    know."""
     address = opened.driver_address if bytes_per_s > 0 else None
     if address is None:
         yield None
@@ -42,7 +46,11 @@ def opened_desk(opened: OpenSession, bytes_per_s: int) -> Generator[Desk | None]
     try:
         server = _DeskServer((bound, 0), _Conversation)
     except OSError as error:
-        log.warning("lanes get equal parts of the rate, the driver cannot listen on %s cause=%s", bound, error)  # fmt: skip
+        log.warning(
+            "lanes get equal parts of the rate, the driver cannot listen on %s cause=%s",
+            bound,
+            error,
+        )
         yield None
         return
     with server:

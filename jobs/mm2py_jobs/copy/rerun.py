@@ -1,8 +1,9 @@
 """``mm2py rerun``: a range of one source topic once more, into a topic of its own on the target.
 
-Flow: file -> the flow as its workers run it -> a range of offsets per partition -> a new topic with the same partitions -> batches in order,
-cut exactly where the range begins and ends -> report. No part of the flow: it has no position, no offset map and no ledger, so the
-copies of the flow and its groups are not touched. A run that was cut short is begun anew, into an empty topic.
+Flow: file -> the flow as its workers run it -> a range of offsets per partition -> a new topic with
+the same partitions -> batches in order, cut exactly where the range begins and ends -> report. No
+part of the flow: it has no position, no offset map and no ledger, so the copies of the flow and its
+groups are not touched. A run that was cut short is begun anew, into an empty topic.
 """
 
 import asyncio
@@ -62,7 +63,8 @@ def run_rerun(options: RerunOptions, printer: Printer) -> int:
 
     Raises:
         UsageError: an argument is not understood.
-        ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy of a topic; or the flow has transforms.
+        ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy
+            of a topic; or the flow has transforms.
         Mm2pyError: a cluster refuses, or does not answer.
     """
     rows = _copied(options, printer)
@@ -73,7 +75,8 @@ def run_rerun(options: RerunOptions, printer: Printer) -> int:
 
 
 def _copied(options: RerunOptions, printer: Printer | None) -> list[Row]:
-    """Copy the range, or only plan it where no ``printer`` shows how far it is; return its partitions."""
+    """Copy the range, or only plan it where no ``printer`` shows how far it is; return its
+    partitions."""
     start = parse_boundary(options.start, "--from", "earliest")
     end = parse_boundary(options.end, "--to", "now")
     reason = "they would be copied as they are on the source, with what the transforms drop"
@@ -190,8 +193,10 @@ class _Rerun:
                 else ""
             )
             raise ConfigError(
-                f"the range from {self._options.start or 'earliest'} to {self._options.end or 'now'} of {tp.topic} has no offsets",
-                remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive{hint}",
+                f"the range from {self._options.start or 'earliest'} to "
+                f"{self._options.end or 'now'} of {tp.topic} has no offsets",
+                remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, "
+                f"exclusive{hint}",
             )
         return found
 
@@ -235,7 +240,8 @@ class _Rerun:
             raise there.error
         if len(there.partitions) < count:
             raise ConfigError(
-                f"topic {into} of {self._target} has {len(there.partitions)} partitions, {count} are needed",
+                f"topic {into} of {self._target} has {len(there.partitions)} partitions, {count} "
+                "are needed",
                 remedy="add partitions, or name another topic with --into",
             )
         every = [TopicPartition(into, number) for number in there.partitions]
@@ -315,7 +321,8 @@ class _Rerun:
 
 @final
 class LandedRecords:
-    """Finds another writer of a topic that was empty, such as a second run into it: records land behind each other, and nothing between.
+    """Finds another writer of a topic that was empty, such as a second run into it: records land
+    behind each other, and nothing between.
 
     Args:
         ends: where logs ended before; 0 for those of a new topic.
@@ -331,13 +338,15 @@ class LandedRecords:
         if offset in (expected, -1):
             return None
         return FatalError(
-            f"records were stored at offset {offset} of {target}, expected {expected}: another program writes to it",
+            f"records were stored at offset {offset} of {target}, expected {expected}: another "
+            "program writes to it",
             remedy=f"delete {target.topic}, and run it again while nothing else writes to it",
         )
 
 
 async def check_topic(source: Admin, topic: str, topic_id: bytes, into: str) -> None:
-    """Refuse what was read of two topics of the same name, which offsets alone do not tell apart; asked behind the copy.
+    """Refuse what was read of two topics of the same name, which offsets alone do not tell apart;
+    asked behind the copy.
 
     Raises:
         FatalError: the topic is another one by now.
@@ -345,13 +354,15 @@ async def check_topic(source: Admin, topic: str, topic_id: bytes, into: str) -> 
     now = (await source.describe_topics([topic])).get(topic)
     if now is None or is_another_topic(topic_id, now.topic_id):
         raise FatalError(
-            f"{topic} was deleted on the source while it was copied: {into} may have records of two topics of that name",
+            f"{topic} was deleted on the source while it was copied: {into} may have records of "
+            "two topics of that name",
             remedy=f"delete {into}, and run it again",
         )
 
 
 def original_of(into: str, topic: str, sides: FlowSides, listed: Iterable[str]) -> str:
-    """Return the source topic that the flow copies to ``into``, empty for none; of ``topic`` also where the flow leaves it out.
+    """Return the source topic that the flow copies to ``into``, empty for none; of ``topic`` also
+    where the flow leaves it out.
 
     An empty copy, or one that is not made yet, would get records that its flow knows nothing of.
     """

@@ -1,6 +1,8 @@
-"""Flows under which topics are restored that are not copies: their names, and what those of other flows write.
+"""Flows under which topics are restored that are not copies: their names, and what those of other
+flows write.
 
-Flow: ``renamed_flow`` -> positions, map and backfill topic of its own; ``restored_elsewhere`` -> the driver refuses a second writer.
+Flow: ``renamed_flow`` -> positions, map and backfill topic of its own; ``restored_elsewhere`` ->
+the driver refuses a second writer.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,8 @@ def renamed_flow(flow: FlowName) -> FlowName:
 
 
 def renamed_plan(plan: FlowPlan, connector: Mapping[str, str]) -> FlowPlan:
-    """Return the flow that restores under other names: it has no workers, and internal topics of its own."""
+    """Return the flow that restores under other names: it has no workers, and internal topics of
+    its own."""
     name = renamed_flow(plan.name)
     props = {
         **plan.props,
@@ -48,7 +51,8 @@ def renamed_plan(plan: FlowPlan, connector: Mapping[str, str]) -> FlowPlan:
 
 
 async def restored_elsewhere(target: Admin, flow: FlowName, clock: Clock) -> dict[str, str]:
-    """Return topics that unfinished restores of other flows write under other names, with what to call each restore."""
+    """Return topics that unfinished restores of other flows write under other names, with what to
+    call each restore."""
     own, restored = backfill_topic(flow.source), dict[str, str]()
     beginning, end = backfill_topic(f"\0{_RENAMED}").split("\0")
     for topic in await target.list_topics():

@@ -1,23 +1,31 @@
-"""The driver of a stream: keeps the partitions of a flow for Spark, as long as it lives, and gives them back at its end.
+"""The driver of a stream: keeps the partitions of a flow for Spark, as long as it lives, and gives
+them back at its end.
 
-Flow: ``begin`` -> Spark gets ready -> ``follow``: partitions are reserved, the live flow lets go of them -> terms of lanes
-(``mm2py_jobs.spark.stream_query``) -> ``follow`` for topics that come and go -> ``end`` -> the live flow, or the next stream, continues at the
-stored positions.
+Flow: ``begin`` -> Spark gets ready -> ``follow``: partitions are reserved, the live flow lets go of
+them -> terms of lanes (``mm2py_jobs.spark.stream_query``) -> ``follow`` for topics that come and go
+-> ``end`` -> the live flow, or the next stream, continues at the stored positions.
 
-A lane copies for a term of tens of seconds, with its connections, producers and fetch sessions open, and its records are on their way
-within milliseconds of their arrival, as those of a worker's task. A micro-batch for each few hundred milliseconds of records would open
-all of them anew each time: Spark gives a task any executor, so nothing can be kept from one to the next. What Spark plans and shows is
-the term; positions, offset map and offset syncs are written by the lanes while they copy, and Kafka's count.
+A lane copies for a term of tens of seconds, with its connections, producers and fetch sessions
+open, and its records are on their way within milliseconds of their arrival, as those of a worker's
+task. A micro-batch for each few hundred milliseconds of records would open all of them anew each
+time: Spark gives a task any executor, so nothing can be kept from one to the next. What Spark plans
+and shows is the term; positions, offset map and offset syncs are written by the lanes while they
+copy, and Kafka's count.
 
 Invariants, tests of the same names:
 
-1. A partition is dealt to a lane only after every worker of the live flow has confirmed that it does not copy it.
-2. Lanes of a former run are fenced, and their leases have run out, before partitions are dealt again.
+1. A partition is dealt to a lane only after every worker of the live flow has confirmed that it
+   does not copy it.
+2. Lanes of a former run are fenced, and their leases have run out, before partitions are dealt
+   again.
 3. A partition that is given back is copied by no lane any more.
 4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
-5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
-6. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``): everything is given back, and the stream ends.
-7. It ends likewise where another program joins the flow's group: that would copy each of its records, too.
+5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no
+   run.
+6. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``):
+   everything is given back, and the stream ends.
+7. It ends likewise where another program joins the flow's group: that would copy each of its
+   records, too.
 """
 
 import asyncio
@@ -65,7 +73,8 @@ _SHOWN: Final = 5
 LOST_TERMS: Final = 8
 
 STUCK_BEATS: Final = 45
-"""Beats of the driver, which the target took, without a renewal by a lane that copies: it is frozen. A retry of Spark takes less."""
+"""Beats of the driver, which the target took, without a renewal by a lane that copies: it is
+frozen. A retry of Spark takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +87,16 @@ class StreamPartitions:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTerm:
-    """The lanes of a term as JSON, and where the source's logs end: topic -> partition -> offset."""
+    """The lanes of a term as JSON, and where the source's logs end: topic -> partition ->
+    offset."""
 
     lanes: Sequence[Mapping[str, object]] = ()
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
 
 
 TermPlanner = Callable[[int, int], PlannedTerm]
-"""Plans a term: its number, and how many bytes it may copy (0: no limit); without lanes nothing can be copied now. Pickled."""
+"""Plans a term: its number, and how many bytes it may copy (0: no limit); without lanes nothing can
+be copied now. Pickled."""
 
 
 def deal_term(
@@ -94,15 +105,19 @@ def deal_term(
     lanes: int,
     terms: int,
 ) -> list[list[TopicPartition]]:
-    """Deal the partitions that the source still has to lanes: by the bytes that wait and those that came in a former term.
+    """Deal the partitions that the source still has to lanes: by the bytes that wait and those that
+    came in a former term.
 
     Args:
-        leases: of the stream; those that workers of the live flow have not confirmed yet are left out.
+        leases: of the stream; those that workers of the live flow have not confirmed yet are left
+            out.
         ends: where the source's logs end.
-        lanes: as many as run at the same time: one that waits for another would copy nothing meanwhile.
+        lanes: as many as run at the same time: one that waits for another would copy nothing
+            meanwhile.
         terms: how many there were.
 
-    A lane of its own has those of which a lane's process died, in each ``LOST_TERMS`` th term alone: in others, all that it has would stand still again.
+    A lane of its own has those of which a lane's process died, in each ``LOST_TERMS`` th term
+    alone: in others, all that it has would stand still again.
     """
 
     def weight(partition: TopicPartition) -> int:
@@ -179,10 +194,12 @@ class StreamDriver:
         return self.job.turn > 0
 
     async def begin(self, lanes: int, *, job: str) -> None:
-        """Begin a stream named ``job``, which reserves nothing yet; one that died is continued, with the partitions it had.
+        """Begin a stream named ``job``, which reserves nothing yet; one that died is continued,
+        with the partitions it had.
 
         Raises:
-            BackfillRefusedError: another stream or a backfill has the flow, or a failover of it has begun.
+            BackfillRefusedError: another stream or a backfill has the flow, or a failover of it has
+                begun.
         """
         before = await self._claim.claim(JobKind.STREAM)
         if before is None:
@@ -212,7 +229,8 @@ class StreamDriver:
         await self._take_up(replace(self.job, cause=cause), self.job.lanes)
 
     def check_lanes(self) -> None:
-        """Find a lane that is frozen: Spark would wait for it for ever, and every other lane for the end of its term (5).
+        """Find a lane that is frozen: Spark would wait for it for ever, and every other lane for
+        the end of its term (5).
 
         Raises:
             FatalError: there is one.
@@ -232,16 +250,19 @@ class StreamDriver:
         self._renewed = renewed
 
     async def follow_slots(self, slots: int) -> None:
-        """Note how many lanes are dealt from now on, before they are: as many as ever were are fenced by who comes next (2)."""
+        """Note how many lanes are dealt from now on, before they are: as many as ever were are
+        fenced by who comes next (2)."""
         job = self.job
         if slots != job.slots:
             await self._claim.write([replace(job, lanes=max(job.lanes, slots), slots=slots)])
 
     async def follow(self, partitions: StreamPartitions) -> None:
-        """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
+        """Reserve partitions that are new, give back those that are gone, and let lanes be dealt
+        anew.
 
         Raises:
-            BackfillRefusedError: the live flow does not let go, or a failover has begun; everything is given back.
+            BackfillRefusedError: the live flow does not let go, or a failover has begun; everything
+                is given back.
             RetriableError: not now, or not yet for the partitions that it names.
         """
         await self._yield_to_failover()
@@ -277,15 +298,18 @@ class StreamDriver:
         self._asked_back = copied
         if copied:
             raise RetriableError(
-                f"the flow copies {some_of(sorted(map(str, copied)), _SHOWN)} no more: given back when their lanes have ended"
+                f"the flow copies {some_of(sorted(map(str, copied)), _SHOWN)} no more: given "
+                "back when their lanes have ended"
             )
         if waiting:
             raise RetriableError(
-                f"where the source's logs begin is not known now of {some_of(waiting, _SHOWN)}: they wait, all others are copied"
+                f"where the source's logs begin is not known now of {some_of(waiting, _SHOWN)}: "
+                "they wait, all others are copied"
             )
 
     async def proven(self, failure: str = "") -> None:
-        """Forget why the last query failed: this one copies; ``failure``: why some of its lanes do not."""
+        """Forget why the last query failed: this one copies; ``failure``: why some of its lanes do
+        not."""
         if self.job.cause != failure:
             await self._claim.write([replace(self.job, cause=failure)])
 
@@ -374,7 +398,8 @@ class StreamDriver:
         )
 
     async def _place(self, leases: Sequence[Lease], late: Collection[TopicPartition]) -> list[str]:
-        """Note where each copy is; what was found late and has no position begins at its first record (4).
+        """Note where each copy is; what was found late and has no position begins at its first
+        record (4).
 
         Returns those whose first record is not known now: without a leader, or deleted meanwhile.
         """

@@ -1,7 +1,9 @@
-"""The copy of a flow by Spark under one config: a driver, and one query after the other where one fails.
+"""The copy of a flow by Spark under one config: a driver, and one query after the other where one
+fails.
 
-Flow: ``StreamCopy.run`` -> ``StreamDriver.begin`` -> ``StreamQuery``, whose first batch only warms Spark's processes up -> partitions are
-reserved -> terms, until a stop signal, a recall by the flow's workers, a failover, or a changed config -> ``StreamDriver.end``.
+Flow: ``StreamCopy.run`` -> ``StreamDriver.begin`` -> ``StreamQuery``, whose first batch only warms
+Spark's processes up -> partitions are reserved -> terms, until a stop signal, a recall by the
+flow's workers, a failover, or a changed config -> ``StreamDriver.end``.
 """
 
 import asyncio
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONFIG_LOOK_S: Final = 5.0
-"""How often changes made over REST are looked for; flow.engine=worker comes sooner, from the flow's workers."""
+"""How often changes made over REST are looked for; flow.engine=worker comes sooner, from the flow's
+workers."""
 
 END_S: Final = 15.0
 """How long lanes may take to end in order before Spark kills them."""
@@ -56,7 +59,8 @@ class CopyEnd(Enum):
 
 @final
 class CopyTotals:
-    """What a command has copied: terms that ended, and records and bytes by the leases of its stream, whether a term ended or not."""
+    """What a command has copied: terms that ended, and records and bytes by the leases of its
+    stream, whether a term ended or not."""
 
     def __init__(self) -> None:
         self.terms = self.records = self.bytes = 0
@@ -83,9 +87,13 @@ class CopyTotals:
             self._seen[tp] = lease.records, lease.bytes
 
     def summary(self) -> str:
-        """Return how the copy ended; a lane that did not give its partitions back may have copied more than it stored."""
+        """Return how the copy ended; a lane that did not give its partitions back may have copied
+        more than it stored."""
         ended = (
-            f"lanes of {self._cut_off} partitions were cut off, what they copied last is recognised in the target's log"
+            (
+                f"lanes of {self._cut_off} partitions were cut off, what they copied last is "
+                "recognised in the target's log"
+            )
             if self._cut_off
             else "positions are stored"
         )
@@ -95,7 +103,8 @@ class CopyTotals:
 
 
 def failure_of(progress: Mapping[str, object]) -> str:
-    """Return which lanes of a term have failed, empty for none; the next one deals their partitions again.
+    """Return which lanes of a term have failed, empty for none; the next one deals their partitions
+    again.
 
     Raises:
         FatalError: all of them.
@@ -107,7 +116,8 @@ def failure_of(progress: Mapping[str, object]) -> str:
 
 
 async def config_changes(session: BackfillSession, clock: Clock) -> None:
-    """Return when the flow's config is another one than at the begin, or it is not to be copied any more."""
+    """Return when the flow's config is another one than at the begin, or it is not to be copied any
+    more."""
     while True:
         await clock.sleep(CONFIG_LOOK_S)
         try:
@@ -169,7 +179,8 @@ class StreamCopy:
         try:
             await asyncio.wait({*ends, copying, following}, return_when=asyncio.FIRST_COMPLETED)
             if not self._driver.dealing:
-                # It was refused, and gives everything back: the beats and the query end by that, and are no cause.
+                # It was refused, and gives everything back: the beats and the query end by that,
+                # and are no cause.
                 await asyncio.wait({following})
             for task in (following, copying, *ends):
                 if task.done():
@@ -189,7 +200,8 @@ class StreamCopy:
         """Run a query; where it fails, another one after a new run, with growing pauses.
 
         Raises:
-            FatalError: ``MOST_FAILURES`` in a row failed before a term was over: Spark itself may be gone.
+            FatalError: ``MOST_FAILURES`` in a row failed before a term was over: Spark itself may
+                be gone.
         """
         cause = ""
         while True:
@@ -274,7 +286,8 @@ class StreamCopy:
             log.info("term ended %s", " ".join(f"{key}={it}" for key, it in progress.items()))
 
     async def _follow(self) -> None:
-        """Reserve partitions once Spark can copy them; then let the stream copy those that come, and no more those that go."""
+        """Reserve partitions once Spark can copy them; then let the stream copy those that come,
+        and no more those that go."""
         await self._warm.wait()
         pauses = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
         while True:
@@ -291,7 +304,8 @@ class StreamCopy:
                 pauses.reset()
                 lanes = min(self._opened.slots, len(partitions.chosen))
                 say(
-                    f"copying {self._session.name}: {len(partitions.chosen)} partitions, {lanes} lanes"
+                    f"copying {self._session.name}: {len(partitions.chosen)} partitions, {lanes} "
+                    "lanes"
                 )
             await self._clock.sleep(LOOK_S)
             await self._topics.changed()

@@ -1,6 +1,8 @@
-"""What ``mm2py stream`` does: the flow as its workers run it, a Spark session, one copy after the other where its config changes.
+"""What ``mm2py stream`` does: the flow as its workers run it, a Spark session, one copy after the
+other where its config changes.
 
-Flow: ``StreamOptions`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_session`` -> ``StreamCopy`` -> the summary.
+Flow: ``StreamOptions`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_session`` ->
+``StreamCopy`` -> the summary.
 """
 
 import asyncio
@@ -40,7 +42,8 @@ async def run_stream(options: StreamOptions, printer: Printer, mask: SecretMask)
     """Copy until a stop signal; return the exit code; ``mask`` gets the secrets of the flow.
 
     Raises:
-        BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else copies it.
+        BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else
+            copies it.
         Mm2pyError: Spark or a cluster cannot be used.
     """
     return await _StreamRun(options, printer, mask, SYSTEM_CLOCK).run()
@@ -72,7 +75,8 @@ def check_engine(session: BackfillSession) -> None:
     if chosen != "spark":
         raise BackfillRefusedError(
             f"flow.engine of {session.name} is {chosen}: its workers copy it",
-            remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
+            remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run "
+            "this again",
         )
     if not session.flow.copies:
         raise BackfillRefusedError(
@@ -87,7 +91,8 @@ def check_engine(session: BackfillSession) -> None:
 
 
 async def cancel_stream(options: FlowOptions, printer: Printer) -> int:
-    """End a stream whose driver is gone: the flow's workers continue its partitions; return the exit code.
+    """End a stream whose driver is gone: the flow's workers continue its partitions; return the
+    exit code.
 
     Raises:
         BackfillRefusedError: no stream is unfinished, or its driver lives.
@@ -112,9 +117,12 @@ async def cancel_stream(options: FlowOptions, printer: Printer) -> int:
         ]
         if unplaced and begins_at_end(session.flow.connector, SYSTEM_CLOCK):
             say(
-                f"{len(unplaced)} partitions have no stored position ({some_of(unplaced, 3)}): the workers begin at the ends of their logs"
-                " (auto.offset.reset or start.positions is latest), and what was written before is not copied; to copy it, store positions:"
-                f" stop the connector, then PATCH /connectors/{session.name}.MirrorSourceConnector/offsets"
+                f"{len(unplaced)} partitions have no stored position ({some_of(unplaced, 3)}): "
+                "the workers begin at the ends of their logs"
+                " (auto.offset.reset or start.positions is latest), and what was written before "
+                "is not copied; to copy it, store positions:"
+                " stop the connector, then PATCH "
+                f"/connectors/{session.name}.MirrorSourceConnector/offsets"
             )
         if not printer.is_table:
             printer.document({"flow": str(session.name), "state": "ENDED", "job": job.id})
@@ -154,11 +162,13 @@ class _StreamRun:
         if ended is CopyEnd.FAILOVER:
             raise BackfillRefusedError(
                 f"a failover of {self._name} has begun: its workers copy what is left",
-                remedy=f"start it again once that has ended: mm2py failover FILE --flow '{self._name}' --status shows it",
+                remedy="start it again once that has ended: mm2py failover FILE --flow "
+                f"'{self._name}' --status shows it",
             )
         if ended is CopyEnd.ANOTHER_PROGRAM:
             raise BackfillRefusedError(
-                f"workers of another program have joined the group of {self._name}: they copy, and leave nothing to Spark",
+                f"workers of another program have joined the group of {self._name}: they copy, "
+                "and leave nothing to Spark",
                 remedy="stop its workers, and start the stream again; it continues where they were",
             )
         totals = self._totals
@@ -231,7 +241,8 @@ class _StreamRun:
 
 
 def _close(opened: OpenSession) -> None:
-    """Close Spark; a service manager that signals every process of a service has ended its JVM already."""
+    """Close Spark; a service manager that signals every process of a service has ended its JVM
+    already."""
     try:
         opened.close()
     except Exception as error:  # noqa: BLE001 - py4j raises what it likes, and the copy has ended

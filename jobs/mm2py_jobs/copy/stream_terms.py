@@ -1,7 +1,9 @@
-"""What runs of ``mm2py stream`` outside of its driver: the plan of a term, beside Spark's driver, and its lanes, in tasks.
+"""What runs of ``mm2py stream`` outside of its driver: the plan of a term, beside Spark's driver,
+and its lanes, in tasks.
 
-Flow: ``StreamSpec`` -> ``plan_term`` (leases of the stream, ends of the source's logs) -> lanes as JSON -> ``run_backfill_lane``.
-Connections are opened for each plan: a term is tens of seconds long. Before partitions are reserved, lanes are without any.
+Flow: ``StreamSpec`` -> ``plan_term`` (leases of the stream, ends of the source's logs) -> lanes as
+JSON -> ``run_backfill_lane``. Connections are opened for each plan: a term is tens of seconds long.
+Before partitions are reserved, lanes are without any.
 """
 
 import asyncio
@@ -52,7 +54,8 @@ def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
 
 
 async def planned_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
-    """Plan a term; one without lanes while a cluster does not answer, however long: raised, that would end the query."""
+    """Plan a term; one without lanes while a cluster does not answer, however long: raised, that
+    would end the query."""
     try:
         return await _planned(spec, term, most_bytes, clock)
     except RetriableError as error:
@@ -97,7 +100,8 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
 async def log_ends(
     lane: BackfillLane, leases: Mapping[TopicPartition, Lease], clock: Clock
 ) -> dict[TopicPartition, int]:
-    """Return where logs end; a partition whose end is not known now is copied, one that is gone is left out."""
+    """Return where logs end; a partition whose end is not known now is copied, one that is gone is
+    left out."""
     props = effective_client_properties(lane.connector, "source", "admin", role="stream")
     async with Cluster.of(props, alias=lane.source, clock=clock) as cluster:
         admin = Admin(cluster)

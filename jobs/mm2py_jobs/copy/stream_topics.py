@@ -1,6 +1,8 @@
-"""The topics of a flow that a stream copies: the flow's own connector, which finds and creates them, without tasks.
+"""The topics of a flow that a stream copies: the flow's own connector, which finds and creates
+them, without tasks.
 
-Flow: ``StreamTopics.start`` -> ``partitions`` -> the driver reserves them; ``changed`` when they have to be asked again.
+Flow: ``StreamTopics.start`` -> ``partitions`` -> the driver reserves them; ``changed`` when they
+have to be asked again.
 """
 
 import asyncio
@@ -21,12 +23,14 @@ from mm2py_workers.signals import StopSignal
 LOOK_S: Final = 0.5
 
 _HERE: Final = {"sync.topic.acls.enabled": "false", "sync.topic.configs.enabled": "false"}
-"""Of the connector in this process: it creates topics and deals partitions. What else it does is the workers' part."""
+"""Of the connector in this process: it creates topics and deals partitions. What else it does is
+the workers' part."""
 
 
 @final
 class StreamTopics:
-    """The flow's connector without tasks: creates copies and finds partitions; is its context, too."""
+    """The flow's connector without tasks: creates copies and finds partitions; is its context,
+    too."""
 
     def __init__(self, session: BackfillSession, clock: Clock) -> None:
         self._connector = MirrorSourceConnector({**session.flow.connector, **_HERE})

@@ -1,7 +1,8 @@
 """Asks both clusters what a backfill would copy and what refuses it; changes nothing.
 
-Flow: source topics of the flow -> ends and sizes of their logs; target topics, their ends and configs; stored positions and the
-offset map -> a range per partition, or why it is refused -> ``Plan``.
+Flow: source topics of the flow -> ends and sizes of their logs; target topics, their ends and
+configs; stored positions and the offset map -> a range per partition, or why it is refused ->
+``Plan``.
 """
 
 import logging
@@ -51,7 +52,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECREATED: Final = (
-    "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
+    "its topic was deleted and created again on the source since it was compared: the target may "
+    "have the only copies of the"
     " former one; it was left alone: verify it again"
 )
 
@@ -67,9 +69,11 @@ class SurveyedTopics:
     synced: Callable[[Sequence[ConfigEntry]], Sequence[ConfigOp]] = lambda _entries: ()
     """What config sync makes of a source topic's configs; nothing where it is off."""
     unlisted: Callable[[Iterable[str]], Collection[str]] = lambda _copied: ()
-    """Topics that are to be copied and that the source does not list, of those that the flow names and of copied ones."""
+    """Topics that are to be copied and that the source does not list, of those that the flow names
+    and of copied ones."""
     held: frozenset[TopicPartition] = frozenset()
-    """Topics (partition -1) and partitions that were paused alone: nothing copies them until they are resumed."""
+    """Topics (partition -1) and partitions that were paused alone: nothing copies them until they
+    are resumed."""
 
     def holds(self, partition: TopicPartition) -> bool:
         """Whether a source partition is paused, alone or with its topic."""
@@ -90,8 +94,9 @@ def is_held(partition: TopicPartition, held: frozenset[TopicPartition]) -> bool:
 class Known:
     """Copies of the flow so far: stored positions, and newest pages of the offset map.
 
-    ``incarnations`` are the topic ids that positions belong to by the ledger, ``ids`` those that are stored with them, which count before;
-    ``epochs`` are the leader epochs of the records before them.
+    ``incarnations`` are the topic ids that positions belong to by the ledger, ``ids`` those that
+    are stored with them, which count before; ``epochs`` are the leader epochs of the records before
+    them.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -111,7 +116,8 @@ class Known:
         return PartitionMap(self.pages.get(partition)).resume(self.positions.get(partition, -1))
 
     def resume_in(self, partition: TopicPartition, topic_id: bytes) -> int:
-        """Return where the copy of this incarnation of a topic continues, -1 where there is none of it."""
+        """Return where the copy of this incarnation of a topic continues, -1 where there is none of
+        it."""
         page, position = self.pages.get(partition), self.positions.get(partition, -1)
         known = PartitionMap(page)
         if known.follows(position, self.ids.get(partition, NO_TOPIC_ID)):
@@ -123,7 +129,8 @@ class Known:
         return known.resume(position)
 
     def incarnation(self, partition: TopicPartition) -> bytes:
-        """Return the id of the topic that the stored position is in, empty where that is not known."""
+        """Return the id of the topic that the stored position is in, empty where that is not
+        known."""
         return self.ids.get(partition) or self.incarnations.get(partition) or b""
 
     def epoch(self, partition: TopicPartition, position: int) -> int:
@@ -136,9 +143,11 @@ class Known:
     def copied(
         self, partition: TopicPartition, topic_id: bytes, log: LogEnds, ended: EpochEnd | None
     ) -> int:
-        """Return below which offset of a source log everything is copied, as the Fetcher that continues finds it out.
+        """Return below which offset of a source log everything is copied, as the Fetcher that
+        continues finds it out.
 
-        What was copied of another incarnation does not count, nor what lies above a place where the log was cut.
+        What was copied of another incarnation does not count, nor what lies above a place where the
+        log was cut.
 
         Args:
             partition: of the source.
@@ -148,25 +157,27 @@ class Known:
         """
         position = self.resume_in(partition, topic_id)
         if ended is not None and ended.end_offset >= 0:
-            # KIP-320: the leader answers for the newest epoch that it has up to the one that was asked.
-            # An earlier one means that the record before the position was cut, at the least.
+            # KIP-320: the leader answers for the newest epoch that it has up to the one that was
+            # asked. An earlier one means that the record before the position was cut, at the least.
             is_later = self.epoch(partition, position) > ended.leader_epoch
             position = min(ended.end_offset, position - 1 if is_later else position)
         elif position > log.end:
-            # A log that ends before: cut where the topic is the same one (KIP-516), else a new one, of
-            # which nothing is copied. Brokers before 2.8 have no ids.
+            # A log that ends before: cut where the topic is the same one (KIP-516), else a new one,
+            # of which nothing is copied. Brokers before 2.8 have no ids.
             is_same = topic_id != NO_TOPIC_ID and self.incarnation(partition) == topic_id
             position = log.end if is_same else log.start
         return max(log.start, position)
 
     def target_end(self, partition: TopicPartition) -> int:
-        """Return the target offset after the newest copy of a partition, -1 where it is not known."""
+        """Return the target offset after the newest copy of a partition, -1 where it is not
+        known."""
         page = self.pages.get(partition)
         return page.segments[-1].target_end if page is not None and page.segments else -1
 
     @property
     def without_map(self) -> Collection[TopicPartition]:
-        """Partitions with a stored position and no map: it was carried over, or the map was lost."""
+        """Partitions with a stored position and no map: it was carried over, or the map was
+        lost."""
         return {it for it, position in self.positions.items() if position} - self.pages.keys()
 
     def has(self, partition: TopicPartition) -> bool:
@@ -193,7 +204,8 @@ async def copied_now(
     ids: Mapping[str, bytes],
     logs: Mapping[TopicPartition, LogEnds],
 ) -> Mapping[TopicPartition, int]:
-    """Return the offsets below which the source's present logs are copied, after recreation and truncation; ``ids`` of its topics.
+    """Return the offsets below which the source's present logs are copied, after recreation and
+    truncation; ``ids`` of its topics.
 
     Raises:
         RetriableError: a leader does not answer.
@@ -317,7 +329,8 @@ class CopiesReader:
 
 
 class BeginsAgain(NamedTuple):
-    """Where the copy of a partition begins again: an offset of the source topic with this id; ``again`` is what happens to its copies."""
+    """Where the copy of a partition begins again: an offset of the source topic with this id;
+    ``again`` is what happens to its copies."""
 
     source_offset: int
     topic_id: bytes
@@ -337,7 +350,8 @@ class Survey:
         self._source, self._target, self._flow, self._clock = source, target, flow, clock
 
     async def plan_again(self, copies: Mapping[TopicPartition, BeginsAgain]) -> Plan:
-        """Return the plan for partitions that are copied again, each from an offset to its end now."""
+        """Return the plan for partitions that are copied again, each from an offset to its end
+        now."""
         whole = await self.plan("", Boundary(), Boundary(), accepts_expiry=True)
         now = await self._source.describe_topics({it.topic for it in copies})
         new = [
@@ -387,7 +401,8 @@ class Survey:
     ) -> Plan:
         """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all.
 
-        Partitions of which the target would delete records after the run are refused, unless that is accepted; of a job that ``has_end`` also ``_gone_logs``.
+        Partitions of which the target would delete records after the run are refused, unless that
+        is accepted; of a job that ``has_end`` also ``_gone_logs``.
         """
         chosen = _matching(topics, self._flow.copies)
         if not chosen:
@@ -465,7 +480,8 @@ class Survey:
     async def _settings(
         self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
     ) -> tuple[tuple[SettingChange, ...], tuple[str, ...], dict[TopicPartition, str]]:
-        """Return settings to change, notes, and why copies of which partitions would expire when they are put back."""
+        """Return settings to change, notes, and why copies of which partitions would expire when
+        they are put back."""
         settings, notes = await changed_settings(self._target, planned, copies)
         partitions: dict[str, list[PartitionPlan]] = {}
         for it in planned:
@@ -568,7 +584,8 @@ class Survey:
                 refused[partition] = f"target topic {copy.name} cannot be described: {copy.error}"
             elif partition.partition not in copy.partitions:
                 refused[partition] = (
-                    f"target topic {copy.name} has {len(copy.partitions)} partitions, none of this number: add"
+                    f"target topic {copy.name} has {len(copy.partitions)} partitions, none of "
+                    "this number: add"
                     " partitions, or start the flow, which does"
                 )
             else:
@@ -584,7 +601,8 @@ class Survey:
                 )
             elif log_ends.offset > 0 and not known.has(partition):
                 refused[partition] = (
-                    f"target partition {copy_of} is not empty (its log ends at {log_ends.offset}) and this flow has"
+                    f"target partition {copy_of} is not empty (its log ends at "
+                    f"{log_ends.offset}) and this flow has"
                     " copied nothing into it: history cannot be put in front of what is there"
                 )
         return refused
@@ -595,7 +613,8 @@ class Survey:
         topics: Mapping[str, TopicDescription],
         known: Known,
     ) -> dict[TopicPartition, str]:
-        """Return of which partitions only the flow's position is behind the range, which is of a log that is not there any more: they would be done at once."""
+        """Return of which partitions only the flow's position is behind the range, which is of a
+        log that is not there any more: they would be done at once."""
         starts, ends = [
             await listed_offsets(self._source, self._clock, dict.fromkeys(passed, at))
             for at in (EARLIEST, LATEST)
@@ -608,8 +627,10 @@ class Survey:
         ids = {name: it.topic_id for name, it in topics.items()}
         copied = await copied_now(self._source, known, ids, logs)
         return {
-            tp: f"the flow has copied it up to offset {known.resume(tp)}, of a log that is not there any more: its topic was created again,"
-            f" or the log was cut; let the flow copy what is there now from offset {at} on, then run this again"
+            tp: f"the flow has copied it up to offset {known.resume(tp)}, of a log that is not "
+            "there any more: its topic was created again,"
+            f" or the log was cut; let the flow copy what is there now from offset {at} on, then "
+            "run this again"
             for tp, at in copied.items()
             if at < passed[tp]
         }
@@ -627,7 +648,8 @@ class Survey:
 
 
 def _matching(topics: str, of: Mapping[str, T]) -> Mapping[str, T]:
-    """Return what there is of topics that match one of the Java patterns, as in the property ``topics``; empty: all."""
+    """Return what there is of topics that match one of the Java patterns, as in the property
+    ``topics``; empty: all."""
     if not topics:
         return of
     patterns = PatternList.of(topics)
@@ -637,9 +659,11 @@ def _matching(topics: str, of: Mapping[str, T]) -> Mapping[str, T]:
 def _in_front(
     ranges: Mapping[TopicPartition, tuple[int, int, int]], known: Known
 ) -> tuple[str, ...]:
-    """Return notes of what lies in a range before the flow's first copy, with nothing before that on the target."""
+    """Return notes of what lies in a range before the flow's first copy, with nothing before that
+    on the target."""
     return tuple(
-        f"{tp}: the flow began at offset {begins.source} of it; what lies below, from {first} on, is not copied: history cannot be put"
+        f"{tp}: the flow began at offset {begins.source} of it; what lies below, from {first} "
+        "on, is not copied: history cannot be put"
         " in front of copies"
         for tp, (first, _, _) in sorted(ranges.items())
         if (begins := known.begins.get(tp)) and not begins.target and first < begins.source

@@ -1,6 +1,8 @@
-"""Settings of target topics that a run has to change, as it would lose what it copies, and what is only worth knowing of them.
+"""Settings of target topics that a run has to change, as it would lose what it copies, and what is
+only worth knowing of them.
 
-Flow: ``mm2py_jobs.copy.survey``, ``mm2py_jobs.archive.restore`` -> configs of the target -> ``SettingChange``, notes.
+Flow: ``mm2py_jobs.copy.survey``, ``mm2py_jobs.archive.restore`` -> configs of the target ->
+``SettingChange``, notes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +42,8 @@ async def changed_settings(
         notes += _notes(topic, entries)
         if topic not in copies:
             notes.append(
-                f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
+                f"{topic} does not exist on the target yet, it is created with the source's "
+                "partitions and configs"
             )
     return tuple(changes), tuple(notes)
 
@@ -55,7 +58,8 @@ def smaller_batches(
     if not here or not there or int(here) >= int(there):
         return ()
     return (
-        f"{topic} has max.message.bytes={here}, its source {there}: batches above it are cut, a record above it stops"
+        f"{topic} has max.message.bytes={here}, its source {there}: batches above it are cut, a "
+        "record above it stops"
         f" its partition; raise max.message.bytes of {topic}",
     )
 
@@ -69,8 +73,8 @@ def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChan
             continue
         if name.startswith("retention.") and not deletes:
             continue
-        # Brokers list the value in force and where it is from (KIP-226): only a topic's own value is
-        # put back afterwards, one that it inherits is what a deletion leaves.
+        # Brokers list the value in force and where it is from (KIP-226): only a topic's own value
+        # is put back afterwards, one that it inherits is what a deletion leaves.
         own = any(it.name == name and it.source.name == "DYNAMIC_TOPIC_CONFIG" for it in (entry,))
         changes.append(SettingChange(topic, name, entry.value if own else None, unlimited))
     return changes

@@ -1,4 +1,5 @@
-"""Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow keeps there."""
+"""Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow
+keeps there."""
 
 import asyncio
 import shlex
@@ -35,7 +36,8 @@ SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is a warning."""
 REACH_S: Final = 5.0
 ASKED_S: Final = 2.0
-"""How long the controller may take to tell its time: a part of the time of a check of both sides."""
+"""How long the controller may take to tell its time: a part of the time of a check of both
+sides."""
 APART_S: Final = 5.0
 LATER_S: Final = 60.0
 """A record from further in the future than this is a warning."""
@@ -50,7 +52,8 @@ _ENTITY_TYPES: Final = {"user": "users", "client-id": "clients", "ip": "ips"}
 
 
 async def brokers(flow: Examined) -> AsyncIterator[Row]:
-    """Each advertised listener is reached, and logged in to, as a task would; both sides at once."""
+    """Each advertised listener is reached, and logged in to, as a task would; both sides at
+    once."""
     answers = await asyncio.gather(*(_reach_all(flow.sides[side]) for side in SIDES))
     for side, rows in zip(SIDES, answers, strict=True):
         lost = [row for row in rows if row is not None]
@@ -75,7 +78,8 @@ async def _reach(opened: OpenedSide, broker: BrokerNode) -> Row | None:
             text, remedy = error.message, error.remedy
         return Row(
             Level.ERROR,
-            f"{opened.alias}: broker {broker.node_id} cannot be reached at {broker.host}:{broker.port}, which it advertises: {text}",
+            f"{opened.alias}: broker {broker.node_id} cannot be reached at "
+            f"{broker.host}:{broker.port}, which it advertises: {text}",
             remedy or "check advertised.listeners of that broker, DNS and firewalls",
         )
     return None
@@ -100,7 +104,12 @@ async def versions(flow: Examined) -> AsyncIterator[Row]:
         levels = [f"{name}={level}" for name, level in sorted(features.items())]
         text = ", ".join([f"{opened.alias}: brokers of Kafka {release}", *levels])
         if behind:
-            yield Row(Level.WARNING, f"{text}; {some([f'broker {it}' for it in behind])} are of an earlier one: what only newer ones do may fail at times", "finish the upgrade of these brokers")  # fmt: skip
+            yield Row(
+                Level.WARNING,
+                f"{text}; {some([f'broker {it}' for it in behind])} are of "
+                "an earlier one: what only newer ones do may fail at times",
+                "finish the upgrade of these brokers",
+            )
         elif spoken:
             yield Row(Level.OK, text)
         if spoken:
@@ -109,8 +118,10 @@ async def versions(flow: Examined) -> AsyncIterator[Row]:
         target = flow.sides["target"]
         yield Row(
             Level.WARNING,
-            f"{target.alias}: has no share groups, those of {flow.flow.source} are not synced: it needs Kafka 4.2, or 4.1 with share.version=1",
-            f"kafka-features.sh --bootstrap-server {target.servers} upgrade --feature {SHARE_FEATURE}=1, or sync.share.group.offsets.enabled = false",
+            f"{target.alias}: has no share groups, those of {flow.flow.source} are not synced: "
+            "it needs Kafka 4.2, or 4.1 with share.version=1",
+            f"kafka-features.sh --bootstrap-server {target.servers} upgrade --feature "
+            f"{SHARE_FEATURE}=1, or sync.share.group.offsets.enabled = false",
         )
 
 
@@ -180,10 +191,18 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
         for (operation, purpose), topics in missing.items():
             yield _missing(opened, operation, purpose, topics)
         of_cluster = await opened.rights()
-        lacks = [] if of_cluster is None else [it for it in _of_cluster(flow, side) if it[0] not in of_cluster]  # fmt: skip
+        lacks = (
+            []
+            if of_cluster is None
+            else [it for it in _of_cluster(flow, side) if it[0] not in of_cluster]
+        )
         for operation, purpose in lacks:
             word = _word(operation)
-            yield Row(Level.WARNING, f"{opened.alias}: no {word} on the cluster, needed for {purpose}", opened.admin.cluster.granting(word, "--cluster"))  # fmt: skip
+            yield Row(
+                Level.WARNING,
+                f"{opened.alias}: no {word} on the cluster, needed for {purpose}",
+                opened.admin.cluster.granting(word, "--cluster"),
+            )
         if not missing and not lacks:
             yield Row(Level.OK, f"{opened.alias}: rights on {len(granted)} topics")
 
@@ -195,7 +214,8 @@ _OF_STATE: Final = {
 
 
 def _of_cluster(flow: Examined, side: Side) -> list[tuple[AclOperation, str]]:
-    """Return what a side has to grant on the cluster itself; the right to create topics is asked of the controller."""
+    """Return what a side has to grant on the cluster itself; the right to create topics is asked of
+    the controller."""
     if not flow.config.sync_topic_acls_enabled:
         return []
     needed = AclOperation.DESCRIBE if side == "source" else AclOperation.ALTER
@@ -238,7 +258,8 @@ def _missing(opened: OpenedSide, operation: AclOperation, purpose: str, topics: 
 
 
 async def quotas(flow: Examined) -> AsyncIterator[Row]:
-    """No quota of the brokers holds the flow's clients up (KIP-546); one for another client's id alone is none of ours."""
+    """No quota of the brokers holds the flow's clients up (KIP-546); one for another client's id
+    alone is none of ours."""
     for side in SIDES:
         opened = flow.sides[side]
         try:
@@ -254,8 +275,11 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
             who = ", ".join(f"{kind} {name or '<default>'}" for kind, name in quota.entity.items())
             yield Row(
                 Level.WARNING,
-                f"{opened.alias}: a quota of {size_text(quota.values[rate])}/s and broker ({rate} of {who}) bounds the copy",
-                f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter {entity_options(quota.entity)} --add-config {rate}=...; or set flow.max.bytes.per.second to it",
+                f"{opened.alias}: a quota of {size_text(quota.values[rate])}/s and broker "
+                f"({rate} of {who}) bounds the copy",
+                f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter "
+                f"{entity_options(quota.entity)} --add-config {rate}=...; or set "
+                "flow.max.bytes.per.second to it",
             )
         if (
             not ours
@@ -264,14 +288,16 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
         ):
             yield Row(
                 Level.SKIPPED,
-                f"{opened.alias}: there are quotas of users ({rate}), and our principal is not known from here",
+                f"{opened.alias}: there are quotas of users ({rate}), and our principal is not "
+                "known from here",
             )
         elif not ours:
             yield Row(Level.OK, f"{opened.alias}: no quota")
 
 
 def applied(quotas: Iterable[ClientQuota]) -> list[ClientQuota]:
-    """Return those that count: what names a client beside it, and the first of the others in Kafka's order (``DefaultQuotaCallback``)."""
+    """Return those that count: what names a client beside it, and the first of the others in
+    Kafka's order (``DefaultQuotaCallback``)."""
     kept: list[ClientQuota] = []
     for quota in sorted(
         quotas, key=lambda it: (_place(it.entity, "user"), _place(it.entity, "client-id"))
@@ -297,7 +323,8 @@ def _place(entity: Mapping[str, str | None], kind: str) -> int:
 
 
 def _user(opened: OpenedSide) -> str | None:
-    """Return the user that brokers know us as, None where a certificate, a ticket or a token says it."""
+    """Return the user that brokers know us as, None where a certificate, a ticket or a token says
+    it."""
     settings = opened.admin.cluster.settings
     if settings.sasl is not None:
         return settings.sasl.username or None
@@ -310,13 +337,19 @@ def _concerns(entity: Mapping[str, str | None], opened: OpenedSide, flow: Examin
         if kind == "user" and name is not None and name != user:
             return False
         # The clients of a flow have its name in theirs, or begin with Connect's words.
-        if kind == "client-id" and name is not None and str(flow.flow) not in name and not name.startswith("connector-"):  # fmt: skip
+        if (
+            kind == "client-id"
+            and name is not None
+            and str(flow.flow) not in name
+            and not name.startswith("connector-")
+        ):
             return False
     return "ip" not in entity
 
 
 async def clocks(flow: Examined) -> AsyncIterator[Row]:
-    """The clock of the controller is this machine's, no broker stamped a commit of the future (KIP-734 finds the newest), no writer a record."""
+    """The clock of the controller is this machine's, no broker stamped a commit of the future
+    (KIP-734 finds the newest), no writer a record."""
     for side in SIDES:
         opened = flow.sides[side]
         texts: list[str] = []
@@ -329,13 +362,15 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
         ahead_s = (max(stamps, default=0) - now_ms) / 1000
         if ahead_s > APART_S:
             texts.append(
-                f"a broker stamped a commit {ahead_s:.0f} s ahead of this machine's clock: its clock is ahead, or was, or this one is behind"
+                f"a broker stamped a commit {ahead_s:.0f} s ahead of this machine's clock: its "
+                "clock is ahead, or was, or this one is behind"
             )
         for text in texts:
             yield Row(
                 Level.WARNING,
                 f"{opened.alias}: {text}",
-                "synchronise both with NTP (chronyc tracking): ages, RPO and certificates are judged by them",
+                "synchronise both with NTP (chronyc tracking): ages, RPO and certificates are "
+                "judged by them",
             )
         later = dict[str, float]()
         if side == "source":
@@ -346,7 +381,8 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
         if later:
             yield Row(
                 Level.WARNING,
-                f"{opened.alias}: records of {some(later)} have times up to {duration_text(round(max(later.values()) * 1000))} in the future:"
+                f"{opened.alias}: records of {some(later)} have times up to "
+                f"{duration_text(round(max(later.values()) * 1000))} in the future:"
                 " retention keeps them for longer, and nothing behind them is found by time",
                 "correct the clocks of their writers, or set message.timestamp.type=LogAppendTime",
             )
@@ -355,7 +391,8 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def _controller_apart_s(opened: OpenedSide, clock: Clock) -> float:
-    """Return how far the controller's clock is ahead of ours, negative: behind; 0 where it is not known. What the answer took is no difference."""
+    """Return how far the controller's clock is ahead of ours, negative: behind; 0 where it is not
+    known. What the answer took is no difference."""
     asked_ms, at_ms = clock.now_ms(), -1
     with suppress(
         Mm2pyError, TimeoutError
@@ -366,18 +403,26 @@ async def _controller_apart_s(opened: OpenedSide, clock: Clock) -> float:
 
 
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:
-    """Groups can be listed and read on the source, and written on the target where they are synced."""
+    """Groups can be listed and read on the source, and written on the target where they are
+    synced."""
     opened = flow.sides["source"]
     try:
         catalog = await opened.groups()
     except ServerError as error:
-        yield Row(Level.ERROR, f"{opened.alias}: groups cannot be listed: {error.message}", opened.admin.cluster.granting("Describe", "--cluster"))  # fmt: skip
+        yield Row(
+            Level.ERROR,
+            f"{opened.alias}: groups cannot be listed: {error.message}",
+            opened.admin.cluster.granting("Describe", "--cluster"),
+        )
         return
     offsets = await opened.admin.topic_rights([_COMMITS])
     if AclOperation.READ not in offsets.get(_COMMITS, {AclOperation.READ}):
         yield _missing(opened, AclOperation.READ, "following commits", [_COMMITS])
     elif catalog.missing:
-        yield Row(Level.WARNING, f"{opened.alias}: groups of some brokers are not known: {catalog.missing}")  # fmt: skip
+        yield Row(
+            Level.WARNING,
+            f"{opened.alias}: groups of some brokers are not known: {catalog.missing}",
+        )
     else:
         yield Row(Level.OK, f"{opened.alias}: {len(catalog.groups)} groups")
     if not flow.syncs_groups:
@@ -385,11 +430,14 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
     target, wanted = flow.sides["target"], group_filter_from_config(flow.of_groups)
     named = sorted(filter(wanted.should_replicate_group, catalog.groups))[:MOST_GROUPS]
     granted = await GroupAdmin(target.admin.cluster).rights(named)
-    lacking = sorted(it for it, operations in granted.items() if AclOperation.READ not in operations)  # fmt: skip
+    lacking = sorted(
+        it for it, operations in granted.items() if AclOperation.READ not in operations
+    )
     if lacking:
         yield Row(
             Level.ERROR,
-            f"{target.alias}: no Read on groups {some(lacking)}, needed for sync.group.offsets.enabled",
+            f"{target.alias}: no Read on groups {some(lacking)}, needed for "
+            "sync.group.offsets.enabled",
             target.admin.cluster.granting(
                 "Read", " ".join(f"--group {shlex.quote(it)}" for it in lacking[:3])
             ),
@@ -397,7 +445,8 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
-    """What the flow keeps in Kafka is there in the right form, or can be created as its properties ask."""
+    """What the flow keeps in Kafka is there in the right form, or can be created as its properties
+    ask."""
     for side, topics in _internal(flow).items():
         opened = flow.sides[side]
         there = await flow.topics(side)
@@ -407,8 +456,10 @@ async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
                 if values.get(key, needed) != needed:
                     yield Row(
                         Level.ERROR,
-                        f"{opened.alias}: {name} has {key}={values[key]}: what the flow keeps there is deleted",
-                        f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic {name} --add-config {key}={needed}",
+                        f"{opened.alias}: {name} has {key}={values[key]}: what the flow keeps "
+                        "there is deleted",
+                        f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic "
+                        f"{name} --add-config {key}={needed}",
                     )
         missing = [it for name, it in topics.items() if name not in there]
         async for row in creatable(opened, {it.name: it for it in missing}):
@@ -450,7 +501,8 @@ _KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
 async def creatable(opened: OpenedSide, topics: dict[str, NewTopic]) -> AsyncIterator[Row]:
-    """Ask the controller whether topics could be created, without creating them; one row for each cause."""
+    """Ask the controller whether topics could be created, without creating them; one row for each
+    cause."""
     causes: dict[tuple[int, str, str], list[str]] = {}
     answers = await opened.admin.create_topics([*topics.values()], validate_only=True)
     for name, error in answers.items():
@@ -462,7 +514,9 @@ async def creatable(opened: OpenedSide, topics: dict[str, NewTopic]) -> AsyncIte
         if code in (TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED):
             yield _missing_create(opened, names)
         else:
-            yield Row(Level.ERROR, f"{opened.alias}: {some(names)} cannot be created: {text}", remedy)  # fmt: skip
+            yield Row(
+                Level.ERROR, f"{opened.alias}: {some(names)} cannot be created: {text}", remedy
+            )
     if topics and not causes:
         yield Row(Level.OK, f"{opened.alias}: {len(topics)} topics can be created")
 
@@ -476,7 +530,8 @@ def _missing_create(opened: OpenedSide, names: list[str]) -> Row:
 
 
 async def workers(flow: Examined) -> AsyncIterator[Row]:
-    """Workers of the flow reach each other's REST: changes go to the leader, states and secrets of tasks come from it (KIP-710); Connect's group has their addresses."""
+    """Workers of the flow reach each other's REST: changes go to the leader, states and secrets of
+    tasks come from it (KIP-710); Connect's group has their addresses."""
     group = await flow.sides["target"].admin.describe_group(flow.plan.worker.group_id)
     urls = [_url_of(it) for it in group.members]
     # Java's dedicated workers without REST have no address.
@@ -513,7 +568,8 @@ async def _knock(host: str, port: int | None) -> Row | None:
         return Row(
             Level.WARNING,
             f"the worker at {host}:{port} cannot be reached from here: {text}",
-            "open the port of its internal.listener between workers, and set rest.advertised.host.name to what the others reach",
+            "open the port of its internal.listener between workers, and set "
+            "rest.advertised.host.name to what the others reach",
         )
     writer.close()
     with suppress(OSError):

@@ -20,7 +20,8 @@ _COLUMNS = (
 
 
 def print_examination(path: Path, flow: str | None, printer: Printer, *, is_whole: bool) -> int:
-    """Examine the flows that a file enables, or one; print what was found (``is_whole``: also what is well), return the exit code.
+    """Examine the flows that a file enables, or one; print what was found (``is_whole``: also what
+    is well), return the exit code.
 
     Raises:
         ConfigError: the file is wrong, or enables nothing.
@@ -37,5 +38,7 @@ def _flows(path: Path, flow: str | None) -> list[str]:
     config = MirrorMakerConfig.load(path, CONNECTORS)
     enabled = [str(it) for it in config.flows() if config.flow_enabled(it)]
     if not enabled:
-        raise ConfigError(f"{path}: no flow is enabled", remedy="set A->B.enabled = true, or name a flow")  # fmt: skip
+        raise ConfigError(
+            f"{path}: no flow is enabled", remedy="set A->B.enabled = true, or name a flow"
+        )
     return enabled

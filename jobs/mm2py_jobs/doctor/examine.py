@@ -1,7 +1,9 @@
-"""Runs the table of checks over the flows of a file, each within its time, whatever a cluster does meanwhile.
+"""Runs the table of checks over the flows of a file, each within its time, whatever a cluster does
+meanwhile.
 
-Flow: ``examine_file`` -> the clusters of all flows at once -> a few flows at a time: ``CHECKS`` in order -> ``Result``. A check whose side is away is
-skipped with the cause. The time of a limit stands still while a question waits for its turn.
+Flow: ``examine_file`` -> the clusters of all flows at once -> a few flows at a time: ``CHECKS`` in
+order -> ``Result``. A check whose side is away is skipped with the cause. The time of a limit
+stands still while a question waits for its turn.
 """
 
 import asyncio
@@ -38,11 +40,13 @@ CHECK_S: Final = 8.0
 PROBE_S: Final = 2.0
 """For a cluster that left a check without an answer."""
 ALL_S: Final = 28.0
-"""For a flow, and for all of a file where a cluster does not answer: a doctor who is waited for is no help at night."""
+"""For a flow, and for all of a file where a cluster does not answer: a doctor who is waited for is
+no help at night."""
 PER_S: Final = 5
 """Requests to a broker within any second, of all flows together; logins are not counted."""
 AT_ONCE: Final = 3
-"""Flows of a file: the questions of more would wait for their turn for longer than a check may take."""
+"""Flows of a file: the questions of more would wait for their turn for longer than a check may
+take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ class Result:
 
 @final
 class Shared:
-    """What flows of a file share: turns, clusters with what they answered, and which did not answer, so that each silence costs its time once.
+    """What flows of a file share: turns, clusters with what they answered, and which did not
+    answer, so that each silence costs its time once.
 
     Args:
         stack: closes the clusters.
@@ -119,13 +124,15 @@ class Shared:
         self._opened: list[tuple[ConnectionSettings, OpenedSide, asyncio.Lock]] = []
 
     def left_s(self) -> float:
-        """Return how long a flow may take: where a cluster does not answer, all flows together end in time."""
+        """Return how long a flow may take: where a cluster does not answer, all flows together end
+        in time."""
         if not any(it.away for _, it, _ in self._opened):
             return ALL_S
         return max(0.0, self._ends_at - self._clock.monotonic())
 
     async def side(self, name: FlowName, connector: Mapping[str, str], side: Side) -> OpenedSide:
-        """Return one side of a flow; the first flow that has this cluster connects to it, within ``OPEN_S``.
+        """Return one side of a flow; the first flow that has this cluster connects to it, within
+        ``OPEN_S``.
 
         Raises:
             ConfigError: a property of its client is wrong.
@@ -214,7 +221,8 @@ async def examine_file(
 
 
 async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:
-    """Examine one flow; changes nothing, and ends within ``ALL_S`` and its turns whatever the clusters do."""
+    """Examine one flow; changes nothing, and ends within ``ALL_S`` and its turns whatever the
+    clusters do."""
     async with AsyncExitStack() as stack:
         return await _examined(plan, clock, Shared(clock, stack))
 
@@ -224,7 +232,8 @@ def _of_config(flow: str, level: Level, text: str, remedy: str = "") -> Result:
 
 
 def _circle(path: Path, examined: Sequence[FlowName]) -> list[Result]:
-    """Return the circle of the file's flows that refuses the start, where one that is examined is in it."""
+    """Return the circle of the file's flows that refuses the start, where one that is examined is
+    in it."""
     with suppress(ConfigError):  # its flow names it
         config = MirrorMakerConfig.load(path, CONNECTORS)
         cycle = file_cycle(config, config.resolved)
@@ -235,11 +244,15 @@ def _circle(path: Path, examined: Sequence[FlowName]) -> list[Result]:
 
 
 def _twins(plans: Sequence[FlowPlan], shared: Shared) -> Iterator[Result]:
-    """Name clusters that flows of the file have under two aliases; those of one flow are an error of its own."""
+    """Name clusters that flows of the file have under two aliases; those of one flow are an error
+    of its own."""
     for alias, (other, cluster_id) in shared.twins().items():
         users = [plan.name for plan in plans if alias in (plan.name.source, plan.name.target)]
         if users and other not in (users[0].source, users[0].target):
-            text = f"{alias} and {other} are one cluster, id {cluster_id}: its topics are copied under both names, and the names do not stop circles"
+            text = (
+                f"{alias} and {other} are one cluster, id {cluster_id}: its topics are copied "
+                "under both names, and the names do not stop circles"
+            )
             row = Row(Level.WARNING, text, "give the cluster one alias in all flows")
             yield Result(str(users[0]), "clusters", row)
 
@@ -289,9 +302,20 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
         connector = now.connector or connector
         opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     if cause:
-        rows.append(Row(Level.WARNING, f"changes made over REST are not known, the file alone counts: {cause}"))  # fmt: skip
+        rows.append(
+            Row(
+                Level.WARNING,
+                f"changes made over REST are not known, the file alone counts: {cause}",
+            )
+        )
     if not enabled(connector):
-        rows.append(Row(Level.WARNING, "the flow is not enabled: nothing is copied", f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'"))  # fmt: skip
+        rows.append(
+            Row(
+                Level.WARNING,
+                "the flow is not enabled: nothing is copied",
+                f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'",
+            )
+        )
     sides = dict(zip(SIDES, opened, strict=True))
     rows += cluster_checks.away(sides)
     return Examined(plan, connector, checkpoints, sides, clock, shared.pace), rows
@@ -300,7 +324,8 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
 async def _in_force(
     plan: FlowPlan, opened: OpenedSide, clock: Clock, shared: Shared
 ) -> tuple[str, FlowNow | None]:
-    """Return the flow with the changes made over REST, None where there are none, or why they are not known."""
+    """Return the flow with the changes made over REST, None where there are none, or why they are
+    not known."""
     if opened.away:
         return opened.away, None
     target, found = FlowTarget(plan.name, plan.props, clock), list[FlowNow]()

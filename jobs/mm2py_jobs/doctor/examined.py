@@ -1,7 +1,8 @@
-"""One flow under examination: its configs, both clusters, and what several checks want to know, asked once.
+"""One flow under examination: its configs, both clusters, and what several checks want to know,
+asked once.
 
-Flow: ``Examined`` -> a check asks ``source_topics``, ``copies``, ``configs`` -> the clusters, at the first question. What a side does not
-answer is its ``away`` text.
+Flow: ``Examined`` -> a check asks ``source_topics``, ``copies``, ``configs`` -> the clusters, at
+the first question. What a side does not answer is its ``away`` text.
 """
 
 import asyncio
@@ -53,7 +54,8 @@ class Row(NamedTuple):
 
 @final
 class Once(Generic[T]):
-    """A question that is asked once, also where several flows ask it at the same time; one that failed is asked again."""
+    """A question that is asked once, also where several flows ask it at the same time; one that
+    failed is asked again."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask, self._turn = ask, asyncio.Lock()
@@ -69,7 +71,8 @@ class Once(Generic[T]):
 
 @final
 class OpenedSide:
-    """One cluster as one or more flows see it; ``away`` is why it does not answer, empty where it does.
+    """One cluster as one or more flows see it; ``away`` is why it does not answer, empty where it
+    does.
 
     What is not of one flow alone is asked once for all.
     """
@@ -173,9 +176,11 @@ class Examined:
         ]
 
     async def configs_of_new_copies(self) -> dict[str, dict[str, str]]:
-        """Return what the copies that are yet to be created would have: what the source's topics set themselves over the defaults of the target.
+        """Return what the copies that are yet to be created would have: what the source's topics
+        set themselves over the defaults of the target.
 
-        Nothing where the defaults are not known, because topics cannot be created or the brokers are too old to tell.
+        Nothing where the defaults are not known, because topics cannot be created or the brokers
+        are too old to tell.
         """
         new = await self.new_topics()
         if not new:

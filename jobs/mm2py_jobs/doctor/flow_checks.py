@@ -1,4 +1,5 @@
-"""Checks of what both clusters make of the flow: which topics, how their copies are named and limited, groups, transactions."""
+"""Checks of what both clusters make of the flow: which topics, how their copies are named and
+limited, groups, transactions."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
@@ -48,15 +49,24 @@ async def topics(flow: Examined) -> AsyncIterator[Row]:
         )
     returned = flow.names.selection.returned(listed)
     if returned:
-        yield Row(Level.WARNING, why_returned(returned, opened.alias, SHOWN), "rename the topics, or exclude them in topics.exclude")  # fmt: skip
+        yield Row(
+            Level.WARNING,
+            why_returned(returned, opened.alias, SHOWN),
+            "rename the topics, or exclude them in topics.exclude",
+        )
     left_out = flow.names.selection.left_out(listed)
     if left_out:
         shown = [f"{name} ({reason})" for name, reason in left_out.items()]
-        yield Row(Level.WARNING, f"can never be copied: {some(shown)}", "take them out of topics, or exclude them in topics.exclude")  # fmt: skip
+        yield Row(
+            Level.WARNING,
+            f"can never be copied: {some(shown)}",
+            "take them out of topics, or exclude them in topics.exclude",
+        )
     if not chosen:
         yield Row(
             Level.ERROR,
-            f"topics={','.join(flow.config.topics)} matches none of the {len(listed)} topics of {opened.alias} that may be seen",
+            f"topics={','.join(flow.config.topics)} matches none of the {len(listed)} topics of "
+            f"{opened.alias} that may be seen",
             "correct topics, topics.exclude, or the rights of the principal",
         )
     else:
@@ -73,16 +83,26 @@ async def names(flow: Examined) -> AsyncIterator[Row]:
     for copy, sources in by_copy.items():
         if len(copy) > LONGEST_TOPIC_NAME:
             wrong = True
-            yield Row(Level.ERROR, f"the copy of {sources[0]} would have {len(copy)} characters, {LONGEST_TOPIC_NAME} are allowed", "exclude the topic, or shorten the alias")  # fmt: skip
+            yield Row(
+                Level.ERROR,
+                f"the copy of {sources[0]} would have {len(copy)} characters, "
+                f"{LONGEST_TOPIC_NAME} are allowed",
+                "exclude the topic, or shorten the alias",
+            )
         if len(sources) > 1:
             wrong = True
-            yield Row(Level.ERROR, f"{some(sources)} would be copied into one topic, {copy}", "exclude all but one in topics.exclude")  # fmt: skip
+            yield Row(
+                Level.ERROR,
+                f"{some(sources)} would be copied into one topic, {copy}",
+                "exclude all but one in topics.exclude",
+            )
     if by_copy and not wrong:
         yield Row(Level.OK, f"{len(by_copy)} names of copies")
 
 
 async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
-    """Each copy has its source topic still; what a pattern chooses leaves no other trace when it is deleted."""
+    """Each copy has its source topic still; what a pattern chooses leaves no other trace when it is
+    deleted."""
     source, target = flow.sides["source"], flow.sides["target"]
     gone = flow.names.selection.gone(await flow.topics("source"), await flow.topics("target"))
     denied = await source.admin.denied_topics(gone)
@@ -93,7 +113,8 @@ async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
         yield Row(
             Level.WARNING,
             f"gone on {source.alias}: {what_is_gone(deleted, SHOWN)}",
-            f"where that was meant, delete the copies when nobody reads them: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic"
+            "where that was meant, delete the copies when nobody reads them: kafka-topics.sh "
+            f"--bootstrap-server {target.servers} --delete --topic"
             f" {min(deleted.values())}; else create the topics on {source.alias} again",
         )
     elif not gone:
@@ -105,12 +126,16 @@ async def new_copies(flow: Examined) -> AsyncIterator[Row]:
     wanted = {it.name: it for it in await flow.new_topics()}
     async for row in creatable(flow.sides["target"], wanted):
         is_factor = row.level is Level.ERROR and "REPLICATION" in row.text
-        remedy = f"set replication.factor (now {flow.config.replication_factor}) to at most the number of brokers"
+        remedy = (
+            f"set replication.factor (now {flow.config.replication_factor}) to at most the "
+            "number of brokers"
+        )
         yield row._replace(remedy=remedy) if is_factor else row
 
 
 async def limits(flow: Examined) -> AsyncIterator[Row]:
-    """A copy takes what its source has, and keeps it as long; one that is yet to be created would."""
+    """A copy takes what its source has, and keeps it as long; one that is yet to be created
+    would."""
     copies, new = await flow.copies(), await flow.new_copies()
     ours = await flow.configs("source", [*copies, *new])
     theirs = await flow.configs("target", [*copies.values()])
@@ -131,20 +156,33 @@ async def limits(flow: Examined) -> AsyncIterator[Row]:
             )
     unknown = [copy for copy in new.values() if copy not in theirs]
     if unknown:
-        yield Row(Level.SKIPPED, f"{some(unknown)} (to be created): {flow.sides['target'].alias} does not tell its defaults")  # fmt: skip
+        yield Row(
+            Level.SKIPPED,
+            f"{some(unknown)} (to be created): {flow.sides['target'].alias} "
+            "does not tell its defaults",
+        )
     if not wrong and theirs:
         yield Row(Level.OK, f"limits of {len(theirs)} copies")
 
 
 def _widening(flow: Examined, limit: Limit, topic: str, *, is_new: bool) -> str:
-    """Return the command that widens a limit; a copy is created with what its source sets itself, where the filter lets it through."""
+    """Return the command that widens a limit; a copy is created with what its source sets itself,
+    where the filter lets it through."""
     source, target = flow.sides["source"], flow.sides["target"]
-    passes = config_property_filter_from_config(flow.connector).should_replicate_config_property(limit.key)  # fmt: skip
+    passes = config_property_filter_from_config(flow.connector).should_replicate_config_property(
+        limit.key
+    )
     of_source = is_new and passes
     side, name = (source, topic) if of_source else (target, flow.names.copy_of(topic))
-    command = f"kafka-configs.sh --bootstrap-server {side.servers} --alter --topic {name} --add-config {limit.remedy}"
+    command = (
+        f"kafka-configs.sh --bootstrap-server {side.servers} --alter --topic {name} "
+        f"--add-config {limit.remedy}"
+    )
     if of_source:
-        return f"{command} (the copy gets what its source sets itself, else the defaults of {target.alias})"
+        return (
+            f"{command} (the copy gets what its source sets itself, else the defaults of "
+            f"{target.alias})"
+        )
     return f"when it is there: {command}" if is_new else command
 
 
@@ -154,7 +192,8 @@ async def _expired(
     ours: Mapping[str, Mapping[str, str]],
     theirs: Mapping[str, Mapping[str, str]],
 ) -> AsyncIterator[tuple[Limit, list[str]]]:
-    """Return topics whose copies keep records for less than the age of their oldest ones, by what they keep."""
+    """Return topics whose copies keep records for less than the age of their oldest ones, by what
+    they keep."""
     held_ms = {
         topic: held
         for topic, copy in copies.items()
@@ -171,13 +210,17 @@ async def _expired(
             ages = expired.setdefault(held, {})
             ages[tp.topic] = max(now_ms - at_ms, ages.get(tp.topic, 0))
     for held, ages in expired.items():
-        text = f"keeps records for {duration_text(held)}, its source has some of {duration_text(max(ages.values()))}: these are deleted as they arrive"  # fmt: skip
+        text = (
+            f"keeps records for {duration_text(held)}, its source has some of "
+            f"{duration_text(max(ages.values()))}: these are deleted as they arrive"
+        )
         kept = max((int(ours[it]["retention.ms"]) for it in ages), key=lambda it: (it < 0, it))
         yield Limit("retention.ms", text, f"retention.ms={kept}"), [*ages]
 
 
 async def drift(flow: Examined) -> AsyncIterator[Row]:
-    """Copies have the configs that sync.topic.configs gives them; what no filter lets through is the target's own."""
+    """Copies have the configs that sync.topic.configs gives them; what no filter lets through is
+    the target's own."""
     copies = await flow.copies()
     ours = await flow.entries("source", [*copies])
     theirs = await flow.entries("target", [*copies.values()])
@@ -197,16 +240,24 @@ async def drift(flow: Examined) -> AsyncIterator[Row]:
             Level.WARNING,
             f"{name} of {some(topics)} is not that of the source"
             + ("" if is_synced else ": sync.topic.configs.enabled=false"),
-            f"the flow writes it each {flow.config.sync_topic_configs_interval_seconds:.0f} s; where it does not, mm2py flow describe '{flow.flow}' has the target's refusal"
+            (
+                f"the flow writes it each {flow.config.sync_topic_configs_interval_seconds:.0f} s; "
+                f"where it does not, mm2py flow describe '{flow.flow}' has the target's refusal"
+            )
             if is_synced
-            else f"set it with kafka-configs.sh --bootstrap-server {flow.sides['target'].servers} --alter --topic {sorted(topics)[0]} --add-config {name}=...",
+            else (
+                "set it with kafka-configs.sh --bootstrap-server "
+                f"{flow.sides['target'].servers} --alter --topic {sorted(topics)[0]} "
+                f"--add-config {name}=..."
+            ),
         )
     if copies and not differ:
         yield Row(Level.OK, f"configs of {len(copies)} copies are those of their sources")
 
 
 async def partitions(flow: Examined) -> AsyncIterator[Row]:
-    """A copy has the partitions of its source: with more, keys are elsewhere for who writes there after a failover."""
+    """A copy has the partitions of its source: with more, keys are elsewhere for who writes there
+    after a failover."""
     there = await flow.topics("target")
     chosen = await flow.chosen()
     more = {
@@ -219,8 +270,10 @@ async def partitions(flow: Examined) -> AsyncIterator[Row]:
         count = len(there[flow.names.copy_of(first)].partitions)
         yield Row(
             Level.WARNING,
-            f"copies with more partitions than their source: {some([*more.values()])}; writers that move there find keys in other partitions",
-            f"give the source topics as many: kafka-topics.sh --bootstrap-server {source.servers} --alter --topic {first} --partitions {count}",
+            f"copies with more partitions than their source: {some([*more.values()])}; writers "
+            "that move there find keys in other partitions",
+            "give the source topics as many: kafka-topics.sh --bootstrap-server "
+            f"{source.servers} --alter --topic {first} --partitions {count}",
         )
     elif chosen:
         yield Row(Level.OK, "copies have the partitions of their sources")
@@ -237,7 +290,11 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
         try:
             answers[opened.alias] = await opened.acls()
         except ServerError as error:
-            yield Row(Level.WARNING, f"{opened.alias}: rules may not be read: {error.message}; they are not synced", opened.admin.cluster.granting("Describe", "--cluster"))  # fmt: skip
+            yield Row(
+                Level.WARNING,
+                f"{opened.alias}: rules may not be read: {error.message}; they are not synced",
+                opened.admin.cluster.granting("Describe", "--cluster"),
+            )
             return
     ours, theirs = answers.values()
     if ours is None:
@@ -252,15 +309,27 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
     ]  # fmt: skip
     if theirs is None:
         if wanted:
-            yield Row(Level.WARNING, f"{target.alias} has no authorizer: whoever reaches it may read {some({it.resource_name for it in wanted})}", "configure authorizer.class.name there, or set sync.topic.acls.enabled=false")  # fmt: skip
+            yield Row(
+                Level.WARNING,
+                f"{target.alias} has no authorizer: whoever reaches it may "
+                f"read {some({it.resource_name for it in wanted})}",
+                "configure authorizer.class.name there, or set sync.topic.acls.enabled=false",
+            )
         return
     missing = [it for it in wanted if it not in theirs]
     if missing:
-        shown = [f"{it.permission.name} {it.operation.name} of {it.principal} on {it.resource_name}" for it in missing]  # fmt: skip
+        shown = [
+            f"{it.permission.name} {it.operation.name} of {it.principal} on {it.resource_name}"
+            for it in missing
+        ]
         yield Row(
             Level.WARNING,
             f"{target.alias}: rules that {source.alias} has are not on the copies: {some(shown)}",
-            f"the flow writes them each {flow.config.sync_topic_acls_interval_seconds} s; where it does not, its principal needs "
+            (
+                f"the flow writes them each {flow.config.sync_topic_acls_interval_seconds} s; "
+                "where "
+                "it does not, its principal needs "
+            )
             + target.admin.cluster.granting("Alter", "--cluster"),
         )
     else:
@@ -268,7 +337,8 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def groups(flow: Examined) -> AsyncIterator[Row]:
-    """Each group that is to be synced has its place on the target, as ``mm2py group list`` shows it: it would go on there after a failover."""
+    """Each group that is to be synced has its place on the target, as ``mm2py group list`` shows
+    it: it would go on there after a failover."""
     if not flow.syncs_groups:
         yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
         return
@@ -307,7 +377,8 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
         yield Row(
             Level.WARNING,
             f"not synced: {some(named)}: {reason}",
-            f"mm2py group describe '{flow.flow}' {min(named)!r}; a new group takes refresh.groups.interval.seconds and emit.checkpoints.interval.seconds",
+            f"mm2py group describe '{flow.flow}' {min(named)!r}; a new group takes "
+            "refresh.groups.interval.seconds and emit.checkpoints.interval.seconds",
         )
     if not began:
         yield Row(Level.OK, f"{len(views)} groups; none has a place before the flow has run")
@@ -316,7 +387,8 @@ async def groups(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def transactions(flow: Examined) -> AsyncIterator[Row]:
-    """No transaction of the source is open for longer than any coordinator allows: readers of committed records wait for it."""
+    """No transaction of the source is open for longer than any coordinator allows: readers of
+    committed records wait for it."""
     opened = flow.sides["source"]
     asked = [
         TopicPartition(name, number)
@@ -340,8 +412,11 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
     for partition, start in hanging[:3]:
         yield Row(
             Level.WARNING,
-            f"{opened.alias}: {partition} has a transaction open since offset {start} whose last record is older than 15 min: it may hang",
-            f"kafka-transactions.sh --bootstrap-server {opened.servers} find-hanging --topic {partition.topic} --partition {partition.partition} tells whether its coordinator still knows it",
+            f"{opened.alias}: {partition} has a transaction open since offset {start} whose last "
+            "record is older than 15 min: it may hang",
+            f"kafka-transactions.sh --bootstrap-server {opened.servers} find-hanging --topic "
+            f"{partition.topic} --partition {partition.partition} tells whether its coordinator "
+            "still knows it",
         )
     if not hanging:
         yield Row(
@@ -360,12 +435,19 @@ async def disk(flow: Examined) -> AsyncIterator[Row]:
     sizes = await flow.sides["source"].admin.partition_sizes(new)
     total, factor = sum(sizes.values()), flow.config.replication_factor
     factor = factor if factor > 0 else 1  # the brokers' own default is at least that
-    text = f"{size_text(total)} of {len(new)} topics without a copy are to come, times replication.factor={flow.config.replication_factor}"
+    text = (
+        f"{size_text(total)} of {len(new)} topics without a copy are to come, times "
+        f"replication.factor={flow.config.replication_factor}"
+    )
     target = flow.sides["target"]
     free = await target.free_bytes()
     if free is None:
         yield Row(Level.OK, f"{text}; brokers of {target.alias} do not tell how much they can take")
     elif total * factor > free * _FULL:
-        yield Row(Level.ERROR, f"{text}; {target.alias} has {size_text(free)} left: its disks run full", "give its brokers disk, exclude topics, or set start.positions to what is needed")  # fmt: skip
+        yield Row(
+            Level.ERROR,
+            f"{text}; {target.alias} has {size_text(free)} left: its disks run full",
+            "give its brokers disk, exclude topics, or set start.positions to what is needed",
+        )
     else:
         yield Row(Level.OK, f"{text}; {target.alias} has {size_text(free)} left")

@@ -1,7 +1,8 @@
 """What a load costs a worker, from the fit of ``python -m bench.sizing`` (docs/sizing.md).
 
-Flow: partitions, records and bytes per second -> ``Load`` -> ``Costs`` -> share of a core and bytes of memory. The figures are of one machine: they say
-which part of a load is expensive, and how many workers it takes, not what another CPU needs.
+Flow: partitions, records and bytes per second -> ``Load`` -> ``Costs`` -> share of a core and bytes
+of memory. The figures are of one machine: they say which part of a load is expensive, and how many
+workers it takes, not what another CPU needs.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,11 +20,14 @@ LOOK_S: Final = 1.0
 """For how long it is looked how much the source is written."""
 
 CYCLE_S: Final = 0.0075
-"""From one Fetch that brings little to the next: ``producer.linger.ms``, and the round trips to both brokers on a near line."""
+"""From one Fetch that brings little to the next: ``producer.linger.ms``, and the round trips to
+both brokers on a near line."""
 LOOK_AT_S: Final = 1.7e-6
-"""What a broker adds to a round for each partition of the flow, written to or not: that many fewer rounds a worker has."""
+"""What a broker adds to a round for each partition of the flow, written to or not: that many fewer
+rounds a worker has."""
 MANY: Final = 100
-"""Where so many partitions get records, each round brings many small batches: it costs up to ``MOST_TIMES`` as much."""
+"""Where so many partitions get records, each round brings many small batches: it costs up to
+``MOST_TIMES`` as much."""
 MOST_TIMES: Final = 2.5
 
 
@@ -39,14 +43,16 @@ class Load:
 
     @property
     def rounds_per_s(self) -> float:
-        """How often a worker reads and writes: at each record where they are rare, else as often as brokers let it."""
+        """How often a worker reads and writes: at each record where they are rare, else as often as
+        brokers let it."""
         between_s = CYCLE_S + self.partitions * LOOK_AT_S
         return self.records_per_s / (1 + self.records_per_s * between_s)
 
 
 @final
 class Costs(NamedTuple):
-    """Shares of a core: of a worker, a partition, a round and a megabyte per second; bytes of a worker and a partition."""
+    """Shares of a core: of a worker, a partition, a round and a megabyte per second; bytes of a
+    worker and a partition."""
 
     worker: float
     partition: float
@@ -74,7 +80,8 @@ class Costs(NamedTuple):
 
 
 MEASURED: Final = Costs(0.011, 2e-6, 0.0009, 0.0005, 160e6, 5.8e3)
-"""Of docs/sizing.md: one flow between near clusters, 1 KB records without compression and TLS, on one core of two."""
+"""Of docs/sizing.md: one flow between near clusters, 1 KB records without compression and TLS, on
+one core of two."""
 
 
 async def load(flow: Examined) -> AsyncIterator[Row]:
@@ -97,8 +104,10 @@ async def load(flow: Examined) -> AsyncIterator[Row]:
     least, most = f"{MEASURED.cores(now):.0%}", f"{MEASURED.most_cores(now):.0%}"
     yield Row(
         Level.OK,
-        f"{now.partitions} partitions, {now.written} of them written to now with {now.records_per_s:.0f} records/s and"
-        f" {size_text(now.bytes_per_s)}/s: a worker that has all of them needs about {least if least == most else f'{least} to {most}'}"
+        f"{now.partitions} partitions, {now.written} of them written to now with "
+        f"{now.records_per_s:.0f} records/s and"
+        f" {size_text(now.bytes_per_s)}/s: a worker that has all of them needs about "
+        f"{least if least == most else f'{least} to {most}'}"
         f" of a core and {size_text(MEASURED.memory_bytes(now))}",
     )
 

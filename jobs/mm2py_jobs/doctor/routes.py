@@ -1,6 +1,8 @@
-"""The doctor over REST: ``GET /flows/{flow}/doctor``, described at ``/openapi.json``; changes nothing.
+"""The doctor over REST: ``GET /flows/{flow}/doctor``, described at ``/openapi.json``; changes
+nothing.
 
-Flow: request -> the same checks as ``mm2py doctor FILE``, from this worker with its credentials -> rows. Whoever asks while one runs gets its answer.
+Flow: request -> the same checks as ``mm2py doctor FILE``, from this worker with its credentials ->
+rows. Whoever asks while one runs gets its answer.
 """
 
 import asyncio
@@ -23,7 +25,8 @@ KEPT_S: Final = 30.0
 
 
 class DoctorView(View):
-    """What one check found: ``level`` is ok, skipped, warning or error; ``remedy`` a command or what to set, empty where nothing is wrong."""
+    """What one check found: ``level`` is ok, skipped, warning or error; ``remedy`` a command or
+    what to set, empty where nothing is wrong."""
 
     flow: str
     check: str
@@ -52,7 +55,8 @@ class _Doctor:
         self._running: dict[FlowName, asyncio.Task[list[DoctorView]]] = {}
 
     async def show(self, request: Request, flow: FlowPath) -> list[DoctorView]:
-        """Ask both clusters what would keep the flow from working, with the command that mends it; takes up to 30 s where one is silent."""
+        """Ask both clusters what would keep the flow from working, with the command that mends it;
+        takes up to 30 s where one is silent."""
         name = named_flow(self._flows, request, flow)
         running = self._running.get(name)
         if self._closed:

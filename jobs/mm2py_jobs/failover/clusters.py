@@ -1,7 +1,9 @@
-"""Both clusters of a flow for a failover: connections, topics, positions, and the failover topics on both.
+"""Both clusters of a flow for a failover: connections, topics, positions, and the failover topics
+on both.
 
-Flow: ``FlowPlan`` of the flow and of the flow back -> ``FailoverClusters`` -> ``target``, ``source()``, ``topics``, ``known``, ``store``. The source
-may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the failover topics.
+Flow: ``FlowPlan`` of the flow and of the flow back -> ``FailoverClusters`` -> ``target``,
+``source()``, ``topics``, ``known``, ``store``. The source may be gone: what asks it raises
+``SourceAwayError``. Creates nothing but the failover topics.
 """
 
 import asyncio
@@ -50,7 +52,8 @@ _IMPATIENT: Final = {"default.api.timeout.ms": "8000", "request.timeout.ms": "50
 async def looping_ids(
     source: Cluster, target: Cluster, config: Mapping[str, str], clock: Clock
 ) -> frozenset[int]:
-    """Return the producer ids of mirrors whose batches on ``source`` a flow drops, as ``loop.suppression`` in its source connector's ``config`` sets it."""
+    """Return the producer ids of mirrors whose batches on ``source`` a flow drops, as
+    ``loop.suppression`` in its source connector's ``config`` sets it."""
     suppression = suppression_of(config)
     if suppression is Suppression.OFF:
         return frozenset()
@@ -95,7 +98,8 @@ class FailoverClusters:
         )
         self.target_tables = self._tables(self.target, plan)
         self.source_tables = self._tables(self._source, back)
-        # Apart: a table that is opened creates all topics of its ``FlowTables``, and a plan creates none.
+        # Apart: a table that is opened creates all topics of its ``FlowTables``, and a plan creates
+        # none.
         self._store_tables = self._tables(self.target, plan), self._tables(self._source, back)
         self._read_config()
         self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
@@ -116,11 +120,13 @@ class FailoverClusters:
 
     @property
     def of_groups(self) -> Mapping[str, str]:
-        """Config by which groups are chosen and synced: changes over REST reach the checkpoint connector alone."""
+        """Config by which groups are chosen and synced: changes over REST reach the checkpoint
+        connector alone."""
         return self.config if self.checkpoints is None else self.checkpoints
 
     def counts(self, topic: str) -> bool:
-        """Whether a failover waits for a topic: not for heartbeats, which are written continuously and harm no consumer."""
+        """Whether a failover waits for a topic: not for heartbeats, which are written continuously
+        and harm no consumer."""
         return not self.policy.is_heartbeats_topic(topic)
 
     async def __aenter__(self) -> "FailoverClusters":
@@ -190,7 +196,8 @@ class FailoverClusters:
         return True
 
     async def source_store(self) -> FailoverStore:
-        """Return the failover topic of the source: the fence on it, and the newest failover of the flow back."""
+        """Return the failover topic of the source: the fence on it, and the newest failover of the
+        flow back."""
         async with self.source() as cluster:
             if self._source_store is None:
                 store = self._store(cluster, self._store_tables[1], self.back, drives=False)
@@ -211,7 +218,8 @@ class FailoverClusters:
     async def topics(
         self, chosen: Callable[[str], bool] | None = None
     ) -> Mapping[str, Sequence[int]]:
-        """Return the source topics of the flow, or those that are ``chosen``, with their partitions; no heartbeats.
+        """Return the source topics of the flow, or those that are ``chosen``, with their
+        partitions; no heartbeats.
 
         Raises:
             SourceAwayError: it does not answer.
@@ -236,7 +244,8 @@ class FailoverClusters:
         return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
 
     def comes_back(self, copy: TopicPartition, tp: TopicPartition) -> bool:
-        """Whether the flow back writes what it copies of a target partition into this source partition."""
+        """Whether the flow back writes what it copies of a target partition into this source
+        partition."""
         return self.back_policy.remote_topic(self.name.target, copy.topic) == tp.topic
 
     async def partitions(self) -> list[TopicPartition]:
@@ -245,7 +254,8 @@ class FailoverClusters:
         return [TopicPartition(it, number) for it, numbers in topics.items() for number in numbers]
 
     async def copied(self) -> Mapping[TopicPartition, int]:
-        """Return the source offset below which everything is copied, for each partition that has copies; asks only the target."""
+        """Return the source offset below which everything is copied, for each partition that has
+        copies; asks only the target."""
         copies = await self._copies.read()
         return {tp: copies.resume(tp) for tp in copies.positions.keys() | copies.pages.keys()}
 
@@ -268,7 +278,8 @@ class FailoverClusters:
         return await looping_ids(self._source, self.target, self.config, self.clock)
 
     async def target_looping(self) -> frozenset[int]:
-        """Return the producer ids on the target whose batches the flow back drops; the source is connected."""
+        """Return the producer ids on the target whose batches the flow back drops; the source is
+        connected."""
         config = self.back.resolve(self.back.connectors[SOURCE_NAME])
         return await looping_ids(self.target, self._source, config, self.clock)
 

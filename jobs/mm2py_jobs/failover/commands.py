@@ -1,9 +1,11 @@
 """``mm2py failover``, ``mm2py failback`` and ``mm2py drill``, the timed plan of a failover.
 
-Flow: arguments -> ``FailoverRequest`` -> ``FailoverJob``, masked, loaded when it runs -> plan, or the record -> printed, exit code.
+Flow: arguments -> ``FailoverRequest`` -> ``FailoverJob``, masked, loaded when it runs -> plan, or
+the record -> printed, exit code.
 
-Exit codes: 0 done (``--execute``: drained, switched, and the flow back runs), 1 failed, 2 usage, 3 refused by a check, 4 switched, but the
-source is gone and its tail is still to be listed. With ``-o json`` standard output has only the document.
+Exit codes: 0 done (``--execute``: drained, switched, and the flow back runs), 1 failed, 2 usage, 3
+refused by a check, 4 switched, but the source is gone and its tail is still to be listed. With
+``-o json`` standard output has only the document.
 """
 
 import json
@@ -189,7 +191,8 @@ def failover_verbs(kind: FailoverKind) -> dict[str, Callable[..., int]]:
 
 
 def _offsets(text: str) -> int:
-    """Read a number of offsets; a typing error may cost records, so the message is in one line of its own."""
+    """Read a number of offsets; a typing error may cost records, so the message is in one line of
+    its own."""
     number = text.strip()
     if not (number.isascii() and number.isdecimal() and int(number[:20]) <= MOST_LOSS):
         raise UsageError(
@@ -220,7 +223,8 @@ def drill(
     ] = SETTLE_S,
     printer: Printer,
 ) -> int:
-    """Write a report of ``failover --plan --timed``: what would refuse a failover, and how long clients would wait. Read-only.
+    """Write a report of ``failover --plan --timed``: what would refuse a failover, and how long
+    clients would wait. Read-only.
 
     Ends with 3 if a failover would be refused, or if a producer is active that no ACL would block.
     """
@@ -285,7 +289,8 @@ def _run(
 
 @contextmanager
 def _worker_of(access: Access) -> Generator["FlowsApi"]:
-    """Yield a worker's API; if none is known each request fails, and a plan is shown nevertheless."""
+    """Yield a worker's API; if none is known each request fails, and a plan is shown
+    nevertheless."""
     from mm2py_cli.rest_client import RemoteApi
     from mm2py_jobs.failover.flows import NoWorkerApi
 
@@ -345,12 +350,14 @@ async def _execute(job: FailoverCommands, request: FailoverRequest, printer: Pri
     if failover.step is Step.DONE:
         if failover.kind is FailoverKind.FAILBACK:
             say(
-                f"flow {source}->{target} is STOPPED: if clients of {source} stay there, copy what they write with"
+                f"flow {source}->{target} is STOPPED: if clients of {source} stay there, copy "
+                "what they write with"
                 f" mm2py flow resume {source}/{target}"
             )
         return OK
     say(
-        f"{source} is gone: run the command again when it is back, which lists and keeps what was not copied"
+        f"{source} is gone: run the command again when it is back, which lists and keeps what "
+        "was not copied"
     )
     return LEFT_BEHIND
 
@@ -458,7 +465,10 @@ def print_plan(printer: Printer, plan: FailoverPlan, accept_loss: int) -> None:
     if plan.source_reachable:
         printer.rows([], _rows(plan.groups), _GROUPS, "no group is to be moved")
         if plan.writers is not None:
-            none = "no producer with an id has written in 10 minutes; those without idempotence are not visible"
+            none = (
+                "no producer with an id has written in 10 minutes; those without idempotence "
+                "are not visible"
+            )
             printer.rows([], _rows(plan.writers), _WRITERS, none)
 
 

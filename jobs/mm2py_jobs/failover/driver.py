@@ -1,26 +1,37 @@
-"""Moves clients to the other cluster: one resumable sequence of steps, the same for failover, failback and a lost region.
+"""Moves clients to the other cluster: one resumable sequence of steps, the same for failover,
+failback and a lost region.
 
-Flow: ``FailoverDriver.run`` -> claim of ``mm2py-failover.<source>.internal`` (``FailoverStore``) -> the steps of ``mm2py.mirror.failovers.Step``,
-each recorded before it begins -> ``Sides``, which does them on both clusters and over REST. After a crash any other driver continues: it
-repeats the recorded step, and every step is idempotent.
+Flow: ``FailoverDriver.run`` -> claim of ``mm2py-failover.<source>.internal`` (``FailoverStore``) ->
+the steps of ``mm2py.mirror.failovers.Step``, each recorded before it begins -> ``Sides``, which
+does them on both clusters and over REST. After a crash any other driver continues: it repeats the
+recorded step, and every step is idempotent.
 
-Invariants, tests of the same names (the model with drivers that crash between any two awaits: tests/property/test_failover_drivers.py):
+Invariants, tests of the same names (the model with drivers that crash between any two awaits:
+tests/property/test_failover_drivers.py):
 
-1. A step begins only after the driver that does it has recorded it; a superseded driver begins no further step.
-2. Clients may write to the target only after everything below the ends at which the source stopped is copied and no transaction is open
-   below them, except for the accepted loss, or if the source is gone and that was accepted. The ends are high watermarks, whatever the
-   flow's isolation level: what is above a last stable offset may still be committed, and no ACL keeps a producer from committing.
-3. What was not copied is in the quarantine topic before the flow's position passes it, and before the flow back begins.
-4. The flow back begins where the record says, which was written before the flow back first began; one that runs is left alone.
-5. A cancel removes the fence; it is refused as soon as clients may have written to the target. A failover that is continued after half a
-   cancel fences again.
-6. A driver that was suspended within a step, while others continued, repairs what it then changes: principals that the others had fenced
-   are fenced again, and no others. Kafka has no conditional change of ACLs, so this is checked before and after each change.
+1. A step begins only after the driver that does it has recorded it; a superseded driver begins no
+   further step.
+2. Clients may write to the target only after everything below the ends at which the source stopped
+   is copied and no transaction is open below them, except for the accepted loss, or if the source
+   is gone and that was accepted. The ends are high watermarks, whatever the flow's isolation level:
+   what is above a last stable offset may still be committed, and no ACL keeps a producer from
+   committing.
+3. What was not copied is in the quarantine topic before the flow's position passes it, and before
+   the flow back begins.
+4. The flow back begins where the record says, which was written before the flow back first began;
+   one that runs is left alone.
+5. A cancel removes the fence; it is refused as soon as clients may have written to the target. A
+   failover that is continued after half a cancel fences again.
+6. A driver that was suspended within a step, while others continued, repairs what it then changes:
+   principals that the others had fenced are fenced again, and no others. Kafka has no conditional
+   change of ACLs, so this is checked before and after each change.
 7. It is done only when the flow has stopped and the flow back has begun.
-8. Writers are fenced, and clients may write to the target, only while no Spark job (backfill, repair, restore, stream) is unfinished:
-   a failover looks for a job after its own record is written, a job looks for a failover after its own (``refuse_beside_failover``), and
-   both read committed records. So at least one of the two finds the other: the job returns its partitions, and the failover waits for that.
-   A failover of the flow back that begins at the same time is found likewise, and waited for.
+8. Writers are fenced, and clients may write to the target, only while no Spark job (backfill,
+   repair, restore, stream) is unfinished: a failover looks for a job after its own record is
+   written, a job looks for a failover after its own (``refuse_beside_failover``), and both read
+   committed records. So at least one of the two finds the other: the job returns its partitions,
+   and the failover waits for that. A failover of the flow back that begins at the same time is
+   found likewise, and waited for.
 """
 
 import logging
@@ -60,7 +71,8 @@ AGAIN_S: Final = 0.5
 INSIST_S: Final = 60.0
 SHOWN: Final = 3
 AWAY_S: Final = 10.0
-"""After so long an unreachable source counts as gone; and without a source, the stop of its flow is left for TAIL."""
+"""After so long an unreachable source counts as gone; and without a source, the stop of its flow is
+left for TAIL."""
 READ_S: Final = 60.0
 """Longest read to the end of the failover topic (``default.api.timeout.ms``)."""
 
@@ -71,7 +83,8 @@ class SourceAwayError(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class DriverProgress:
-    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which everything is copied.
+    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which
+    everything is copied.
 
     ``stable`` are last stable offsets: where one is below the end, a transaction is open.
     """
@@ -100,17 +113,21 @@ class DriverProgress:
 
 
 class Sides(Protocol):
-    """Both clusters of a flow, and the workers that run it and the flow back. Every method is idempotent.
+    """Both clusters of a flow, and the workers that run it and the flow back. Every method is
+    idempotent.
 
-    What asks the source raises ``SourceAwayError`` while it does not answer; everything raises ``RetriableError`` for "not now".
+    What asks the source raises ``SourceAwayError`` while it does not answer; everything raises
+    ``RetriableError`` for "not now".
     """
 
     async def fence(self, by: str) -> str:
-        """Deny Write on the source by ACLs where possible; return the writers that no ACL blocks and why, empty for none."""
+        """Deny Write on the source by ACLs where possible; return the writers that no ACL blocks
+        and why, empty for none."""
         ...
 
     async def restore_fences(self) -> None:
-        """Restore the recorded ACLs on both clusters after this driver, which is superseded, may have changed them."""
+        """Restore the recorded ACLs on both clusters after this driver, which is superseded, may
+        have changed them."""
         ...
 
     async def lift_fence(self, *, source: bool) -> None:
@@ -118,17 +135,20 @@ class Sides(Protocol):
         ...
 
     async def unfinished_job(self) -> str:
-        """Return the Spark job that copies the flow or reserves its partitions, or the failover of the flow back, and how to end it; empty for none."""
+        """Return the Spark job that copies the flow or reserves its partitions, or the failover of
+        the flow back, and how to end it; empty for none."""
         ...
 
     async def progress(self) -> DriverProgress:
-        """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
+        """Return how far the copy is; ends do not count what only mirrors have written since the
+        last call."""
         ...
 
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
     ) -> Sequence[OpenTransaction]:
-        """Return the open transactions, except mirrors', that cause these last stable offsets; none if they have ended."""
+        """Return the open transactions, except mirrors', that cause these last stable offsets; none
+        if they have ended."""
         ...
 
     async def target_ends(self) -> Sequence[LogPlace]:
@@ -136,15 +156,18 @@ class Sides(Protocol):
         ...
 
     async def move_groups(self) -> Sequence[GroupMove]:
-        """Write the exact offsets of the source's groups to the target; from checkpoints if the source does not answer."""
+        """Write the exact offsets of the source's groups to the target; from checkpoints if the
+        source does not answer."""
         ...
 
     async def stop_flow(self) -> int:
-        """Stop the flow; returns when none of its tasks copies, with the offset of the record that it is stopped by."""
+        """Stop the flow; returns when none of its tasks copies, with the offset of the record that
+        it is stopped by."""
         ...
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
-        """Keep records that were not copied, each once; return the tails with the numbers of records."""
+        """Keep records that were not copied, each once; return the tails with the numbers of
+        records."""
         ...
 
     async def pass_over(self, tails: Sequence[Tail]) -> None:
@@ -152,7 +175,8 @@ class Sides(Protocol):
         ...
 
     async def divergence(self, ends_there: Sequence[LogPlace]) -> Sequence[LogPlace]:
-        """Return where the flow back begins, by target partition: at the first record that this flow has not written."""
+        """Return where the flow back begins, by target partition: at the first record that this
+        flow has not written."""
         ...
 
     async def start_reverse(self, starts: Sequence[LogPlace]) -> None:
@@ -162,11 +186,13 @@ class Sides(Protocol):
 
 @final
 class FailoverStore:
-    """The failover topic of one cluster (``mm2py-failover.<alias>.internal``): the newest failover into it, and the fence on it.
+    """The failover topic of one cluster (``mm2py-failover.<alias>.internal``): the newest failover
+    into it, and the fence on it.
 
     Args:
         table: the topic; read by ``refresh``.
-        writer: writes with a driver's transactional id; None only reads, and writes fences without one.
+        writer: writes with a driver's transactional id; None only reads, and writes fences without
+            one.
     """
 
     def __init__(self, table: Table, writer: PrivilegedWriter | None = None) -> None:
@@ -250,8 +276,9 @@ class FailoverDriver:
         name: ``A->B``.
         report: called with each record that was written.
         waits: called at each look while it waits for the copy, with the record as it would be now.
-        after_ms: when clients last moved the other way, by the clock of the driver that moved them: by these times it is known where they are,
-            so that they rise whatever the clocks of drivers say.
+        after_ms: when clients last moved the other way, by the clock of the driver that moved them:
+            by these times it is known where they are, so that they rise whatever the clocks of
+            drivers say.
     """
 
     def __init__(
@@ -285,7 +312,8 @@ class FailoverDriver:
         }
 
     async def run(self, request: FailoverRequest, seen: Failover | None = None) -> Failover:
-        """Continue the unfinished failover, or begin one after ``seen``, the newest when the plan was checked; return it at its end.
+        """Continue the unfinished failover, or begin one after ``seen``, the newest when the plan
+        was checked; return it at its end.
 
         It is returned at the step TAIL if the source is still gone: a later run continues.
 
@@ -324,7 +352,8 @@ class FailoverDriver:
         await self._write(failover)
         await self._change(lambda: self._sides.lift_fence(source=True))
         failover = await self._write(replace(failover, step=Step.CANCELLED))
-        # A suspended driver may have fenced meanwhile; from here on it finds the cancel, and removes its fence itself.
+        # A suspended driver may have fenced meanwhile; from here on it finds the cancel, and
+        # removes its fence itself.
         await self._change(lambda: self._sides.lift_fence(source=True))
         return failover
 
@@ -334,7 +363,8 @@ class FailoverDriver:
             raise FailoverRefusedError(f"there is no unfinished failover of {self._name}")
         if failover.step.is_switched:
             raise FailoverRefusedError(
-                f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients may have written to the target",
+                f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients "
+                "may have written to the target",
                 remedy="run it to its end, then return",
             )
         return failover
@@ -394,7 +424,8 @@ class FailoverDriver:
         recorded = self._claim.known
         if self._lost or recorded is None or not self._claim.holds:
             return
-        # What a step has recorded stays: it cannot be measured again once clients write to the target.
+        # What a step has recorded stays: it cannot be measured again once clients write to the
+        # target.
         record = replace(recorded.recorded(self._clock.now_ms()), cause=str(error))
         try:
             await self._store.write(record)
@@ -404,7 +435,8 @@ class FailoverDriver:
     # ---- steps
 
     async def _wait_for_job(self) -> None:
-        """Wait until no Spark job and no failover of the flow back is unfinished (8): a job that began at the same time withdraws by itself."""
+        """Wait until no Spark job and no failover of the flow back is unfinished (8): a job that
+        began at the same time withdraws by itself."""
         deadline = self._clock.monotonic() + self._drain_s
         while job := await self._insist(self._sides.unfinished_job):
             if self._clock.monotonic() > deadline:
@@ -417,7 +449,8 @@ class FailoverDriver:
         return replace(failover, step=Step.DRAIN, fenced=True, fence_note=note)
 
     async def _drain(self, failover: Failover) -> Failover:
-        """Wait until everything is copied and no transaction is open, or the copy has settled within the accepted loss."""
+        """Wait until everything is copied and no transaction is open, or the copy has settled
+        within the accepted loss."""
         least, since = None, self._clock.monotonic()
         named: Mapping[TopicPartition, int] | None = None
         while True:
@@ -449,9 +482,13 @@ class FailoverDriver:
     def _not_drained(self, failover: Failover, missing: int) -> FailoverRefusedError:
         opened = some_of(list(map(str, failover.transactions)), SHOWN, "; ")
         return FailoverRefusedError(
-            f"{missing} offsets of {self._name} are not copied and nothing was for {self._drain_s:g} s"
+            (
+                f"{missing} offsets of {self._name} are not copied and nothing was for "
+                f"{self._drain_s:g} s"
+            )
             + (f"; not ended: {opened}" if opened else ""),
-            remedy=f"see mm2py lag --flow '{self._name}' and mm2py flow describe '{self._name}', then run it again; or accept that they go to the quarantine"
+            remedy=f"see mm2py lag --flow '{self._name}' and mm2py flow describe '{self._name}', "
+            "then run it again; or accept that they go to the quarantine"
             f" topic with --accept-loss {missing}; or --cancel, which removes the fence"
             + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
         )
@@ -461,9 +498,11 @@ class FailoverDriver:
         return replace(failover, step=Step.VERIFY, groups=_both(failover.groups, groups))
 
     async def _verify(self, failover: Failover) -> Failover:
-        """Check that the source still ends where it was drained to; else fence and drain again (2), because topics may be new.
+        """Check that the source still ends where it was drained to; else fence and drain again (2),
+        because topics may be new.
 
-        Producers that no ACL blocks may go on: after ``drain_s`` of that they are for the user to stop.
+        Producers that no ACL blocks may go on: after ``drain_s`` of that they are for the user to
+        stop.
         """
         await self._clock.sleep(self._settle_s)
         progress = await self._insist(self._sides.progress)
@@ -477,7 +516,10 @@ class FailoverDriver:
                 drained = {it.tp: it.offset for it in failover.ends}
                 written = {tp for tp, end in progress.ends.items() if drained.get(tp) != end}
                 written |= progress.held.keys() | {it.tp for it in progress.tails()}
-                remedy = "stop the producers that are left there, then run it again; or --cancel, which removes the fence"
+                remedy = (
+                    "stop the producers that are left there, then run it again; or "
+                    "--cancel, which removes the fence"
+                )
                 raise self._written_on(written, failover, remedy)
             return replace(failover, step=Step.FENCE)
         there = await self._insist(self._sides.target_ends)
@@ -536,7 +578,8 @@ class FailoverDriver:
         return replace(failover, step=Step.REVERSE)
 
     async def _still(self, progress: DriverProgress, failover: Failover) -> DriverProgress:
-        """Wait until the ends do not move; after VERIFY they do not, but a source that is back may have producers that no ACL blocks."""
+        """Wait until the ends do not move; after VERIFY they do not, but a source that is back may
+        have producers that no ACL blocks."""
         deadline = self._clock.monotonic() + self._drain_s
         while True:
             await self._clock.sleep(self._settle_s)
@@ -545,7 +588,10 @@ class FailoverDriver:
             if not moved and len(newer.ends) == len(progress.ends):
                 return newer
             if self._clock.monotonic() > deadline:
-                remedy = "stop the producers that are left there, then run it again: what they wrote is listed and kept"
+                remedy = (
+                    "stop the producers that are left there, then run it again: what they "
+                    "wrote is listed and kept"
+                )
                 raise self._written_on(moved, failover, remedy)
             self._waits(replace(failover, missing=newer.missing))
             progress = newer
@@ -554,7 +600,8 @@ class FailoverDriver:
         self, written: Collection[TopicPartition], failover: Failover, remedy: str
     ) -> FailoverRefusedError:
         return FailoverRefusedError(
-            f"the source of {self._name} was written for {self._drain_s:g} s: {some_of(sorted(map(str, written)), SHOWN)}",
+            f"the source of {self._name} was written for {self._drain_s:g} s: "
+            f"{some_of(sorted(map(str, written)), SHOWN)}",
             remedy=remedy + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
         )
 
@@ -567,7 +614,8 @@ class FailoverDriver:
         return replace(failover, step=Step.DONE)
 
     async def _change(self, change: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
-        """Insist on a change of a cluster or flow, checking before and after it that no other driver has taken over (6)."""
+        """Insist on a change of a cluster or flow, checking before and after it that no other
+        driver has taken over (6)."""
 
         async def once() -> T:
             await self._check_mine()
@@ -582,7 +630,8 @@ class FailoverDriver:
         return await self._insist(once, longest_s)
 
     async def _check_mine(self, writes: Failover | None = None) -> None:
-        """Raise if another driver has taken over; the record that this one ``writes`` may be in the topic already."""
+        """Raise if another driver has taken over; the record that this one ``writes`` may be in the
+        topic already."""
         if not await self._claim.is_superseded(writes):
             return
         await self._sides.restore_fences()
@@ -590,7 +639,8 @@ class FailoverDriver:
         newest = self._store.failover
         assert newest is not None
         raise FailoverRefusedError(
-            f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
+            f"another driver has taken {newest.kind} {newest.id} of {self._name} over "
+            f"({newest.driver})",
             remedy=f"see --status and mm2py flow describe '{self._name}'",
         )
 
@@ -620,6 +670,7 @@ def _places(offsets: Mapping[TopicPartition, int]) -> tuple[LogPlace, ...]:
 
 
 def _both(first: Sequence[GroupMove], then: Sequence[GroupMove]) -> tuple[GroupMove, ...]:
-    """Merge the results of two syncs for the groups of the second, which finds most of them moved."""
+    """Merge the results of two syncs for the groups of the second, which finds most of them
+    moved."""
     before = {move.group: move.moved for move in first}
     return tuple(replace(it, moved=max(it.moved, before.get(it.group, 0))) for it in then)

@@ -1,7 +1,8 @@
 """The flow and the flow back, as a failover reads, stops and starts them.
 
-Flow: ``FailoverSides`` -> ``RestFlows`` -> ``/flows`` of a worker (``FlowsApi``), from outside or of the own worker. If the source is unreachable, or
-no worker answers: ``stop_without_workers`` -> target state STOPPED in ``mm2-configs.<source>.internal``, which any worker may write and which
+Flow: ``FailoverSides`` -> ``RestFlows`` -> ``/flows`` of a worker (``FlowsApi``), from outside or
+of the own worker. If the source is unreachable, or no worker answers: ``stop_without_workers`` ->
+target state STOPPED in ``mm2-configs.<source>.internal``, which any worker may write and which
 workers read before they start a task.
 """
 
@@ -41,10 +42,12 @@ _NOT_COPIED: Final = frozenset(PartitionState) - {PartitionState.RUNNING}
 class FlowAnswer:
     """The current state of a flow; ``enabled``: it copies topics, not only heartbeats.
 
-    ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions; ``errors``: why it does not copy.
-    ``failed_tasks``: as partitions name theirs. ``copied_topics``: how many have a partition that runs. ``source_rests``: its source connector is
-    paused or stopped, which ``state`` does not say while another connector is worse off. ``others_go_on``: a connector is not stopped, which
-    ``state`` does not say while the source connector is.
+    ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions;
+    ``errors``: why it does not copy. ``failed_tasks``: as partitions name theirs.
+    ``copied_topics``: how many have a partition that runs. ``source_rests``: its source connector
+    is paused or stopped, which ``state`` does not say while another connector is worse off.
+    ``others_go_on``: a connector is not stopped, which ``state`` does not say while the source
+    connector is.
     """
 
     state: str
@@ -168,7 +171,8 @@ class RestFlows:
     async def not_copied(
         self, flow: FlowName, failed_tasks: Collection[str] = ()
     ) -> Mapping[TopicPartition, str] | None:
-        """Return the source partitions that are held or failed, or whose task failed, with state and cause; None if no worker answers."""
+        """Return the source partitions that are held or failed, or whose task failed, with state
+        and cause; None if no worker answers."""
         rows = await self._rows(flow, "partitions")
         return (
             None
@@ -207,7 +211,8 @@ class RestFlows:
 
 
 async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) -> None:
-    """Write target state STOPPED for every connector of a flow; workers that start later read it. Returns after the acknowledgement.
+    """Write target state STOPPED for every connector of a flow; workers that start later read it.
+    Returns after the acknowledgement.
 
     Raises:
         RetriableError: the target does not answer.
@@ -231,14 +236,17 @@ async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) ->
 
 
 async def is_stopped_on_record(target: Cluster, plan: FlowPlan, clock: Clock) -> bool:
-    """Return whether the recorded target state of the flow's source connector is STOPPED; raises as ``stop_record``."""
+    """Return whether the recorded target state of the flow's source connector is STOPPED; raises as
+    ``stop_record``."""
     return await stop_record(target, plan, clock) >= 0
 
 
 async def stop_record(target: Cluster, plan: FlowPlan, clock: Clock) -> int:
-    """Return the offset of the record that the flow's source connector is STOPPED by, -1 where it is not; read-only.
+    """Return the offset of the record that the flow's source connector is STOPPED by, -1 where it
+    is not; read-only.
 
-    Each stop has a record of its own: its offset shows whether the flow was resumed and stopped again since.
+    Each stop has a record of its own: its offset shows whether the flow was resumed and stopped
+    again since.
 
     Raises:
         RetriableError: the target does not answer.

@@ -1,15 +1,20 @@
-"""The last group sync of a failover: exact offsets of all groups of the source, written to the target.
+"""The last group sync of a failover: exact offsets of all groups of the source, written to the
+target.
 
-Flow: offsets of consumer groups and start offsets of share groups on the source -> the exact maps of both directions -> offsets on the
-target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the source: checkpoints on the target instead of the first
-two steps (``_without_source``); share groups have none, and stay where group sync has left them.
+Flow: offsets of consumer groups and start offsets of share groups on the source -> the exact maps
+of both directions -> offsets on the target -> ``moves_of`` -> OffsetCommit or
+AlterShareGroupOffsets. Without the source: checkpoints on the target instead of the first two steps
+(``_without_source``); share groups have none, and stay where group sync has left them.
 
-A record of the source was either produced there, and the map of the flow has its copy; or it is a copy made by the flow back, whose map
-has the original. So both maps are read, and the lower offset counts: nothing is skipped. Below the beginning of the flow's map the
-group's checkpoint decides, which comes from the offset syncs; likewise after a source topic was recreated, because the map is of the former
-one. Where the map is of another copy than the one that is there now, nothing is known of a partition: its checkpoints are of that copy too.
-If nothing was copied (the partition is empty, or transforms drop all of it) a group continues at the beginning of the target's log:
-without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
+A record of the source was either produced there, and the map of the flow has its copy; or it is a
+copy made by the flow back, whose map has the original. So both maps are read, and the lower offset
+counts: nothing is skipped. Below the beginning of the flow's map the group's checkpoint decides,
+which comes from the offset syncs; likewise after a source topic was recreated, because the map is
+of the former one. Where the map is of another copy than the one that is there now, nothing is known
+of a partition: its checkpoints are of that copy too. If nothing was copied (the partition is empty,
+or transforms drop all of it) a group continues at the beginning of the target's log: without an
+offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the
+group starts.
 """
 
 import asyncio
@@ -50,7 +55,8 @@ Offsets = Mapping[TopicPartition, OffsetToCommit]
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
 NOTHING_COPIED: Final = 1 << 62
-"""An offset that means: the flow has no copies of the partition, so only the target's own records count."""
+"""An offset that means: the flow has no copies of the partition, so only the target's own records
+count."""
 
 SHOWN: Final = 5
 """Remarks on a group, most of which are about one partition each."""
@@ -107,7 +113,8 @@ class Groups:
 async def move_groups(
     clusters: FailoverClusters, *, source_there: bool, writes: bool = True
 ) -> list[GroupMove]:
-    """Write the offsets of all selected groups to the target, once; a group with members there is left alone.
+    """Write the offsets of all selected groups to the target, once; a group with members there is
+    left alone.
 
     Without ``writes`` only return what would be written.
 
@@ -195,7 +202,8 @@ class GroupQuestions(Protocol):
 async def committed_of(
     admin: GroupQuestions, groups: Collection[str], clock: Clock
 ) -> dict[str, Committed]:
-    """Return the offsets of groups; retries coordinators that do not answer for a while, because their groups would stay behind."""
+    """Return the offsets of groups; retries coordinators that do not answer for a while, because
+    their groups would stay behind."""
     offsets = await admin.committed(groups)
     deadline = clock.monotonic() + ANSWER_S
     while again := [it for it, answer in offsets.items() if isinstance(answer, RetriableError)]:
@@ -229,7 +237,8 @@ async def _exact(clusters: FailoverClusters) -> list[Groups]:
 async def exact_of(
     clusters: FailoverClusters, requests: GroupRequests, maps: "BothMaps", checkpoints: Checkpoints
 ) -> Groups:
-    """Return where groups of one kind are by their offsets at the source; by their checkpoints, where those cannot be read."""
+    """Return where groups of one kind are by their offsets at the source; by their checkpoints,
+    where those cannot be read."""
     selected, groups = group_filter_from_config(clusters.of_groups), Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
@@ -239,7 +248,8 @@ async def exact_of(
     await place_all(groups, by_group, maps, checkpoints)
     unread = {it for it, committed in by_group.items() if isinstance(committed, Mm2pyError)}
     if requests is CONSUMER_GROUPS and (catalog.missing or unread):
-        # A broker that has these groups is gone: their last translated offsets are better than none.
+        # A broker that has these groups is gone: their last translated offsets are better than
+        # none.
         listed = await maps.by_checkpoints(checkpoints)
         for group, offsets in listed.offsets.items():
             if group in unread:
@@ -258,7 +268,8 @@ async def place_all(
 ) -> None:
     """Place groups by their offsets at the source, or name why that is not possible.
 
-    Two topics of the source may be one on the target, where the flow keeps names and the flow back does not: then the lower place counts.
+    Two topics of the source may be one on the target, where the flow keeps names and the flow back
+    does not: then the lower place counts.
     """
     by_partition: list[tuple[TopicPartition, str, FetchedOffset]] = []
     for group, committed in by_group.items():
@@ -325,7 +336,8 @@ class BothMaps:
         self._kept: Mapping[TopicPartition, int] = {}
         """Where begins, in target partitions, what that failover has put into quarantine."""
         self._own: Mapping[TopicPartition, int] = {}
-        """Where records of the target's own may begin in partitions of which the flow back has copied nothing."""
+        """Where records of the target's own may begin in partitions of which the flow back has
+        copied nothing."""
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
@@ -363,7 +375,8 @@ class BothMaps:
         self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
 
     async def _not_copied_back(self) -> Mapping[TopicPartition, int]:
-        """Return the copies of which a flow back, where there is one, has copied nothing, with how far it has read."""
+        """Return the copies of which a flow back, where there is one, has copied nothing, with how
+        far it has read."""
         clusters = self._clusters
         async with clusters.source():
             back = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
@@ -406,7 +419,8 @@ class BothMaps:
         return await by_checkpoints(self._clusters, by_group, self._forward)
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
-        """Return the target partition that has the records of a source partition, None if the flows do not copy it."""
+        """Return the target partition that has the records of a source partition, None if the flows
+        do not copy it."""
         clusters, back = self._clusters, self._clusters.back_policy
         if clusters.selection.replicate(tp.topic):
             return clusters.copy_of(tp)
@@ -447,7 +461,8 @@ class BothMaps:
             ),
             (
                 self._forward.is_former(tp),
-                f"{copy.topic} is another topic than the one that {flow} copied into, and has nothing of it yet",
+                f"{copy.topic} is another topic than the one that {flow} copied into, and has "
+                "nothing of it yet",
             ),
             (
                 index is not None and self._is_former(index, tp, copy),
@@ -455,24 +470,31 @@ class BothMaps:
             ),
             (
                 comes_back and copy in self._lost_back,
-                f"the offset map of {back} is lost, which tells what of {copy} the group has read; its next record makes it known",
+                f"the offset map of {back} is lost, which tells what of {copy} the group has "
+                "read; its next record makes it known",
             ),
             (
                 copied_back is not None and self._is_former(copied_back, copy, tp, back=True),
-                f"{copy.topic} was created again on {flow.target} or {flow.source}, and {back} has copied nothing of it yet",
+                f"{copy.topic} was created again on {flow.target} or {flow.source}, and {back} "
+                "has copied nothing of it yet",
             ),
             (
                 tp in self._lost,
-                f"the offset map of {flow} is lost, and no checkpoint of the group is at or below it",
+                f"the offset map of {flow} is lost, and no checkpoint of the group is at or "
+                "below it",
             ),
         )
-        below = "it lies below the beginning of the offset map, and no checkpoint of the group is at or below it"
+        below = (
+            "it lies below the beginning of the offset map, and no checkpoint of the group "
+            "is at or below it"
+        )
         return next((reason for is_so, reason in reasons if is_so), below)
 
     async def _beside_own_records(
         self, tp: TopicPartition, copy: TopicPartition, offset: int, there: int
     ) -> int:
-        """Return ``there``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
+        """Return ``there``, or the target's first own record that a group at ``offset`` has not
+        read, if that is lower."""
         assert self._back is not None
         async with self._clusters.source():
             own = await self._back.to_source(copy, offset)
@@ -482,11 +504,13 @@ class BothMaps:
         if index is not None and self._is_former(index, copy, tp, back=True):
             if not self._has_left:
                 return -1
-            # It was written whole when the flow back stopped: the topics of now have no copies of that flow.
+            # It was written whole when the flow back stopped: the topics of now have no copies of
+            # that flow.
             index, own = None, None
         covered = NOTHING_COPIED if index is None else index.covered
         if self._has_left and there != NOTHING_COPIED:
-            # All records of the clients that left the target were copied, or kept: only copies follow.
+            # All records of the clients that left the target were copied, or kept: only copies
+            # follow.
             reads_on = index is None or offset > index.target_end
             covered = NOTHING_COPIED if reads_on else self._kept.get(copy, NOTHING_COPIED)
         there = beside_own_records(there, own, covered)
@@ -536,15 +560,18 @@ class BothMaps:
 def has_left(
     left: Failover | None, copied_back: Callable[[TopicPartition], int], stopped_at: int
 ) -> bool:
-    """Whether a flow back that is stopped has copied all that clients wrote to the target, and none write there now.
+    """Whether a flow back that is stopped has copied all that clients wrote to the target, and none
+    write there now.
 
-    Only the failover that moved them proves that. One that a user stopped, or resumed since and stopped again, has left records behind that groups
-    have not read.
+    Only the failover that moved them proves that. One that a user stopped, or resumed since and
+    stopped again, has left records behind that groups have not read.
 
     Args:
         left: the newest failover of the flow back.
-        copied_back: the offset after the last record of a partition that the flow back has copied; what it dropped may be behind it.
-        stopped_at: the record that it is stopped by; another one than that failover's is of a user, whatever was copied before.
+        copied_back: the offset after the last record of a partition that the flow back has copied;
+            what it dropped may be behind it.
+        stopped_at: the record that it is stopped by; another one than that failover's is of a user,
+            whatever was copied before.
     """
     if left is None or not left.step.is_switched or left.stopped_at not in (-1, stopped_at):
         return False
@@ -574,7 +601,8 @@ async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
 
 
 async def _without_source(clusters: FailoverClusters) -> Groups:
-    """Return the groups by their checkpoints; where the flow has no copies of a partition, a group of its topic begins at the target's log start."""
+    """Return the groups by their checkpoints; where the flow has no copies of a partition, a group
+    of its topic begins at the target's log start."""
     forward = _forward_map(clusters)
     try:
         await _read(clusters.target, forward)
@@ -605,7 +633,8 @@ async def _without_source(clusters: FailoverClusters) -> Groups:
 def begin_at_least(
     offsets: dict[TopicPartition, OffsetToCommit], begins: Mapping[TopicPartition, ListedOffset]
 ) -> None:
-    """Set offsets that the target's log has deleted to its beginning: ``auto.offset.reset=latest`` would skip what is left."""
+    """Set offsets that the target's log has deleted to its beginning: ``auto.offset.reset=latest``
+    would skip what is left."""
     for tp, it in offsets.items():
         offsets[tp] = replace(it, offset=max(it.offset, _begin(begins.get(tp))))
 
@@ -617,7 +646,8 @@ def _begin(listed: ListedOffset | None) -> int:
 async def by_checkpoints(
     clusters: FailoverClusters, by_group: Checkpoints, forward: OffsetMapReader
 ) -> Groups:
-    """Return where groups are by their checkpoints: those that are chosen now, in copies of topics that are, with nothing unread before it."""
+    """Return where groups are by their checkpoints: those that are chosen now, in copies of topics
+    that are, with nothing unread before it."""
     groups = Groups(CONSUMER_GROUPS)
     sources = _Sources(clusters, {*await clusters.copied(), *forward.partitions()})
     selected = group_filter_from_config(clusters.of_groups)

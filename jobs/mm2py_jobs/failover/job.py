@@ -55,10 +55,12 @@ async def opened(
 
 @final
 class FailoverJob:
-    """The verbs of a failover; all but ``execute`` and ``cancel`` are read-only. Implements ``FailoverCommands``.
+    """The verbs of a failover; all but ``execute`` and ``cancel`` are read-only. Implements
+    ``FailoverCommands``.
 
     Args:
-        mask: the secrets of the flow, which ``Masked`` hides in what is shown; errors are without them.
+        mask: the secrets of the flow, which ``Masked`` hides in what is shown; errors are without
+            them.
     """
 
     def __init__(
@@ -87,7 +89,8 @@ class FailoverJob:
     async def timed_plan(
         self, request: FailoverRequest, asks: Callable[[str], None] = lambda _: None
     ) -> TimedPlan:
-        """Return what would be done and how long it would take, ``asks`` called with each step; raises like ``plan``."""
+        """Return what would be done and how long it would take, ``asks`` called with each step;
+        raises like ``plan``."""
         return await time_plan(self.clusters, self.sides, self.plan, request, asks)
 
     async def execute(
@@ -129,7 +132,8 @@ class FailoverJob:
         return failover if dry_run else await driver.cancel()
 
     async def _returned_ms(self) -> int:
-        """Return when clients last moved the other way, 0 for never, or while the source, which has the record, does not answer."""
+        """Return when clients last moved the other way, 0 for never, or while the source, which has
+        the record, does not answer."""
         try:
             store = await self.clusters.seen_source_store()
         except SourceAwayError:
@@ -161,7 +165,8 @@ class FailoverJob:
             await clusters.store.start()
 
     async def _standing(self, plan: FailoverPlan) -> str:
-        """Return why clients cannot be moved from where they are, by the newest record of each direction; empty if they can."""
+        """Return why clients cannot be moved from where they are, by the newest record of each
+        direction; empty if they can."""
         there = self.clusters.name
         mine = self.clusters.store.failover
         moved = mine is not None and mine.step is Step.DONE and mine.switched_ms
@@ -180,7 +185,10 @@ class FailoverJob:
         other = None if store is None else store.failover
         if other is not None and not other.step.is_over:
             cancels = "" if other.step.is_switched else ", or --cancel it"
-            return f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its end{cancels}"
+            return (
+                f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its "
+                f"end{cancels}"
+            )
         returned_ms = 0 if other is None or other.step is not Step.DONE else other.switched_ms
         is_back = self._kind is FailoverKind.FAILBACK
         if moved and moved > returned_ms:

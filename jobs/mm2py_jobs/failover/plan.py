@@ -1,6 +1,8 @@
-"""What is asked of a failover, what it would do and what refuses it: plain data, the one model of REST, CLI and OpenAPI.
+"""What is asked of a failover, what it would do and what refuses it: plain data, the one model of
+REST, CLI and OpenAPI.
 
-``FailoverRequest`` is the order; ``mm2py_jobs.failover.survey`` fills ``FailoverPlan``. Asks no cluster.
+``FailoverRequest`` is the order; ``mm2py_jobs.failover.survey`` fills ``FailoverPlan``. Asks no
+cluster.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +15,8 @@ from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction
 from mm2py.observability.logging import some_of
 
 SETTLE_S: Final = 2.0
-"""How long the ends of the source's logs must not move: a producer that pauses longer between two sends is not noticed."""
+"""How long the ends of the source's logs must not move: a producer that pauses longer between two
+sends is not noticed."""
 
 DRAIN_S: Final = 120.0
 """Longest drain without progress."""
@@ -24,13 +27,15 @@ class FailoverRefusedError(FatalError):
 
 
 _NAMES: Final = frozenset({"topic", "copy", "group", "flow", "id"})
-"""Members that name something in a cluster: one that is equal to a secret is shown, or it could not be found."""
+"""Members that name something in a cluster: one that is equal to a secret is shown, or it could not
+be found."""
 
 V = TypeVar("V")
 
 
 def masked(view: V, mask: Callable[[str], str]) -> V:
-    """Return a plan, record or view with secrets hidden in its texts: causes quote configs and what brokers answer."""
+    """Return a plan, record or view with secrets hidden in its texts: causes quote configs and what
+    brokers answer."""
     return cast("V", _masked(view, mask))
 
 
@@ -51,7 +56,8 @@ def _masked(value: object, mask: Callable[[str], str]) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverRequest:
-    """What a user asked for; ``accept_loss`` as in ``Failover``, ``unplanned``: without the source; ``id``: of a failover that it begins."""
+    """What a user asked for; ``accept_loss`` as in ``Failover``, ``unplanned``: without the source;
+    ``id``: of a failover that it begins."""
 
     id: str = ""
     kind: FailoverKind = FailoverKind.FAILOVER
@@ -64,10 +70,12 @@ class FailoverRequest:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """One source topic; lags are null if the source is unreachable. ``problems``: missing or lost copies, config drift, missing ACLs; ``gaps`` are the former.
+    """One source topic; lags are null if the source is unreachable. ``problems``: missing or lost
+    copies, config drift, missing ACLs; ``gaps`` are the former.
 
-    ``copied_to``: per partition, the source offset below which everything is copied. ``would_lose``: offsets that are not copied and that
-    nothing is copying; they include those above an open transaction if the flow reads committed records.
+    ``copied_to``: per partition, the source offset below which everything is copied.
+    ``would_lose``: offsets that are not copied and that nothing is copying; they include those
+    above an open transaction if the flow reads committed records.
     """
 
     topic: str
@@ -84,9 +92,11 @@ class TopicRow:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group: its state on both clusters, what it would read again or skip if it moved now, and why it is not synced.
+    """One group: its state on both clusters, what it would read again or skip if it moved now, and
+    why it is not synced.
 
-    ``type`` is ``classic``, ``consumer``, ``streams`` or ``share``, empty if the broker is older than 3.8.
+    ``type`` is ``classic``, ``consumer``, ``streams`` or ``share``, empty if the broker is older
+    than 3.8.
     """
 
     group: str
@@ -101,7 +111,8 @@ class GroupRow:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterRow:
-    """A producer, not a mirror's, that wrote to the source recently; ``age_ms`` since the timestamp of its last batch."""
+    """A producer, not a mirror's, that wrote to the source recently; ``age_ms`` since the timestamp
+    of its last batch."""
 
     topic: str
     partition: int
@@ -115,14 +126,16 @@ class WriterRow:
 class FailoverPlan:
     """What a failover would do.
 
-    ``would_lose`` is the number that ``--accept-loss`` has to name: offsets that nothing copies, since their partition or the flow failed, is held,
-    paused or stopped; ``awaited`` of them are above open transactions that the drain waits for. ``copied_first``: ordinary lag beside them, which
-    a failover copies before clients move; it is lost only with the source itself, 0 if that does not answer.
-    ``transactions``: all open ones in the flow's topics, except mirrors'; they hang by ``source_ms``, which is the time of the source's controller where
-    they do by the driver's clock. ``state``: of the flow, empty if no worker of it answers.
-    ``standing``: why the clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end first, and how to
-    end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers that no ACL blocks. ``writers`` is null if the brokers do
-    not disclose producers.
+    ``would_lose`` is the number that ``--accept-loss`` has to name: offsets that nothing copies,
+    since their partition or the flow failed, is held, paused or stopped; ``awaited`` of them are
+    above open transactions that the drain waits for. ``copied_first``: ordinary lag beside them,
+    which a failover copies before clients move; it is lost only with the source itself, 0 if that
+    does not answer. ``transactions``: all open ones in the flow's topics, except mirrors'; they
+    hang by ``source_ms``, which is the time of the source's controller where they do by the
+    driver's clock. ``state``: of the flow, empty if no worker of it answers. ``standing``: why the
+    clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end
+    first, and how to end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers
+    that no ACL blocks. ``writers`` is null if the brokers do not disclose producers.
     """
 
     flow: str
@@ -154,13 +167,15 @@ class FailoverPlan:
         return tuple(transaction for transaction in self.transactions if transaction.hangs(now_ms))
 
     def remarks(self, accept_loss: int) -> Iterator[str]:
-        """Yield what a user should know before it begins, and by how much ``accept_loss`` exceeds the plan."""
+        """Yield what a user should know before it begins, and by how much ``accept_loss`` exceeds
+        the plan."""
         if self.standing:
             return
         yield from self.problems
         if accept_loss > self.would_lose:
             yield (
-                f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that would not be copied now:"
+                f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that "
+                "would not be copied now:"
                 f" up to {accept_loss} may stay behind"
             )
 
@@ -178,12 +193,14 @@ class FailoverPlan:
             refusals.append("the source answers: leave --unplanned out, nothing has to be lost")
         if self.hanging and accept_loss < 0:
             refusals.append(
-                f"{some_of(list(map(str, self.hanging)), 3, '; ')}: abort hanging transactions with kafka-transactions.sh find-hanging and"
+                f"{some_of(list(map(str, self.hanging)), 3, '; ')}: abort hanging transactions "
+                "with kafka-transactions.sh find-hanging and"
                 f" abort, or do not wait for them with --accept-loss {self.would_lose}"
             )
         if self.would_lose - self.awaited > max(0, accept_loss) or (unplanned and accept_loss < 0):
             refusals.append(
-                f"{self.would_lose} offsets would not be copied, as far as they are known: see --plan;"
+                f"{self.would_lose} offsets would not be copied, as far as they are known: see "
+                "--plan;"
                 f" --accept-loss {self.would_lose} accepts that"
             )
         if not self.state and not unplanned:
@@ -206,7 +223,8 @@ class TimedStep:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedPlan:
-    """A plan with the questions of each step timed; ``gap_ms``: about how long clients would wait between their last write on the source and their first on the target.
+    """A plan with the questions of each step timed; ``gap_ms``: about how long clients would wait
+    between their last write on the source and their first on the target.
 
     ``ready``: a failover would be accepted, and would drain; ``reasons``: why not.
     """
@@ -236,7 +254,8 @@ class FailoverView:
 
 
 class FailoverCommands(Protocol):
-    """The verbs of a failover (``FailoverJob``); each raises ``Mm2pyError`` if a cluster does not answer."""
+    """The verbs of a failover (``FailoverJob``); each raises ``Mm2pyError`` if a cluster does not
+    answer."""
 
     async def newest(self) -> Failover | None:
         """Return the newest failover of the flow."""
@@ -249,7 +268,8 @@ class FailoverCommands(Protocol):
     async def timed_plan(
         self, request: FailoverRequest, asks: Callable[[str], None] = ...
     ) -> TimedPlan:
-        """Return what would be done and how long it would take; ``asks`` is called with each step."""
+        """Return what would be done and how long it would take; ``asks`` is called with each
+        step."""
         ...
 
     async def execute(
@@ -259,7 +279,8 @@ class FailoverCommands(Protocol):
         planned: Callable[[FailoverPlan], None] = ...,
         waits: Callable[[Failover], None] = ...,
     ) -> Failover:
-        """Run it to its end; ``report`` is called with each record that is written, ``planned`` with the plan, if one had to be made, ``waits`` while it waits for the copy.
+        """Run it to its end; ``report`` is called with each record that is written, ``planned``
+        with the plan, if one had to be made, ``waits`` while it waits for the copy.
 
         ``FailoverRefusedError`` if the plan refuses.
         """
@@ -272,7 +293,8 @@ class FailoverCommands(Protocol):
 
 @final
 class Masked:
-    """The verbs of a failover with secrets hidden in what they show; implements ``FailoverCommands``."""
+    """The verbs of a failover with secrets hidden in what they show; implements
+    ``FailoverCommands``."""
 
     def __init__(self, inner: FailoverCommands, mask: Callable[[str], str]) -> None:
         self._inner, self._mask = inner, mask

@@ -1,7 +1,9 @@
-"""Records that a failover did not copy, kept in quarantine topics of the target; and where the flow back begins.
+"""Records that a failover did not copy, kept in quarantine topics of the target; and where the flow
+back begins.
 
-Flow: ``Tail`` -> the source's log, record by record -> ``mm2py-quarantine.<source>.<topic>.internal``: same partition, key, value, timestamp
-and headers, plus a header with the source offset, by which a later run knows what is already kept.
+Flow: ``Tail`` -> the source's log, record by record ->
+``mm2py-quarantine.<source>.<topic>.internal``: same partition, key, value, timestamp and headers,
+plus a header with the source offset, by which a later run knows what is already kept.
 """
 
 from base64 import urlsafe_b64encode
@@ -38,11 +40,12 @@ SOURCE_OFFSET: Final = b"mm2py.source.offset"
 """Header of a quarantined record: its source offset, in decimal."""
 
 SOURCE_TOPIC_ID: Final = b"mm2py.source.topic.id"
-"""Header of a quarantined record: its source topic's id in Kafka's text form, if the source has ids (2.8). A recreated topic has the same
-offsets again."""
+"""Header of a quarantined record: its source topic's id in Kafka's text form, if the source has ids
+(2.8). A recreated topic has the same offsets again."""
 
 SOURCE_TRANSACTION: Final = b"mm2py.source.transaction"
-"""Header with the value ``open``, if the record's transaction was open when it was kept and the flow reads committed records."""
+"""Header with the value ``open``, if the record's transaction was open when it was kept and the
+flow reads committed records."""
 
 Markers = Mapping[int, Sequence[tuple[int, int]]]
 """Offset and type of the transaction markers, by producer id."""
@@ -52,10 +55,12 @@ _OPEN: Final = -1
 BATCH_RECORDS: Final = 500
 BATCH_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""``max.message.bytes`` of a quarantine topic: its batches are not compressed, the source's may be."""
+"""``max.message.bytes`` of a quarantine topic: its batches are not compressed, the source's may
+be."""
 
 MOST_HOLES: Final = 1_000
-"""Gaps between copies that are searched in a partition; after so many the flow back begins at the next one, and drops copies itself."""
+"""Gaps between copies that are searched in a partition; after so many the flow back begins at the
+next one, and drops copies itself."""
 
 
 # ---- quarantine
@@ -131,13 +136,15 @@ async def post_to_ledger(clusters: FailoverClusters, entries: Sequence[Entry]) -
 async def _missing(
     clusters: FailoverClusters, tail: Tail, first: int, log_end: int
 ) -> AsyncGenerator[list[NewRecord]]:
-    """Yield the source's records of a tail from ``first`` on. Nothing is written in here, so that an error of the target is not taken for one of the source."""
+    """Yield the source's records of a tail from ``first`` on. Nothing is written in here, so that
+    an error of the target is not taken for one of the source."""
     waiting: list[NewRecord] = []
     async with clusters.source() as source:
         topic_id = _id_text(clusters, tail.topic)
         reader = RangeReader(source, read_committed=False)
         looping = await clusters.source_looping()
-        # A read_committed fetch ends at the first open transaction; committed records above it are kept too.
+        # A read_committed fetch ends at the first open transaction; committed records above it are
+        # kept too.
         markers = await _markers(reader, tail.tp, first, log_end)
         async for batches in reader.read(tail.tp, first, tail.end):
             for batch in batches:
@@ -167,10 +174,12 @@ async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int
 
 
 def _end_of(batch: LogBatch, markers: Markers) -> int:
-    """Return the type of the marker that ends a batch's transaction; a batch without one is committed."""
+    """Return the type of the marker that ends a batch's transaction; a batch without one is
+    committed."""
     if not batch.is_transactional:
         return _COMMIT
-    # KIP-98: a producer id has one transaction at a time, so the first marker behind a batch ends it.
+    # KIP-98: a producer id has one transaction at a time, so the first marker behind a batch ends
+    # it.
     ends = markers.get(producer_of(batch), ())
     return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
 
@@ -196,7 +205,8 @@ def _size(records: Sequence[NewRecord]) -> int:
 async def _source_offsets(
     cluster: Cluster, tp: TopicPartition
 ) -> AsyncGenerator[tuple[int, bytes]]:
-    """Yield source offset and topic id of the records in a quarantine partition; earlier versions stored no id."""
+    """Yield source offset and topic id of the records in a quarantine partition; earlier versions
+    stored no id."""
     ends = (await log_ends(cluster, [tp], read_committed=False))[tp]
     reader = RangeReader(cluster, read_committed=False)
     async for batches in reader.read(tp, ends.start, ends.end):
@@ -250,8 +260,9 @@ async def reverse_starts(
 ) -> list[LogPlace]:
     """Return where the flow back begins in topics with the same name on both clusters.
 
-    That is the first record after ``back_at``, its previous position, that the flow back copies; without a map of the copy, the end
-    that it had before clients wrote there. With prefixes nothing is needed: the flow back does not copy copies.
+    That is the first record after ``back_at``, its previous position, that the flow back copies;
+    without a map of the copy, the end that it had before clients wrote there. With prefixes nothing
+    is needed: the flow back does not copy copies.
     """
     if not clusters.keeps_names or not ends_there:
         return []
@@ -304,7 +315,8 @@ async def _first_own(
 async def first_own_records(
     clusters: FailoverClusters, back_at: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    """Return the first record of the target's own beside copies with the same name, at or after where the flow back is, else the end of the copies."""
+    """Return the first record of the target's own beside copies with the same name, at or after
+    where the flow back is, else the end of the copies."""
     if not back_at:
         return {}
     maps = await known_maps(clusters.target, clusters.name.source)
@@ -322,7 +334,8 @@ async def first_own_records(
 
 
 def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
-    """Return the target ranges of copies, including those of another program between ours: it wrote no more records than it passed."""
+    """Return the target ranges of copies, including those of another program between ours: it wrote
+    no more records than it passed."""
     spans: list[tuple[int, int]] = []
     passed = 0
     for segment in segments:
@@ -338,7 +351,8 @@ def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
 
 
 def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
-    """Return the ranges between ``at`` and the end of the last span that no span covers; spans are sorted."""
+    """Return the ranges between ``at`` and the end of the last span that no span covers; spans are
+    sorted."""
     holes: list[tuple[int, int]] = []
     for first, end in spans:
         if first > at:

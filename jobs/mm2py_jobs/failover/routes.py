@@ -1,8 +1,10 @@
-"""Failovers over REST: ``/jobs/failover/{flow}`` and ``/jobs/failback/{flow}``, described at ``/openapi.json``.
+"""Failovers over REST: ``/jobs/failover/{flow}`` and ``/jobs/failback/{flow}``, described at
+``/openapi.json``.
 
-Flow: request -> ``FailoverService`` -> ``FailoverJob`` over the worker's file, with connections of its own -> a view, or a driver as a task of
-this process, which asks the worker's own application (``OwnApi``) -> the record in Kafka, which any worker shows. A driver that ends with
-its worker is continued by the next request, at any worker.
+Flow: request -> ``FailoverService`` -> ``FailoverJob`` over the worker's file, with connections of
+its own -> a view, or a driver as a task of this process, which asks the worker's own application
+(``OwnApi``) -> the record in Kafka, which any worker shows. A driver that ends with its worker is
+continued by the next request, at any worker.
 """
 
 import asyncio
@@ -103,7 +105,8 @@ class _KindCalls:
         self._flows, self._failovers, self._kind = flows, failovers, kind
 
     async def show(self, request: Request, flow: FlowPath) -> FailoverView:
-        """Show the newest one of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
+        """Show the newest one of a flow: its step, what is not copied, groups, tail, and why its
+        last driver ended."""
         return await self._failovers.show(named_flow(self._flows, request, flow), self._kind)
 
     async def plan(
@@ -119,7 +122,8 @@ class _KindCalls:
         return await self._failovers.plan(named_flow(self._flows, request, flow), asked)
 
     async def drill(self, request: Request, flow: FlowPath) -> TimedPlan:
-        """Rehearse it: ask the questions of each step, time them, and show what would refuse it; changes nothing. Takes seconds."""
+        """Rehearse it: ask the questions of each step, time them, and show what would refuse it;
+        changes nothing. Takes seconds."""
         return await self._failovers.drill(named_flow(self._flows, request, flow), self._kind)
 
     async def start(
@@ -130,7 +134,8 @@ class _KindCalls:
         accept_loss: Accept = -1,
         unplanned: Unplanned = False,
     ) -> FailoverView:
-        """Move clients, or continue an interrupted one. The driver runs in the worker that is asked; GET shows its progress."""
+        """Move clients, or continue an interrupted one. The driver runs in the worker that is
+        asked; GET shows its progress."""
         asked = FailoverRequest(kind=self._kind, accept_loss=accept_loss, unplanned=unplanned)
         return await self._failovers.start(named_flow(self._flows, request, flow), asked)
 
@@ -154,7 +159,8 @@ class _OlderCalls:
     async def show(
         self, request: Request, flow: FlowPath, *, kind: Kind = FailoverKind.FAILOVER
     ) -> FailoverView:
-        """Show the newest failover of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
+        """Show the newest failover of a flow: its step, what is not copied, groups, tail, and why
+        its last driver ended."""
         return await self._of_kinds[kind].show(request, flow)
 
     async def start(
@@ -170,7 +176,8 @@ class _OlderCalls:
     ) -> FailoverView:
         """Move clients to the target of a flow (or back), or continue an interrupted failover.
 
-        A dry run shows the plan and what refuses it. The driver runs in the worker that is asked; GET shows its progress.
+        A dry run shows the plan and what refuses it. The driver runs in the worker that is asked;
+        GET shows its progress.
         """
         calls = self._of_kinds[kind]
         if dry_run:
@@ -306,7 +313,8 @@ class _Driver:
 
 @final
 class OwnApi:
-    """Asks the application of this process as an operator; implements ``FlowsApi``. What another worker leads is forwarded to it.
+    """Asks the application of this process as an operator; implements ``FlowsApi``. What another
+    worker leads is forwarded to it.
 
     Args:
         app: the application without the gate of its users, once it is open.

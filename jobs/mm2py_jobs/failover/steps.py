@@ -1,6 +1,8 @@
-"""The steps of a failover, done on both clusters and to the flows: implements ``mm2py_jobs.failover.driver.Sides``.
+"""The steps of a failover, done on both clusters and to the flows: implements
+``mm2py_jobs.failover.driver.Sides``.
 
-Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs (``fence_of``), groups, positions and topics of ``FailoverClusters``; flows over ``RestFlows``.
+Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs (``fence_of``), groups, positions and topics
+of ``FailoverClusters``; flows over ``RestFlows``.
 """
 
 import logging
@@ -78,7 +80,7 @@ _OWN_NAME: Final = (
 )
 
 
-# ---- which ACLs keep applications from writing, but not mirrors from reading or writing; asks no cluster
+# ---- which ACLs keep applications from writing, but no mirror from reading or writing; no I/O
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class FencePlan:
 
 
 def principal_of(props: Mapping[str, str]) -> str:
-    """Return the principal of a client with these properties, empty if its login does not tell it."""
+    """Return the principal of a client with these properties, empty if its login does not tell
+    it."""
     jaas = props.get("sasl.jaas.config", "")
     if jaas:
         try:
@@ -112,14 +115,17 @@ def fence_of(
     mirror_writes: bool,
     others: Collection[Rule] = (),
 ) -> FencePlan:
-    """Return one DENY rule for each topic and principal, except mirrors, that an ACL allows to write; DENY wins over ALLOW, except for super users.
+    """Return one DENY rule for each topic and principal, except mirrors, that an ACL allows to
+    write; DENY wins over ALLOW, except for super users.
 
     Args:
         acls: topic ACLs of the cluster.
         topics: names.
         mirrors: our own principals, which are never denied; an empty one is unknown.
-        mirror_writes: whether a mirror writes these topics, so that denying ``User:*`` would stop it.
-        others: recorded by other failovers, which may remove them: a rule that is there by one of them counts for this fence too.
+        mirror_writes: whether a mirror writes these topics, so that denying ``User:*`` would stop
+            it.
+        others: recorded by other failovers, which may remove them: a rule that is there by one of
+            them counts for this fence too.
     """
     rules: dict[Rule, None] = {}
     open_topics: list[str] = []
@@ -169,7 +175,8 @@ def _is_about(acl: Acl, topic: str) -> bool:
 
 
 async def rules_of_others(cluster: Cluster, topic: str, clock: Clock) -> frozenset[Rule]:
-    """Return the rules on a cluster that failovers have recorded in other topics than this one; what may not be read is logged."""
+    """Return the rules on a cluster that failovers have recorded in other topics than this one;
+    what may not be read is logged."""
     rules: set[Rule] = set()
     for name in await Admin(cluster).list_topics():
         if name == topic or not is_failover_topic(name):
@@ -215,11 +222,13 @@ class FailoverSides:
     # ---- the fence
 
     async def fence_plan(self) -> FencePlan:
-        """Return the ACLs that would fence the source; ``SourceAwayError`` while it does not answer."""
+        """Return the ACLs that would fence the source; ``SourceAwayError`` while it does not
+        answer."""
         clusters = self._clusters
         topics = await clusters.topics()
         async with clusters.source() as source:
-            # Before the rules: one that another failover removes meanwhile is not taken for a user's.
+            # Before the rules: one that another failover removes meanwhile is not taken for a
+            # user's.
             others = await rules_of_others(source, self._source_topic, clusters.clock)
             try:
                 acls = await Admin(source).describe_topic_acls()
@@ -306,7 +315,8 @@ class FailoverSides:
     async def _lift(
         self, store: FailoverStore, cluster: Cluster, topic: str, made: Sequence[Rule]
     ) -> None:
-        """Remove the recorded ACLs, and those that this process has created, except those of other failovers."""
+        """Remove the recorded ACLs, and those that this process has created, except those of other
+        failovers."""
         fence, admin = store.fence, Admin(cluster)
         ours = frozenset(_all_rules(fence, made))
         if not ours:
@@ -314,7 +324,8 @@ class FailoverSides:
         kept = ours & await rules_of_others(cluster, topic, self._clock)
         await self._remove(admin, ours - kept)
         await store.write(Fence(by="" if fence is None else fence.by))
-        # Others may have recorded or lifted theirs meanwhile: the one that comes last finds the record of the first.
+        # Others may have recorded or lifted theirs meanwhile: the one that comes last finds the
+        # record of the first.
         now = ours & await rules_of_others(cluster, topic, self._clock)
         await self._remove(admin, kept - now)
         if restored := now - kept:
@@ -323,14 +334,17 @@ class FailoverSides:
     async def _remove(self, admin: Admin, rules: Collection[Rule]) -> None:
         if not rules:
             return
-        # Only existing ones: to remove what the cluster refused to create, or what was removed by hand, may be refused too.
+        # Only existing ones: to remove what the cluster refused to create, or what was removed by
+        # hand, may be refused too.
         ours = {rule.acl for rule in rules}
         acls = [acl for acl in await admin.describe_topic_acls() or () if acl in ours]
         refused = _refusals(acls, await admin.delete_acls(acls))
         if refused:
             raise FatalError(
-                f"the rules that keep writers from {admin.cluster.alias} cannot be removed: {refused}",
-                remedy="grant Alter on the cluster, or remove them with kafka-acls, and run it again",
+                f"the rules that keep writers from {admin.cluster.alias} cannot be removed: "
+                f"{refused}",
+                remedy="grant Alter on the cluster, or remove them with kafka-acls, and run it "
+                "again",
             )
 
     # ---- the copy
@@ -340,7 +354,8 @@ class FailoverSides:
         return await self.spark_job() or await self._other_way()
 
     async def _other_way(self) -> str:
-        """Return the failover of the flow back that another driver began at the same time: both would switch."""
+        """Return the failover of the flow back that another driver began at the same time: both
+        would switch."""
         try:
             store = await self._clusters.seen_source_store()
         except SourceAwayError:
@@ -349,10 +364,14 @@ class FailoverSides:
         if other is None or other.step.is_over:
             return ""
         cancels = "" if other.step.is_switched else ", or --cancel it"
-        return f"{other.kind} {other.id} of {self._back} is at {other.step}: --execute it to its end{cancels}"
+        return (
+            f"{other.kind} {other.id} of {self._back} is at {other.step}: --execute it to its "
+            f"end{cancels}"
+        )
 
     async def spark_job(self) -> str:
-        """Return the Spark job that has to end first: of the flow, and of the flow back where that is begun at positions of the failover."""
+        """Return the Spark job that has to end first: of the flow, and of the flow back where that
+        is begun at positions of the failover."""
         clusters = self._clusters
         job = await unfinished_job(clusters.target, clusters.name, self._clock)
         if job:
@@ -368,7 +387,8 @@ class FailoverSides:
         return "" if back is not None and back.copies else job
 
     async def progress(self) -> DriverProgress:
-        """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
+        """Return how far the copy is; ends do not count what only mirrors have written since the
+        last call."""
         partitions = await self._clusters.partitions()
         async with self._clusters.source() as cluster:
             logs = await log_ends(cluster, partitions, read_committed=False)
@@ -380,7 +400,8 @@ class FailoverSides:
     async def _copied_of(
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
     ) -> Mapping[TopicPartition, int]:
-        """Return the offsets below which the source's current logs are copied, after recreation and truncation."""
+        """Return the offsets below which the source's current logs are copied, after recreation and
+        truncation."""
         clusters = self._clusters
         return await copied_now(Admin(cluster), await clusters.known(), clusters.source_ids, logs)
 
@@ -400,7 +421,8 @@ class FailoverSides:
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
     ) -> Sequence[OpenTransaction]:
-        """Return the open transactions, except mirrors', as far as the source's brokers disclose them."""
+        """Return the open transactions, except mirrors', as far as the source's brokers disclose
+        them."""
         if not held:
             return ()
         transactions: list[OpenTransaction] = []
@@ -472,9 +494,11 @@ class FailoverSides:
             await self._begin_incarnations(positions)
 
     async def _begin_incarnations(self, partitions: Collection[TopicPartition]) -> None:
-        """Assign stored positions and maps to the current incarnation of the source's topics, or the flow would start these from their beginning.
+        """Assign stored positions and maps to the current incarnation of the source's topics, or
+        the flow would start these from their beginning.
 
-        The ledger is written last: until then everything belongs to the previous incarnation, and is done again.
+        The ledger is written last: until then everything belongs to the previous incarnation, and
+        is done again.
         """
         clusters = self._clusters
         copies, ids = await clusters.known(), clusters.source_ids
@@ -520,14 +544,16 @@ class FailoverSides:
     # ---- the flows
 
     async def stop_flow(self) -> int:
-        """Stop the flow; returns when none of its tasks copies, with the offset of the record that it is stopped by."""
+        """Stop the flow; returns when none of its tasks copies, with the offset of the record that
+        it is stopped by."""
         await self._stop_it()
         return await stop_record(self._clusters.target, self._clusters.plan, self._clock)
 
     async def _stop_it(self) -> None:
         """Stop the flow.
 
-        Workers that wait for an unreachable source accept no change: then the target state is recorded, which they read when they begin.
+        Workers that wait for an unreachable source accept no change: then the target state is
+        recorded, which they read when they begin.
         """
         clusters = self._clusters
         try:
@@ -561,7 +587,8 @@ class FailoverSides:
     async def _wait(
         self, flow: FlowName, is_so: Callable[[FlowAnswer], bool], longest_s: float
     ) -> FlowAnswer | None:
-        """Return the flow as soon as a worker knows it and ``is_so`` is true, else its last state after ``longest_s``."""
+        """Return the flow as soon as a worker knows it and ``is_so`` is true, else its last state
+        after ``longest_s``."""
         deadline = self._clock.monotonic() + longest_s
         while True:
             now = await self._control.now(flow)
@@ -586,7 +613,8 @@ class FailoverSides:
             raise RetriableError(f"flow {back} does not run: {now and now.state}")
 
     async def _begin_back(self, starts: Sequence[LogPlace]) -> None:
-        """Store the start positions, never back: an earlier driver may have started the flow back."""
+        """Store the start positions, never back: an earlier driver may have started the flow
+        back."""
         clusters = self._clusters
         if not starts:
             return
@@ -599,7 +627,8 @@ class FailoverSides:
                 await store_positions(clusters.source_tables, clusters.back, positions)
 
     def _reverse_config(self) -> Mapping[str, str]:
-        """Return the config that the flow back is created with: the same topics, unless the file sets others for it."""
+        """Return the config that the flow back is created with: the same topics, unless the file
+        sets others for it."""
         topics = self._clusters.back.connectors[SOURCE_NAME].get("topics", ANY_TOPIC)
         forward = self._clusters.config.get("topics", ANY_TOPIC)
         return {} if topics != ANY_TOPIC or forward == ANY_TOPIC else {"topics": forward}
@@ -607,7 +636,8 @@ class FailoverSides:
 
 @final
 class CountedEnds:
-    """Log ends of the source that stand still while only mirrors write whose batches the flow drops."""
+    """Log ends of the source that stand still while only mirrors write whose batches the flow
+    drops."""
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, int] = {}
@@ -618,11 +648,13 @@ class CountedEnds:
         logs: Mapping[TopicPartition, LogEnds],
         are_of_mirrors: Callable[[TopicPartition, int, int], Awaitable[bool]],
     ) -> Mapping[TopicPartition, int]:
-        """Return log ends, or the counted end of each log to which only mirrors have written since the last call.
+        """Return log ends, or the counted end of each log to which only mirrors have written since
+        the last call.
 
         Args:
             logs: as they are now.
-            are_of_mirrors: reads a range, and returns whether all of it is to be dropped; what it raises ends the call.
+            are_of_mirrors: reads a range, and returns whether all of it is to be dropped; what it
+                raises ends the call.
         """
         for tp, log in logs.items():
             before = self._seen.get(tp)

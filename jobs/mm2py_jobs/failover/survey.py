@@ -1,7 +1,9 @@
-"""Asks both clusters and a worker what a failover would do, and how long its steps would take; changes nothing.
+"""Asks both clusters and a worker what a failover would do, and how long its steps would take;
+changes nothing.
 
-Flow: ``FailoverClusters``, ``FailoverSides``, ``RestFlows`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``; if the
-source is gone, from what the target and the worker know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan``.
+Flow: ``FailoverClusters``, ``FailoverSides``, ``RestFlows`` -> topics with lag and drift, groups,
+writers, the fence -> ``FailoverPlan``; if the source is gone, from what the target and the worker
+know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan``.
 """
 
 from collections import defaultdict
@@ -91,7 +93,8 @@ async def plan_failover(
     now, back = await _flows(clusters.name, control, problems)
     if clusters.config.get("transforms"):
         problems.of_flow.append(
-            f"records pass transforms={clusters.config['transforms']}: what these drop or send elsewhere is not in the copies, nor copied back"
+            f"records pass transforms={clusters.config['transforms']}: what these drop or send "
+            "elsewhere is not in the copies, nor copied back"
         )
     try:
         progress = await sides.progress()
@@ -107,7 +110,8 @@ async def plan_failover(
         there = True
     except SourceAwayError as error:
         problems.of_flow.append(
-            f"{error}; groups and writers are unknown, groups would get the offsets of their checkpoints"
+            f"{error}; groups and writers are unknown, groups would get the offsets of their "
+            "checkpoints"
         )
         there, fence, groups, writers = False, FencePlan((), ""), [], []
         opened, awaited = (), 0
@@ -143,7 +147,8 @@ async def plan_failover(
 async def time_of_transactions(
     clusters: FailoverClusters, opened: Sequence[OpenTransaction]
 ) -> int:
-    """Return the time that says which of them hang: the source's controller is asked where one does by our clock, which may be ahead."""
+    """Return the time that says which of them hang: the source's controller is asked where one does
+    by our clock, which may be ahead."""
     now_ms = clusters.clock.now_ms()
     if any(it.hangs(now_ms) for it in opened):
         with suppress(Mm2pyError):  # brokers before 3.3, or without the right to ask
@@ -189,7 +194,8 @@ def not_copying(name: FlowName, now: FlowAnswer) -> list[str]:
 async def _check_flow_back(
     clusters: FailoverClusters, problems: _Problems, kind: FailoverKind
 ) -> None:
-    """Note topics that an existing flow back does not copy, and for a failback also those that only it copies."""
+    """Note topics that an existing flow back does not copy, and for a failback also those that only
+    it copies."""
     async with clusters.source():
         in_force = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
     config = in_force.connector
@@ -205,7 +211,8 @@ async def _check_flow_back(
     ):
         if left and (flow is back or kind is FailoverKind.FAILBACK):
             problems.of_flow.append(
-                f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on {flow.source} stays there;"
+                f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on "
+                f"{flow.source} stays there;"
                 f" mm2py flow set {flow.source}/{flow.target} topics=..."
             )
 
@@ -218,7 +225,8 @@ def _unfinished(clusters: FailoverClusters) -> str:
 
 
 async def _last_known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRow]:
-    """Return the rows of a source that is gone: stored positions, and the lag that workers saw last."""
+    """Return the rows of a source that is gone: stored positions, and the lag that workers saw
+    last."""
     lags = await control.lag(clusters.name)
     copied: dict[str, dict[int, int]] = {}
     for tp, offset in (await clusters.copied()).items():
@@ -341,12 +349,14 @@ class _SurveyedSource:
             elif tp.partition == 0 and is_another_topic(back.incarnation(copy), topic.topic_id):
                 self._problems.note(
                     tp.topic,
-                    f"topic {copy.topic} was created again on {clusters.name.target} since {clusters.back.name} copied it:"
+                    f"topic {copy.topic} was created again on {clusters.name.target} since "
+                    f"{clusters.back.name} copied it:"
                     f" what clients wrote there before is on {clusters.name.source} alone",
                 )
 
     async def _check_lost_copies(self, progress: DriverProgress) -> None:
-        """Note what was copied and is not on the target any more, though the source has it: clients would not find it there."""
+        """Note what was copied and is not on the target any more, though the source has it: clients
+        would not find it there."""
         clusters = self._clusters
         lost = {
             tp: ranges
@@ -361,8 +371,11 @@ class _SurveyedSource:
             if offsets:
                 self._problems.note(
                     tp.topic,
-                    f"{offsets} offsets of partition {tp.partition} were copied and then lost by {clusters.name.target}"
-                    f" (target-lost in mm2py ledger FILE '{clusters.name}'): only {clusters.name.source} has them; mm2py verify FILE --flow '{clusters.name}' says how they are copied again",
+                    f"{offsets} offsets of partition {tp.partition} were copied and then lost by "
+                    f"{clusters.name.target}"
+                    f" (target-lost in mm2py ledger FILE '{clusters.name}'): only "
+                    f"{clusters.name.source} has them; mm2py verify FILE --flow "
+                    f"'{clusters.name}' says how they are copied again",
                     is_gap=True,
                 )
 
@@ -419,7 +432,8 @@ def stays_behind(
 ) -> bool:
     """Tell whether nothing is going to copy a tail: of what does copy, it is ordinary lag.
 
-    ``stuck``: state and cause of partitions, None if not known; ``waits``: committed records wait for an open transaction.
+    ``stuck``: state and cause of partitions, None if not known; ``waits``: committed records wait
+    for an open transaction.
     """
     if now is None or not now.copies or now.is_broken or (now.failed and stuck is None):
         return True

@@ -1,1 +1,2 @@
-"""Reads whole ranges of a log, batch by batch, for jobs that compare, archive or copy them again."""
+"""Reads whole ranges of a log, batch by batch, for jobs that compare, archive or copy them
+again."""

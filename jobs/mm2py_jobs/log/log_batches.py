@@ -1,8 +1,9 @@
 """The data batches of a log unchanged: whole, undamaged, with the log's own headers and offsets.
 
-Flow: one partition's record set of a Fetch response -> ``walk_log`` -> ``LogBatch`` per batch with data. Markers, empty
-batches and, under read_committed, aborted ones are left out. For code that compares or archives a log; a mirror
-forwards with ``batch_stage.classify``, which changes what the target would refuse.
+Flow: one partition's record set of a Fetch response -> ``walk_log`` -> ``LogBatch`` per batch with
+data. Markers, empty batches and, under read_committed, aborted ones are left out. For code that
+compares or archives a log; a mirror forwards with ``batch_stage.classify``, which changes what the
+target would refuse.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ _CODECS: Final = tuple(Codec)
 @final
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """One v2 batch of a log. ``runs`` has the offsets of one that was converted from an old format, else nothing."""
+    """One v2 batch of a log. ``runs`` has the offsets of one that was converted from an old format,
+    else nothing."""
 
     data: memoryview
     base_offset: int
@@ -79,7 +81,8 @@ def records_in(batch: LogBatch, first: int, end: int) -> int:
 @final
 @dataclass(slots=True)
 class LogWalk:
-    """The data batches of a record set; ``next_offset`` follows its last whole batch, of any kind."""
+    """The data batches of a record set; ``next_offset`` follows its last whole batch, of any
+    kind."""
 
     batches: list[LogBatch]
     next_offset: int
@@ -92,9 +95,11 @@ def walk_log(
     *,
     markers: bool = False,
 ) -> LogWalk:
-    """Return the batches that have an offset from ``wanted_offset`` on; a partial one at the end is ignored.
+    """Return the batches that have an offset from ``wanted_offset`` on; a partial one at the end is
+    ignored.
 
-    ``aborted`` is the response's list under read_committed. With ``markers`` transaction markers are included.
+    ``aborted`` is the response's list under read_committed. With ``markers`` transaction markers
+    are included.
 
     Raises:
         ProtocolError: a batch is damaged; names its offset.
@@ -102,8 +107,8 @@ def walk_log(
     walk, aborts = LogWalk([], wanted_offset), AbortFilter(aborted)
     position, total = 0, len(record_set)
     while total - position >= HEADER_BYTES:
-        # Byte 16 has the magic in each layout. Messages of 0 and 1, from before KIP-98, stay in a log
-        # until they are compacted or deleted, whatever its brokers write by now.
+        # Byte 16 has the magic in each layout. Messages of 0 and 1, from before KIP-98, stay in a
+        # log until they are compacted or deleted, whatever its brokers write by now.
         if record_set[position + 16] < 2:
             converted, position = legacy_to_v2(record_set, position, wanted_offset)
             walk.batches += (_converted(batch) for batch in converted)
@@ -111,7 +116,8 @@ def walk_log(
                 walk.next_offset = converted[-1].last_offset + 1
             continue
         end = position + _LOG_OVERHEAD + int.from_bytes(record_set[position + 8 : position + 12])
-        # Brokers send bytes of a segment up to the limit of the request, so the last batch may be cut off.
+        # Brokers send bytes of a segment up to the limit of the request, so the last batch may be
+        # cut off.
         if record_set[position + 16] == 2 and position + HEADER_BYTES <= end and end > total:
             break
         view = record_set[position:end]

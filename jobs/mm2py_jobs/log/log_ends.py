@@ -1,6 +1,7 @@
 """Where logs begin and end, by their leaders.
 
-Flow: partitions -> ``listed_offsets``, which waits for leaders that are being elected -> ``log_ends``.
+Flow: partitions -> ``listed_offsets``, which waits for leaders that are being elected ->
+``log_ends``.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,8 +16,9 @@ from mm2py.errors import RetriableError
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
 LEADERS_S: Final = 20.0
-"""How long a lookup waits for the next leader. Of a topic that was just created a broker answers UNKNOWN_TOPIC_OR_PARTITION until its metadata has it,
-then NOT_LEADER_OR_FOLLOWER until it has made the log (``ReplicaManager.getPartitionOrError``); with thousands of them that takes minutes."""
+"""How long a lookup waits for the next leader. Of a topic that was just created a broker answers
+UNKNOWN_TOPIC_OR_PARTITION until its metadata has it, then NOT_LEADER_OR_FOLLOWER until it has made
+the log (``ReplicaManager.getPartitionOrError``); with thousands of them that takes minutes."""
 
 LOOK_S: Final = 0.3
 
@@ -39,7 +41,8 @@ async def log_ends(
     read_committed: bool,
     waits: bool = False,
 ) -> Mapping[TopicPartition, LogEnds]:
-    """Return the start of each log, and its end for a reader of that isolation level; ``waits`` for leaders as ``listed_offsets``.
+    """Return the start of each log, and its end for a reader of that isolation level; ``waits`` for
+    leaders as ``listed_offsets``.
 
     Raises:
         Mm2pyError: a lookup failed.
@@ -66,7 +69,8 @@ async def listed_offsets(
     *,
     read_committed: bool = False,
 ) -> Mapping[TopicPartition, ListedOffset]:
-    """Return offsets; topics that were just created have no leaders for a moment, thousands of them for as long as more and more have."""
+    """Return offsets; topics that were just created have no leaders for a moment, thousands of them
+    for as long as more and more have."""
     listed: dict[TopicPartition, ListedOffset] = {}
     waiting, deadline = asked, clock.monotonic() + LEADERS_S
     while True:

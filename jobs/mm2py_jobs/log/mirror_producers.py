@@ -1,4 +1,5 @@
-"""Which batches of a cluster mirrors wrote: the producer ids that they publish there (``mm2py.mirror.producer_ids``)."""
+"""Which batches of a cluster mirrors wrote: the producer ids that they publish there
+(``mm2py.mirror.producer_ids``)."""
 
 from contextlib import suppress
 from typing import Final

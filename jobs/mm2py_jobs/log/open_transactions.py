@@ -1,4 +1,5 @@
-"""Since when transactions of a log are open, by its records: each broker tells them, also one before 2.8."""
+"""Since when transactions of a log are open, by its records: each broker tells them, also one
+before 2.8."""
 
 import asyncio
 import logging
@@ -34,7 +35,8 @@ async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | 
 async def hanging(
     source: Cluster, ends: Mapping[TopicPartition, LogEnds | ServerError]
 ) -> dict[TopicPartition, str]:
-    """Return why readers of committed records, for whom logs end there, get nothing more of partitions: a transaction there is open for longer than any coordinator allows."""
+    """Return why readers of committed records, for whom logs end there, get nothing more of
+    partitions: a transaction there is open for longer than any coordinator allows."""
     stable = {tp: it.end for tp, it in ends.items() if isinstance(it, LogEnds)}
     latest = await Admin(source).list_offsets(dict.fromkeys(stable, LATEST))
     opened = {tp: start for tp, start in stable.items() if start < latest[tp].offset}
@@ -52,8 +54,10 @@ async def hanging(
         if since_ms is None or source.clock.now_ms() - since_ms <= HANGS_MS:
             return ""
         return (
-            f"{tp}: a transaction is open at offset {start} since {utc_text(since_ms)} and may hang: nothing behind it can be"
-            " read with read_committed, and retention deletes it; kafka-transactions.sh find-hanging and abort end it"
+            f"{tp}: a transaction is open at offset {start} since {utc_text(since_ms)} and may "
+            "hang: nothing behind it can be"
+            " read with read_committed, and retention deletes it; kafka-transactions.sh "
+            "find-hanging and abort end it"
         )
 
     causes = await asyncio.gather(*(cause(tp, start) for tp, start in opened.items()))

@@ -1,8 +1,9 @@
 """Reads an exact range of offsets of one partition, batch by batch, unchanged.
 
-Flow: (partition, first, end) -> one Fetch after the other, the next one in flight while a piece is processed ->
-``walk_log`` -> lists of ``LogBatch``. For bounded reads of whole ranges (Spark, verify, archive): no group, no stored
-position. Lost offsets of the range are an error with the current log start, never skipped.
+Flow: (partition, first, end) -> one Fetch after the other, the next one in flight while a piece is
+processed -> ``walk_log`` -> lists of ``LogBatch``. For bounded reads of whole ranges (Spark,
+verify, archive): no group, no stored position. Lost offsets of the range are an error with the
+current log start, never skipped.
 """
 
 import asyncio
@@ -31,14 +32,16 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 
 @final
 class OffsetsGoneError(PartitionError):
-    """Offsets of a range are not in the log (any more): ``offset`` is the next one to read, ``log_start`` the log start."""
+    """Offsets of a range are not in the log (any more): ``offset`` is the next one to read,
+    ``log_start`` the log start."""
 
     log_start = 0
 
 
 @final
 class RangeReader:
-    """Reads ranges of one cluster, over connections that its owner opens and closes; ``rate`` is paid after each fetch."""
+    """Reads ranges of one cluster, over connections that its owner opens and closes; ``rate`` is
+    paid after each fetch."""
 
     def __init__(
         self, cluster: Cluster, *, read_committed: bool, rate: ByteRate | None = None
@@ -49,9 +52,11 @@ class RangeReader:
     async def read(
         self, tp: TopicPartition, first: int, end: int, *, markers: bool = False
     ) -> AsyncGenerator[list[LogBatch]]:
-        """Yield the data batches with offsets in ``first <= offset < end``, in order; with ``markers`` also transaction markers.
+        """Yield the data batches with offsets in ``first <= offset < end``, in order; with
+        ``markers`` also transaction markers.
 
-        The first and the last batch may have offsets outside of the range. ``end`` must be readable already.
+        The first and the last batch may have offsets outside of the range. ``end`` must be readable
+        already.
 
         Raises:
             OffsetsGoneError: offsets of the range are not in the log (any more).
@@ -126,11 +131,13 @@ class RangeReader:
         read_committed = self._isolation == READ_COMMITTED
         ends = (await log_ends(self._cluster, [tp], read_committed=read_committed))[tp]
         error = OffsetsGoneError(
-            f"offsets {position} to {end} were to be read, the log of {self._cluster} has {ends.start} to {ends.end}",
+            f"offsets {position} to {end} were to be read, the log of {self._cluster} has "
+            f"{ends.start} to {ends.end}",
             topic=tp.topic,
             partition=tp.partition,
             offset=position,
-            remedy="the records were deleted meanwhile (retention, a deleted topic); ask for the range that is there",
+            remedy="the records were deleted meanwhile (retention, a deleted topic); ask for the "
+            "range that is there",
         )
         error.log_start = ends.start
         return error

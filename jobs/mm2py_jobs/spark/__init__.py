@@ -1,4 +1,5 @@
-"""Bulk work on Spark: Spark schedules lanes of whole partitions, each runs the data plane of mm2py; extra ``mm2py[spark]``."""
+"""Bulk work on Spark: Spark schedules lanes of whole partitions, each runs the data plane of mm2py;
+extra ``mm2py[spark]``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,9 @@
-"""``df.write.format("mm2py")`` and ``writeStream``: rows to topics, as Spark's own Kafka sink takes and checks them.
+"""``df.write.format("mm2py")`` and ``writeStream``: rows to topics, as Spark's own Kafka sink takes
+and checks them.
 
-Flow: columns and options, checked on the driver -> one task per partition of the frame -> Arrow batches -> ``RecordSender`` -> the task ends
-when each of its records is acknowledged. At least once: a task that is tried again writes its rows again.
+Flow: columns and options, checked on the driver -> one task per partition of the frame -> Arrow
+batches -> ``RecordSender`` -> the task ends when each of its records is acknowledged. At least
+once: a task that is tried again writes its rows again.
 """
 
 import time
@@ -75,8 +77,9 @@ class WriteOptions:
         self.columns = [it.name for it in _COLUMNS if _is_there(it, schema)]
         if self.topic is None and "topic" not in self.columns:
             raise ConfigError(
-                "neither a column nor an option names the topic", remedy='write option("topic", "orders")'
-            )  # fmt: skip
+                "neither a column nor an option names the topic",
+                remedy='write option("topic", "orders")',
+            )
         producer_settings(self.properties, scope='format("mm2py")')
         timeout = self.properties.get(_TIMEOUT, str(_TIMEOUT_MS))
         self.timeout_s = int(timeout) / 1000 if timeout.isdecimal() else _TIMEOUT_MS / 1000
@@ -112,10 +115,11 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
     """Write rows in their order and wait for each; runs in a task.
 
     Raises:
-        FatalError: a record was refused, has no topic, or the target has taken nothing for ``delivery.timeout.ms``.
+        FatalError: a record was refused, has no topic, or the target has taken nothing for
+            ``delivery.timeout.ms``.
     """
-    # Spark may run a task again, also at the same time: rows are written at least once, as by its own
-    # Kafka sink. Only executors that write load librdkafka.
+    # Spark may run a task again, also at the same time: rows are written at least once, as by its
+    # own Kafka sink. Only executors that write load librdkafka.
     from mm2py_connectors.record_sender import RecordSender, SentRecord
 
     values = producer_settings(options.properties, scope='format("mm2py")').values
@@ -134,7 +138,11 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
                         )
                     if record.partition is not None and record.partition < 0:
                         raise FatalError(f"row {count} has the partition {record.partition}")
-                    place = (record.topic, -1 if record.partition is None else record.partition, count)  # fmt: skip
+                    place = (
+                        record.topic,
+                        -1 if record.partition is None else record.partition,
+                        count,
+                    )
                     sender.send(SentRecord(place, record), idle)
                     count = idle.handed = count + 1
                 sender.serve(idle)
@@ -185,7 +193,8 @@ class _IdleLimit:
         self._taken, self._since_s = 0, time.monotonic()
 
     def rows_came(self) -> None:
-        """Begin anew where nothing waits for the target: it had nothing to take while rows were made."""
+        """Begin anew where nothing waits for the target: it had nothing to take while rows were
+        made."""
         if not self._sender.waiting[0]:
             self._since_s = time.monotonic()
 
@@ -196,7 +205,8 @@ class _IdleLimit:
             self._taken, self._since_s = taken, now_s
         elif now_s > self._since_s + self._timeout_s:
             raise FatalError(
-                f"the target has taken nothing for {self._timeout_s:g} s ({_TIMEOUT}), {waiting} records wait: {cause or 'no answer'}",
+                f"the target has taken nothing for {self._timeout_s:g} s ({_TIMEOUT}), {waiting} "
+                f"records wait: {cause or 'no answer'}",
                 remedy="look whether its brokers can be reached and take records",
             )
 

@@ -1,7 +1,9 @@
-"""``format("mm2py")`` of ``spark.read`` and ``readStream``: topics as a DataFrame, without a connector jar (``data_sink`` writes).
+"""``format("mm2py")`` of ``spark.read`` and ``readStream``: topics as a DataFrame, without a
+connector jar (``data_sink`` writes).
 
-Flow: ``ReadOptions`` -> ranges of offsets, fixed on the driver -> one task per range -> ``RangeReader`` -> Arrow batches.
-A task that is tried again reads exactly the same records; of a batch read from ``earliest`` what the log still has.
+Flow: ``ReadOptions`` -> ranges of offsets, fixed on the driver -> one task per range ->
+``RangeReader`` -> Arrow batches. A task that is tried again reads exactly the same records; of a
+batch read from ``earliest`` what the log still has.
 """
 
 import asyncio
@@ -144,7 +146,8 @@ class Mm2pyReader(DataSourceReader):
 
 
 class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read: Spark's checkpoint has the offsets, ``maxOffsetsPerTrigger`` bounds a micro-batch."""
+    """A streaming read: Spark's checkpoint has the offsets, ``maxOffsetsPerTrigger`` bounds a
+    micro-batch."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -169,7 +172,8 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Let the query end where the logs end at its first look, which comes after its beginning is known."""
+        """Let the query end where the logs end at its first look, which comes after its beginning
+        is known."""
         self._is_bounded = True
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
@@ -180,7 +184,8 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ask_cluster(self._options.properties, self._options.log_ends)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """Return the end of the next micro-batch; a limit is shared out by how much waits in each partition."""
+        """Return the end of the next micro-batch; a limit is shared out by how much waits in each
+        partition."""
         ends = self._last if self._last is not None else self._log_ends()
         self._last = ends if self._is_bounded else None
         begins = {tp: _begin(start, tp, end.start) for tp, end in ends.items()}
@@ -212,13 +217,17 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if TopicPartition(topic, int(number)) not in waiting
         ]
         cut = [tp for tp, size in waiting.items() if size < 0]
-        for tp, what in (*((tp, "is gone") for tp in gone), *((tp, "has lost its end, or is another topic") for tp in cut)):  # fmt: skip
+        for tp, what in (
+            *((tp, "is gone") for tp in gone),
+            *((tp, "has lost its end, or is another topic") for tp in cut),
+        ):
             if self._options.fails_on_loss:
                 raise PartitionError(
                     f"it was being read and {what}",
                     topic=tp.topic,
                     partition=tp.partition,
-                    remedy="start a new query with another checkpoint folder, or set failOnDataLoss to false",
+                    remedy="start a new query with another checkpoint folder, or set "
+                    "failOnDataLoss to false",
                 )
             log.warning("partition was being read and %s partition=%s", what, tp)
 
@@ -290,16 +299,22 @@ def read_range(
     skips_lost: bool = False,
     continues_at: Callable[[int], None] = _unheard,
 ) -> Iterator[LogBatch]:
-    """Yield the data batches of a range, with ``earliest`` from where the log begins by now; errors as ``RangeReader.read``.
+    """Yield the data batches of a range, with ``earliest`` from where the log begins by now; errors
+    as ``RangeReader.read``.
 
-    With ``skips_lost`` what the log does not have is left out, wherever it is; ``continues_at`` is told what is read next: the next batch may
-    begin before it.
+    With ``skips_lost`` what the log does not have is left out, wherever it is; ``continues_at`` is
+    told what is read next: the next batch may begin before it.
     """
 
     async def batches() -> AsyncGenerator[list[LogBatch]]:
         async with Cluster.of(properties, alias=properties["bootstrap.servers"]) as cluster:
             if skips_lost and not await _is_there(cluster, tp):
-                log.warning("partition is gone, its records are left out partition=%s first=%d end=%d", tp, first, end)  # fmt: skip
+                log.warning(
+                    "partition is gone, its records are left out partition=%s first=%d end=%d",
+                    tp,
+                    first,
+                    end,
+                )
                 return
             reader = RangeReader(cluster, read_committed=read_committed)
             begin, rest = first, True
@@ -313,7 +328,12 @@ def read_range(
                     if not skips_lost and not (is_begin and gone.log_start > begin):
                         raise
                     if skips_lost:
-                        log.warning("records are lost and left out partition=%s offset=%d log_start=%d", tp, gone.offset, gone.log_start)  # fmt: skip
+                        log.warning(
+                            "records are lost and left out partition=%s offset=%d log_start=%d",
+                            tp,
+                            gone.offset,
+                            gone.log_start,
+                        )
                     # A log that ends before has nothing of the rest.
                     begin, rest = min(gone.log_start, end), gone.log_start > gone.offset
                     continues_at(begin)

@@ -1,7 +1,10 @@
-"""How far a job of lanes is, among Spark's own metrics: gauges of the driver for each of its sinks, while lanes run.
+"""How far a job of lanes is, among Spark's own metrics: gauges of the driver for each of its sinks,
+while lanes run.
 
-Flow: figures of a job, asked every ``TELL_S`` -> accumulators of the driver -> ``LongAccumulatorSource`` of Spark -> ``spark.metrics.conf``'s sinks and
-``/metrics/json`` of its UI. A task in Python has no metrics of its own: what it adds to an accumulator, Spark hears when it has ended.
+Flow: figures of a job, asked every ``TELL_S`` -> accumulators of the driver ->
+``LongAccumulatorSource`` of Spark -> ``spark.metrics.conf``'s sinks and ``/metrics/json`` of its
+UI. A task in Python has no metrics of its own: what it adds to an accumulator, Spark hears when it
+has ended.
 """
 
 import logging
@@ -22,7 +25,8 @@ TELL_S: Final = 2.0
 
 
 class Figures(NamedTuple):
-    """Of the job that runs, or ran last, in this application; ``records`` and ``bytes`` are what a backfill or restore has copied."""
+    """Of the job that runs, or ran last, in this application; ``records`` and ``bytes`` are what a
+    backfill or restore has copied."""
 
     offsets_total: int = 0
     offsets_done: int = 0
@@ -41,7 +45,8 @@ _REGISTERED: Final = dict[str, Mapping[str, _Accumulator]]()
 
 @contextmanager
 def gauges(opened: OpenSession, figures: Callable[[], Figures]) -> Generator[None]:
-    """Tell Spark's metrics how far a job is while the ``with`` block runs it, and at its end; nothing over Spark Connect, whose driver is elsewhere."""
+    """Tell Spark's metrics how far a job is while the ``with`` block runs it, and at its end;
+    nothing over Spark Connect, whose driver is elsewhere."""
     if is_connect(opened.spark):
         yield
         return
@@ -77,8 +82,11 @@ def _register(context: "SparkContext") -> Mapping[str, _Accumulator]:
         accumulator = jvm.org.apache.spark.util.LongAccumulator()
         named.put(f"mm2py.{name}", accumulator)
         made[name] = cast("_Accumulator", accumulator)
-    # Scala's object of that name: its class has a method of the same name, which hides the static one.
-    source = getattr(getattr(jvm.org.apache.spark.metrics.source, "LongAccumulatorSource$"), "MODULE$")  # fmt: skip
+    # Scala's object of that name: its class has a method of the same name, which hides the static
+    # one.
+    source = getattr(
+        getattr(jvm.org.apache.spark.metrics.source, "LongAccumulatorSource$"), "MODULE$"
+    )
     source.register(java.sc(), jvm.PythonUtils.toScalaMap(named))
     _REGISTERED[context.applicationId] = made
     return made

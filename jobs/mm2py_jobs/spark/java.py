@@ -34,7 +34,8 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Return the first Java that is new enough; ``ConfigError`` names what was tried and what to install."""
+    """Return the first Java that is new enough; ``ConfigError`` names what was tried and what to
+    install."""
     chosen = environment.get("MM2PY_JAVA", "")
     tried: list[str] = []
     for origin, executable in _candidates(environment, chosen):

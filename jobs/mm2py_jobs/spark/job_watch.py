@@ -1,7 +1,10 @@
-"""Ends a job of Spark for a cause that Spark itself does not know, or tells late: questions that are asked while the job runs.
+"""Ends a job of Spark for a cause that Spark itself does not know, or tells late: questions that
+are asked while the job runs.
 
-Flow: ``JobWatch`` around a job -> its questions (``Executors``, ``mm2py_jobs.spark.login_watch.Logins``), every ``LOOK_S`` -> one has a cause -> the job is
-cancelled by its tag, and ``cause`` has the reason. Not over Spark Connect, whose server alone has what they ask for.
+Flow: ``JobWatch`` around a job -> its questions (``Executors``,
+``mm2py_jobs.spark.login_watch.Logins``), every ``LOOK_S`` -> one has a cause -> the job is
+cancelled by its tag, and ``cause`` has the reason. Not over Spark Connect, whose server alone has
+what they ask for.
 """
 
 import logging
@@ -19,7 +22,8 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 2.0
 
 WAIT_EXECUTORS_S: Final = 120
-"""As long as a cluster that starts containers for an application may take; one whose queue is full takes longer."""
+"""As long as a cluster that starts containers for an application may take; one whose queue is full
+takes longer."""
 
 
 class Question(Protocol):
@@ -29,7 +33,8 @@ class Question(Protocol):
     """What is so where it cannot be asked any more, for the log."""
 
     def cause(self) -> str:
-        """Return why the job is to end, empty where it goes on; whatever is raised ends the questions."""
+        """Return why the job is to end, empty where it goes on; whatever is raised ends the
+        questions."""
         ...
 
 
@@ -76,7 +81,8 @@ class JobWatch:
 
 @final
 class Executors:
-    """Whether the cluster has given the job no executor for ``no_executor_s``: Spark itself waits without an end for a master that has stopped."""
+    """Whether the cluster has given the job no executor for ``no_executor_s``: Spark itself waits
+    without an end for a master that has stopped."""
 
     unasked = "whether the job has executors is not known any more"
 
@@ -93,6 +99,7 @@ class Executors:
         if self._looks_without * LOOK_S < self._no_executor_s:
             return ""
         return (
-            f"Spark on {self._context.master} has had no executor for {self._no_executor_s:.0f} s: its master or"
+            f"Spark on {self._context.master} has had no executor for {self._no_executor_s:.0f} "
+            "s: its master or"
             " workers have stopped, or have no room (--wait-executors waits longer)"
         )

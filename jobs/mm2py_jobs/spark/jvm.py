@@ -1,6 +1,8 @@
-"""The driver's JVM, and that it has ended by itself: one line instead of py4j's, which has a traceback for each call that was under way.
+"""The driver's JVM, and that it has ended by itself: one line instead of py4j's, which has a
+traceback for each call that was under way.
 
-Flow: a call of Spark raises -> ``has_ended`` names the cause (``mm2py_jobs.spark.session.cause_of``); what is only cleaned up is passed over (``unless_ended``).
+Flow: a call of Spark raises -> ``has_ended`` names the cause
+(``mm2py_jobs.spark.session.cause_of``); what is only cleaned up is passed over (``unless_ended``).
 """
 
 import logging
@@ -24,7 +26,8 @@ class Jvm(Protocol):
 
 
 def has_ended(error: Exception) -> bool:
-    """Whether an error of Spark means that its JVM does not answer: py4j itself failed, not what it called."""
+    """Whether an error of Spark means that its JVM does not answer: py4j itself failed, not what it
+    called."""
     if "py4j" not in sys.modules:  # Spark Connect does without
         return False
     from py4j.protocol import Py4JError, Py4JJavaError

@@ -1,8 +1,11 @@
-"""At most so many lanes at a time at one broker: each lane is a job of Spark of its own, which begins when its brokers have room.
+"""At most so many lanes at a time at one broker: each lane is a job of Spark of its own, which
+begins when its brokers have room.
 
-Flow: lanes in their order -> those whose brokers all have room are begun, each in a thread -> one ends -> brokers are asked for again -> the next.
-A lane that waits is no task yet: it holds no slot, dynamic allocation asks for no executor for it, and other lanes pass it by. A lane that runs
-counts where its partitions were led when it began: where leaders move meanwhile, later lanes are counted at the new ones.
+Flow: lanes in their order -> those whose brokers all have room are begun, each in a thread -> one
+ends -> brokers are asked for again -> the next. A lane that waits is no task yet: it holds no slot,
+dynamic allocation asks for no executor for it, and other lanes pass it by. A lane that runs counts
+where its partitions were led when it began: where leaders move meanwhile, later lanes are counted
+at the new ones.
 """
 
 from collections import Counter
@@ -13,7 +16,8 @@ from typing import Final, TypeVar, final
 T = TypeVar("T")
 
 LOOK_S: Final = 1.0
-"""How often a job that is given up is cancelled again: one of its lanes may just have been submitted."""
+"""How often a job that is given up is cancelled again: one of its lanes may just have been
+submitted."""
 
 
 @final
@@ -22,7 +26,8 @@ class LaneGate:
 
     Args:
         most: lanes at one broker.
-        brokers: returns the brokers of each of these lanes, as of now; none for a lane that need not wait.
+        brokers: returns the brokers of each of these lanes, as of now; none for a lane that need
+            not wait.
     """
 
     def __init__(
@@ -37,9 +42,11 @@ class LaneGate:
         self._stopped = True
 
     def run(self, lanes: int, work: Callable[[int], T], give_up: Callable[[], None]) -> list[T]:
-        """Call ``work`` for each lane, in threads; return the answers in the order of the lanes, after ``stop`` of those that were begun.
+        """Call ``work`` for each lane, in threads; return the answers in the order of the lanes,
+        after ``stop`` of those that were begun.
 
-        Where one raises none is begun any more, ``give_up`` is called until the others have ended, and it is raised.
+        Where one raises none is begun any more, ``give_up`` is called until the others have ended,
+        and it is raised.
         """
         waiting = list(range(lanes))
         running: dict[Future[T], tuple[int, Collection[str]]] = {}

@@ -1,7 +1,9 @@
-"""Says at once that a cluster refuses the login of lanes, which Spark itself tells after their last attempts, and ends a job of which every lane is refused.
+"""Says at once that a cluster refuses the login of lanes, which Spark itself tells after their last
+attempts, and ends a job of which every lane is refused.
 
-Flow: an attempt of a lane raises ``LoginRefusedError`` (``tried``) -> ``Logins``, a question of ``mm2py_jobs.spark.job_watch``, looks for failed tasks in
-Spark's own figures -> one line for each cause -> where no lane that runs has another end, the job is cancelled.
+Flow: an attempt of a lane raises ``LoginRefusedError`` (``tried``) -> ``Logins``, a question of
+``mm2py_jobs.spark.job_watch``, looks for failed tasks in Spark's own figures -> one line for each
+cause -> where no lane that runs has another end, the job is cancelled.
 """
 
 import logging
@@ -30,7 +32,8 @@ _SAID: Final = re.compile(rf"^(?:\w+\.)*{LoginRefusedError.__name__}: (.+)$", re
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether an error has a refused login among its causes: a cluster whose login may be repaired meanwhile is asked again before it is raised."""
+    """Whether an error has a refused login among its causes: a cluster whose login may be repaired
+    meanwhile is asked again before it is raised."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, AuthenticationError):
         cause = cause.__cause__
@@ -44,7 +47,8 @@ Lane = tuple[int, int]
 class Attempts(NamedTuple):
     """What Spark knows of a job's tasks at one moment.
 
-    ``running``: the lanes of attempts that run; ``refused``: lane and cause by attempt; ``ended``: how many lanes have an answer.
+    ``running``: the lanes of attempts that run; ``refused``: lane and cause by attempt; ``ended``:
+    how many lanes have an answer.
     """
 
     running: frozenset[Lane]
@@ -62,7 +66,8 @@ class LoginRefusals:
         self._ended = 0
 
     def look(self, seen: Attempts) -> tuple[list[str], bool]:
-        """Return the causes that were not there before, and whether no lane that runs was not refused since the last one had an answer."""
+        """Return the causes that were not there before, and whether no lane that runs was not
+        refused since the last one had an answer."""
         causes = dict.fromkeys(cause for _, cause in seen.refused.values())
         news = [it for it in causes if it not in self._said]
         self._said.update(news)
@@ -75,7 +80,8 @@ class LoginRefusals:
 
 @final
 class Logins:
-    """Whether each lane that runs was refused its login; each new cause of a refusal is a line of the log.
+    """Whether each lane that runs was refused its login; each new cause of a refusal is a line of
+    the log.
 
     Args:
         context: of the session.

@@ -1,6 +1,8 @@
-"""Where lanes of a command run, and how many: ``--master``, ``--wait-executors``, ``--lanes`` and ``--max-lanes-per-broker``.
+"""Where lanes of a command run, and how many: ``--master``, ``--wait-executors``, ``--lanes`` and
+``--max-lanes-per-broker``.
 
-Flow: arguments -> ``SparkPlace`` -> ``open`` -> ``OpenSession``. Tasks of Spark do not load it: typer is a part of a command alone.
+Flow: arguments -> ``SparkPlace`` -> ``open`` -> ``OpenSession``. Tasks of Spark do not load it:
+typer is a part of a command alone.
 """
 
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ MasterOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """A Spark master, how long a run waits for executors, and how many lanes it has at most: in all, and at one broker."""
+    """A Spark master, how long a run waits for executors, and how many lanes it has at most: in
+    all, and at one broker."""
 
     master: MasterOption = ""
     wait_executors_s: Annotated[
@@ -41,7 +44,8 @@ class SparkPlace:
         typer.Option(
             "--lanes",
             min=0,
-            help="into how many tasks of Spark the work is divided at most; 0: by its size, more than run at once",
+            help="into how many tasks of Spark the work is divided at most; 0: by its size, more "
+            "than run at once",
         ),
     ] = 0
     lanes_per_broker: Annotated[
@@ -50,7 +54,8 @@ class SparkPlace:
             "--max-lanes-per-broker",
             min=0,
             metavar="N",
-            help="at most N lanes at a time read from or write to one broker, the others wait without a slot; 0: any",
+            help="at most N lanes at a time read from or write to one broker, the others wait "
+            "without a slot; 0: any",
         ),
     ] = 0
 

@@ -1,7 +1,9 @@
-"""The options of ``format("mm2py")``: those of Spark's own Kafka source, and ``topics`` as in a properties file.
+"""The options of ``format("mm2py")``: those of Spark's own Kafka source, and ``topics`` as in a
+properties file.
 
-Flow: options -> ``ReadOptions`` -> ``log_ends`` of the chosen partitions -> ``starting`` and ``ending`` offsets -> ``Range`` of each task.
-Names, defaults and what excludes what are those of Spark's "Structured Streaming + Kafka Integration Guide".
+Flow: options -> ``ReadOptions`` -> ``log_ends`` of the chosen partitions -> ``starting`` and
+``ending`` offsets -> ``Range`` of each task. Names, defaults and what excludes what are those of
+Spark's "Structured Streaming + Kafka Integration Guide".
 """
 
 import json
@@ -39,9 +41,23 @@ NAMES: Final = (
 )
 _OURS: Final = {name.lower(): name for name in NAMES}
 _KAFKA: Final = "kafka."
-_IGNORED: Final = ("groupidprefix", "kafkaconsumer.", "fetchoffset.", "checkpointlocation", "asyncprogresstracking", "queryname", "path")  # fmt: skip
+_IGNORED: Final = (
+    "groupidprefix",
+    "kafkaconsumer.",
+    "fetchoffset.",
+    "checkpointlocation",
+    "asyncprogresstracking",
+    "queryname",
+    "path",
+)
 """Of consumers of a group, which are none of ours, and of Spark's queries themselves."""
-_REFUSED: Final = ("auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes")  # fmt: skip
+_REFUSED: Final = (
+    "auto.offset.reset",
+    "key.deserializer",
+    "value.deserializer",
+    "enable.auto.commit",
+    "interceptor.classes",
+)
 """Spark refuses them as well: what they say is said by options, or by the columns."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _DELAY: Final = re.compile(r"(\d+)\s*(us|ms|s|min|m|h|d)?")
@@ -87,7 +103,8 @@ class ReadOptions:
 
     Args:
         options: as given to ``option``.
-        stream: whether ``readStream`` reads; it begins at the end of the logs by default, and has no end.
+        stream: whether ``readStream`` reads; it begins at the end of the logs by default, and has
+            no end.
 
     Raises:
         ConfigError: an option is unknown, missing or wrong.
@@ -106,7 +123,9 @@ class ReadOptions:
         for name in named:
             if stream and name.startswith("ending"):
                 raise ConfigError(f"{name} is only for spark.read; a stream has no end")
-        self._takes_latest = _one_of(named, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest"  # fmt: skip
+        self._takes_latest = (
+            _one_of(named, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest"
+        )
         self.has_headers = _one_of(named, "includeHeaders", "false", "true") == "true"
         self.least_tasks = _number(named, "minPartitions")
         self.most_of_task = _number(named, "maxRecordsPerPartition")
@@ -139,7 +158,8 @@ class ReadOptions:
         """Fix what a batch reads now: numbers, so that a task that is tried again reads the same.
 
         Raises:
-            ConfigError: it begins at the end or ends at the beginning, or an option names what was not chosen.
+            ConfigError: it begins at the end or ends at the beginning, or an option names what was
+                not chosen.
             PartitionError: the log has no such offset or time.
         """
         # ``KafkaSourceProvider.validateBatchOptions``: such a range would have nothing in it.
@@ -163,7 +183,8 @@ class ReadOptions:
         return self.cut(whole)
 
     def cut(self, ranges: list[Range]) -> list[Range]:
-        """Return about ``minPartitions`` ranges, as Spark shares them out, of at most ``maxRecordsPerPartition`` offsets; the largest first."""
+        """Return about ``minPartitions`` ranges, as Spark shares them out, of at most
+        ``maxRecordsPerPartition`` offsets; the largest first."""
         total = sum(it.end - it.first for it in ranges)
         pieces: list[Range] = []
         for it in ranges:
@@ -236,7 +257,8 @@ def client_properties(
     """Return the Kafka client properties among options, without ``kafka.`` before them.
 
     Raises:
-        ConfigError: an option is none of ``ours`` (in lower case) nor a property, is ``refused``, or names no cluster.
+        ConfigError: an option is none of ``ours`` (in lower case) nor a property, is ``refused``,
+            or names no cluster.
     """
     properties: dict[str, str] = {}
     for key, text in options.items():
@@ -246,11 +268,14 @@ def client_properties(
         if "." not in name:
             raise ConfigError(
                 f"option {key!r} is not known",
-                remedy=f"write one of {', '.join(_OURS.get(it, it) for it in ours)}, or a Kafka client property",
+                remedy=f"write one of {', '.join(_OURS.get(it, it) for it in ours)}, or a Kafka "
+                "client property",
             )
         plain = name.removeprefix(_KAFKA)
         if plain in refused:
-            raise ConfigError(f"option {key!r} is not supported, as in Spark's own Kafka source and sink")  # fmt: skip
+            raise ConfigError(
+                f"option {key!r} is not supported, as in Spark's own Kafka source and sink"
+            )
         properties[plain] = text
     if not properties.get("bootstrap.servers"):
         raise ConfigError(
@@ -270,7 +295,10 @@ def _choice(named: Mapping[str, str], *, skips_absent: bool) -> _Chooser:
         raise ConfigError(f"{' and '.join(given)} exclude each other")
     text = named[given[0]].strip() if given else ""
     if not text:
-        raise ConfigError(f'option "{given[0] if given else "subscribe"}" is missing', remedy="write names or patterns")  # fmt: skip
+        raise ConfigError(
+            f'option "{given[0] if given else "subscribe"}" is missing',
+            remedy="write names or patterns",
+        )
     if given[0] == "assign":
         return _assigned(text)
     if given[0] == "subscribe":
@@ -284,7 +312,9 @@ def _choice(named: Mapping[str, str], *, skips_absent: bool) -> _Chooser:
         chosen = _all_of({name: it for name, it in listed.items() if matches(name)})
         # A pattern of Spark's may match later topics; names of a properties file are there.
         if not chosen and given[0] == "topics":
-            raise ConfigError(f"topics={text}: {admin.cluster.settings.addresses} has no such topic")  # fmt: skip
+            raise ConfigError(
+                f"topics={text}: {admin.cluster.settings.addresses} has no such topic"
+            )
         return chosen
 
     return matched
@@ -316,7 +346,9 @@ def _all_of(described: Mapping[str, TopicDescription]) -> list[TopicPartition]:
 def _assigned(text: str) -> _Chooser:
     try:
         document = cast("dict[str, list[int]]", json.loads(text))
-        wanted = [TopicPartition(topic, int(it)) for topic, numbers in document.items() for it in numbers]  # fmt: skip
+        wanted = [
+            TopicPartition(topic, int(it)) for topic, numbers in document.items() for it in numbers
+        ]
     except (ValueError, AttributeError, TypeError):
         raise ConfigError(
             f"assign={text} is no JSON of partitions", remedy='write {"orders": [0, 1]}'
@@ -353,9 +385,16 @@ def _bound(named: Mapping[str, str], side: str, default: int) -> _Bound:
 
 def _refuse(bound: _Bound, value: int, word: str) -> None:
     given = bound.values
-    found = (it for row in given.values() for it in row.values()) if isinstance(given, dict) else (given,)  # fmt: skip
+    found = (
+        (it for row in given.values() for it in row.values())
+        if isinstance(given, dict)
+        else (given,)
+    )
     if not bound.at_time and value in found:
-        raise ConfigError(f"{bound.option} cannot be {word} ({value}) in spark.read, as in Spark's own Kafka source")  # fmt: skip
+        raise ConfigError(
+            f"{bound.option} cannot be {word} ({value}) in spark.read, as in "
+            "Spark's own Kafka source"
+        )
 
 
 def _at_ms(text: str, option: str) -> int:

@@ -1,7 +1,7 @@
 """Records of a log as Arrow record batches: one row per record, the columns of ``format("mm2py")``.
 
-Flow: ``LogBatch`` -> ``decode_batch`` -> lists per column -> ``pyarrow.RecordBatch``. Shared by the data source and by archives of
-the shape ``records``.
+Flow: ``LogBatch`` -> ``decode_batch`` -> lists per column -> ``pyarrow.RecordBatch``. Shared by the
+data source and by archives of the shape ``records``.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,10 @@ from mm2py.protocol.records import Record, decode_batch
 from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch
 
-KAFKA_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+KAFKA_SCHEMA: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
 """Of Spark's own Kafka source."""
 HEADERS_SCHEMA: Final = ", headers array<struct<key: string, value: binary>>"
 """What ``includeHeaders`` adds."""
@@ -44,7 +47,8 @@ _LAST_MS: Final = (2**63 - 1) // 1000
 
 
 def as_spark(batch: pa.RecordBatch, *, headers: bool) -> pa.RecordBatch:
-    """Return the same rows with the names and in the order of ``KAFKA_SCHEMA``; nothing is copied. Headers are null where a record has none."""
+    """Return the same rows with the names and in the order of ``KAFKA_SCHEMA``; nothing is copied.
+    Headers are null where a record has none."""
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
     columns: list[pa.Array] = [batch.column(it) for it in names]
     if headers:

@@ -1,8 +1,9 @@
 """A Spark session, and lanes on it: one job, one task per lane, one small answer from each.
 
-Flow: ``open_session`` -> ``run_lanes`` -> one task per lane calls a function of ours -> answers in the order of the lanes.
-Only plans go out and only statistics come back: no record passes the JVM. Lanes are few and long, because a Python task
-costs 50 ms. What a lane has done is known from Kafka, never from Spark: a lane may run twice, also at the same time.
+Flow: ``open_session`` -> ``run_lanes`` -> one task per lane calls a function of ours -> answers in
+the order of the lanes. Only plans go out and only statistics come back: no record passes the JVM.
+Lanes are few and long, because a Python task costs 50 ms. What a lane has done is known from Kafka,
+never from Spark: a lane may run twice, also at the same time.
 
 pyspark is imported when a session is opened, so that nothing needs it before.
 """
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
-"""What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
+"""What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a
+module, or a partial of one."""
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +60,12 @@ def _build() -> str:
 
 
 BUILD: Final = _build()
-"""Version of mm2py when this module was loaded; empty where its files lie without the package's metadata, as from a plain zip."""
+"""Version of mm2py when this module was loaded; empty where its files lie without the package's
+metadata, as from a plain zip."""
 
 TASK_ATTEMPTS: Final = 4
-"""How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
+"""How often a lane is tried where Spark runs in one process, which tries once without it; a
+cluster's own default is 4."""
 
 AGAIN_S: Final = 1.0
 """Pause before a lane is tried again in its last attempt."""
@@ -76,9 +80,11 @@ _LOCAL_SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""A JVM in our own process tree schedules, and no record passes it: it need not be large or fast, but start soon.
+"""A JVM in our own process tree schedules, and no record passes it: it need not be large or fast,
+but start soon.
 
-The quick compiler alone, and plans that are interpreted, halve the CPU of a session and its first job.
+The quick compiler alone, and plans that are interpreted, halve the CPU of a session and its first
+job.
 """
 
 _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
@@ -95,7 +101,8 @@ _NAMED: Final = 3
 
 
 class LanesCost(NamedTuple):
-    """What the functions of a job's lanes took, without Spark's own part; an argument of the log line that ends the job."""
+    """What the functions of a job's lanes took, without Spark's own part; an argument of the log
+    line that ends the job."""
 
     lanes: int
     seconds: float
@@ -109,7 +116,8 @@ _MASK: Final = SecretMask()
 
 @final
 class _Numbers:
-    """How Spark joins what tasks add to an accumulator (``pyspark.accumulators.AccumulatorParam``): a lane that runs twice counts once."""
+    """How Spark joins what tasks add to an accumulator (``pyspark.accumulators.AccumulatorParam``):
+    a lane that runs twice counts once."""
 
     def zero(self, value: frozenset[int]) -> frozenset[int]:
         """Return what a task begins with."""
@@ -136,8 +144,9 @@ class _Answer(NamedTuple):
 class OpenSession:
     """A session, and whether it was opened here; only then ``close`` stops it.
 
-    ``wait_executors_s``: for how long a job of it may have no executor; ``lanes``: how many the user wants, 0: as many as the work is worth;
-    ``lanes_per_broker``: how many of them at a time at one broker, 0: any.
+    ``wait_executors_s``: for how long a job of it may have no executor; ``lanes``: how many the
+    user wants, 0: as many as the work is worth; ``lanes_per_broker``: how many of them at a time at
+    one broker, 0: any.
     """
 
     def __init__(
@@ -157,12 +166,14 @@ class OpenSession:
 
     @property
     def slots(self) -> int:
-        """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does not disclose it."""
+        """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does
+        not disclose it."""
         return 2 if is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
 
     @property
     def driver_address(self) -> tuple[str, str] | None:
-        """Where this process may listen, and the name by which executors know it; None for Spark Connect, whose driver is elsewhere."""
+        """Where this process may listen, and the name by which executors know it; None for Spark
+        Connect, whose driver is elsewhere."""
         if is_connect(self.spark):
             return None
         conf = self.spark.sparkContext.getConf()
@@ -189,9 +200,11 @@ def open_session(
     name: str = "mm2py",
     settings: Mapping[str, str] | None = None,
 ) -> OpenSession:
-    """Open a session on ``master``; without one use the session that exists, else all cores of this machine.
+    """Open a session on ``master``; without one use the session that exists, else all cores of this
+    machine.
 
-    Blocks for about five seconds where a JVM is started. ``settings`` are Spark properties for a session that is opened here.
+    Blocks for about five seconds where a JVM is started. ``settings`` are Spark properties for a
+    session that is opened here.
 
     Raises:
         ConfigError: pyspark or Java is missing, or the session that exists runs on another master.
@@ -205,8 +218,8 @@ def open_session(
     if existing is not None:
         _check_same_master(existing, master)
         return OpenSession(existing, owned=False)
-    # Under spark-submit the JVM is there already (``PythonRunner``): its master, settings and end are
-    # not ours. ``pyspark --remote`` names a Spark Connect server by the other variable.
+    # Under spark-submit the JVM is there already (``PythonRunner``): its master, settings and end
+    # are not ours. ``pyspark --remote`` names a Spark Connect server by the other variable.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
     master_url = _with_attempts(master or ("" if submitted else "local[*]"))
@@ -227,7 +240,8 @@ def open_session(
             spark = builder.getOrCreate()
     except Exception as error:
         raise FatalError(
-            f"Spark cannot be started on {master_url or 'the submitted master'}: {_first_line(error)}"
+            f"Spark cannot be started on {master_url or 'the submitted master'}: "
+            f"{_first_line(error)}"
         ) from error
     if not is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
@@ -245,17 +259,22 @@ def run_lanes(
     gate: LaneGate | None = None,
     partitions: Sequence[Collection[TopicPartition]] = (),
 ) -> list[dict[str, object]]:
-    """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
+    """Call ``function`` once per lane, each in a task of one job; return the answers in the order
+    of ``lanes``.
 
-    ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does not tell, and it is not called.
-    With ``gate`` each lane is a job of its own, which begins when that lets it; one that it is stopped before has no answer. ``partitions`` of each lane are named in Spark's UI.
+    ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does
+    not tell, and it is not called. With ``gate`` each lane is a job of its own, which begins when
+    that lets it; one that it is stopped before has no answer. ``partitions`` of each lane are named
+    in Spark's UI.
 
-    Blocks until all are done, also where a lane fails in its last attempt: Spark would end the others with it. A lane whose worker dies
-    is run again, so ``function`` must be able to continue its own work. ``tag`` names the jobs for ``cancel_lanes``, from another thread;
-    ``description`` is shown in Spark's UI.
+    Blocks until all are done, also where a lane fails in its last attempt: Spark would end the
+    others with it. A lane whose worker dies is run again, so ``function`` must be able to continue
+    its own work. ``tag`` names the jobs for ``cancel_lanes``, from another thread; ``description``
+    is shown in Spark's UI.
 
     Raises:
-        FatalError: lanes raised in each of their attempts, the job was cancelled, Spark itself failed, or its cluster is gone.
+        FatalError: lanes raised in each of their attempts, the job was cancelled, Spark itself
+            failed, or its cluster is gone.
     """
     if not lanes:
         return []
@@ -308,7 +327,8 @@ def _work(
     attempts: int,
     ended: "Accumulator[frozenset[int]] | None",
 ) -> Callable[[int], str]:
-    """Return what tasks call with the numbers of their lanes; it travels with the lanes of its job alone."""
+    """Return what tasks call with the numbers of their lanes; it travels with the lanes of its job
+    alone."""
     build = BUILD
 
     def answer(number: int) -> str:
@@ -324,13 +344,15 @@ def _work(
 def tried(
     function: LaneFunction, lane: Mapping[str, object], attempts: int, build: str
 ) -> tuple[Mapping[str, object], str]:
-    """Call a lane's function in its task; return its answer, or why there is none in the last one of so many attempts.
+    """Call a lane's function in its task; return its answer, or why there is none in the last one
+    of so many attempts.
 
-    Raised there, Spark would end all other lanes with it. Attempts that were lost with their executors count: the lane may not
-    have failed before, and what may be tried again is, here. The last attempt runs in a process of its own. Where that one dies,
-    too, halves of its partitions are tried one after the other; for each that it dies of ``function`` is called with the cause
-    as ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from the start.
-    ``build``: the driver's; where this process has another one, nothing is called.
+    Raised there, Spark would end all other lanes with it. Attempts that were lost with their
+    executors count: the lane may not have failed before, and what may be tried again is, here. The
+    last attempt runs in a process of its own. Where that one dies, too, halves of its partitions
+    are tried one after the other; for each that it dies of ``function`` is called with the cause as
+    ``lost``, where the lane has a place for it. ``careful`` lanes are in their last attempt from
+    the start. ``build``: the driver's; where this process has another one, nothing is called.
     """
 
     def checked(lane: Mapping[str, object]) -> Mapping[str, object]:
@@ -368,7 +390,8 @@ def tried(
 
 
 class _LaneOutcome(NamedTuple):
-    """What a lane answered, or why it did not, and whether it may be tried again; ``died``: its process ended."""
+    """What a lane answered, or why it did not, and whether it may be tried again; ``died``: its
+    process ended."""
 
     answer: Mapping[str, object]
     cause: str
@@ -385,7 +408,8 @@ def _outcome(function: LaneFunction, lane: Mapping[str, object]) -> _LaneOutcome
 
 
 def _in_child(function: LaneFunction, lane: Mapping[str, object]) -> _LaneOutcome:
-    """Call a lane's function in a child, which ends with this process; here where there is no fork."""
+    """Call a lane's function in a child, which ends with this process; here where there is no
+    fork."""
     if not hasattr(os, "fork"):
         return _outcome(function, lane)
     context = multiprocessing.get_context("fork")
@@ -418,7 +442,8 @@ def _answer_to(sender: "Connection", function: LaneFunction, lane: Mapping[str, 
 
 
 def _together(answers: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return one answer of a lane whose partitions ran one by one; what is no list is that of the first."""
+    """Return one answer of a lane whose partitions ran one by one; what is no list is that of the
+    first."""
     found: dict[str, object] = {}
     for answer in answers:
         for name, value in answer.items():
@@ -433,12 +458,14 @@ def _check_build(driver: str) -> None:
     if driver and BUILD and driver != BUILD:
         raise FatalError(
             f"the executor on {socket.gethostname()} has mm2py {BUILD}, the driver {driver}",
-            remedy="install the driver's version on every executor, and start executors anew that have loaded another",
+            remedy="install the driver's version on every executor, and start executors anew "
+            "that have loaded another",
         )
 
 
 def log_without_secrets(*configs: Mapping[str, str], level: str = "WARNING") -> None:
-    """Let a lane with these configs write its log as workers do: what an executor writes is in Spark's UI."""
+    """Let a lane with these configs write its log as workers do: what an executor writes is in
+    Spark's UI."""
     _MASK.add(secrets_in(*configs))
     if not logging.getLogger().handlers:
         configure_logging(sys.stderr, _MASK, level=level)
@@ -456,7 +483,8 @@ def require_spark() -> None:
 
 
 def cancel_lanes(spark: "SparkSession", tag: str) -> None:
-    """Cancel the job of that tag: its workers are killed two seconds later, without a chance to clean up."""
+    """Cancel the job of that tag: its workers are killed two seconds later, without a chance to
+    clean up."""
     if is_connect(spark):
         spark.interruptTag(tag)
     else:
@@ -466,8 +494,8 @@ def cancel_lanes(spark: "SparkSession", tag: str) -> None:
 def most_attempts(spark: "SparkSession") -> int:
     """Return how often Spark tries a task."""
     if not is_connect(spark):
-        # Local masters do not read spark.task.maxFailures: ``local[N,F]`` has the number in its name,
-        # and the others try once (``SparkContext.createTaskScheduler``).
+        # Local masters do not read spark.task.maxFailures: ``local[N,F]`` has the number in its
+        # name, and the others try once (``SparkContext.createTaskScheduler``).
         match = _LOCAL.fullmatch(spark.sparkContext.master or "")
         if match is not None:
             return int(match[2] or 1)
@@ -501,7 +529,8 @@ def _connect_answers(
 
 
 class _JobNames(NamedTuple):
-    """What the jobs of a thread are known by, and cancelled: a notebook's names, for lanes that are jobs of their own in other threads."""
+    """What the jobs of a thread are known by, and cancelled: a notebook's names, for lanes that are
+    jobs of their own in other threads."""
 
     group: str | None
     tags: frozenset[str]
@@ -518,7 +547,8 @@ def _names(spark: "SparkSession") -> _JobNames:
 def _named_job(
     spark: "SparkSession", tag: str, description: str, outer: _JobNames
 ) -> Generator[None]:
-    """Tag and describe the jobs of this thread, and name them as those of the one that began them."""
+    """Tag and describe the jobs of this thread, and name them as those of the one that began
+    them."""
     mine = _names(spark)
     tags = {tag, *outer.tags} - mine.tags
     if is_connect(spark):
@@ -567,7 +597,8 @@ def is_connect(spark: "SparkSession") -> bool:
 
 
 def _existing_session() -> "SparkSession | None":
-    """Return the session of this process, which only the thread that opened it has as its active one."""
+    """Return the session of this process, which only the thread that opened it has as its active
+    one."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -589,7 +620,8 @@ def _check_same_master(spark: "SparkSession", master: str) -> None:
 
 
 def _with_attempts(master: str) -> str:
-    """Return the master, with attempts for one that runs in this process tree: ``local[2]`` runs each task once."""
+    """Return the master, with attempts for one that runs in this process tree: ``local[2]`` runs
+    each task once."""
     match = _LOCAL.fullmatch(master)
     if match is None:
         return master
@@ -599,7 +631,8 @@ def _with_attempts(master: str) -> str:
 
 def _prepare_jvm(master: str) -> None:
     """Set what Spark's launcher reads from the environment."""
-    # Not in tasks, which load this module too: rich, which it brings, is a seventh of what a worker loads.
+    # Not in tasks, which load this module too: rich, which it brings, is a seventh of what a worker
+    # loads.
     from mm2py_jobs.spark.java import find_java
 
     java = find_java()
@@ -611,7 +644,8 @@ def _prepare_jvm(master: str) -> None:
 
 
 def _has_own_workers(master: str) -> bool:
-    """Whether Python workers are of this Python: not those of ``local-cluster`` or another ``PYSPARK_PYTHON``."""
+    """Whether Python workers are of this Python: not those of ``local-cluster`` or another
+    ``PYSPARK_PYTHON``."""
     is_local = _LOCAL.fullmatch(master) is not None
     return is_local and os.environ.get("PYSPARK_PYTHON") == sys.executable
 
@@ -620,8 +654,9 @@ def _has_own_workers(master: str) -> bool:
 def _home_without_zip() -> Generator[None]:
     """Let a JVM that is started here find pyspark where this Python has it.
 
-    It puts ``SPARK_HOME/python/lib/pyspark.zip`` before all else on its Python workers' path (``PythonUtils.sparkPythonPath``), which
-    compile what they load of it at each start: 1.3 s of CPU.
+    It puts ``SPARK_HOME/python/lib/pyspark.zip`` before all else on its Python workers' path
+    (``PythonUtils.sparkPythonPath``), which compile what they load of it at each start: 1.3 s of
+    CPU.
     """
     from pyspark.find_spark_home import _find_spark_home  # pyright: ignore[reportPrivateUsage]
 
@@ -637,7 +672,8 @@ def _home_without_zip() -> Generator[None]:
 
 @cache
 def _links_to(home: str) -> str:
-    """Return a folder with everything of Spark's home but its Python, for as long as this process lives."""
+    """Return a folder with everything of Spark's home but its Python, for as long as this process
+    lives."""
     folder = tempfile.TemporaryDirectory(prefix="mm2py-spark-home-")
     atexit.register(folder.cleanup)
     for part in Path(home).iterdir():
@@ -671,12 +707,16 @@ def _check_reachable(master: str) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """Return what a lane raised: the last line of its Python traceback, else what Spark raised, else the first line of its message."""
+    """Return what a lane raised: the last line of its Python traceback, else what Spark raised,
+    else the first line of its message."""
     if has_ended(error):
         return JVM_ENDED
     text = str(error)
     if "No module named 'mm2py" in text:
-        return "mm2py is not installed where Spark runs tasks; ship it with --archives, or install it there"
+        return (
+            "mm2py is not installed where Spark runs tasks; ship it with --archives, or "
+            "install it there"
+        )
     inner = re.findall(
         r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): .+$", text, re.MULTILINE
     )

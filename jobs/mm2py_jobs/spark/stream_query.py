@@ -1,9 +1,11 @@
-"""A flow as one Structured Streaming query: terms are planned by a Python data source, and each lane of one is a task.
+"""A flow as one Structured Streaming query: terms are planned by a Python data source, and each
+lane of one is a task.
 
-Flow: ``latestOffset`` (what waits, at most ``maxBytesPerTrigger``) -> ``partitions``: a lane each -> ``read`` in a task copies for a
-term and returns one row per partition -> metrics in StreamingQueryProgress. No record passes the JVM, so the sink has nothing to do:
-positions were written on the target before the task answered. The offsets in Spark's checkpoint count terms and show log ends; with a
-lost or old checkpoint terms are counted anew, and nothing else changes.
+Flow: ``latestOffset`` (what waits, at most ``maxBytesPerTrigger``) -> ``partitions``: a lane each
+-> ``read`` in a task copies for a term and returns one row per partition -> metrics in
+StreamingQueryProgress. No record passes the JVM, so the sink has nothing to do: positions were
+written on the target before the task answered. The offsets in Spark's checkpoint count terms and
+show log ends; with a lost or old checkpoint terms are counted anew, and nothing else changes.
 """
 
 import logging
@@ -36,7 +38,10 @@ log = logging.getLogger(__name__)
 METRICS: Final = "mm2py"
 """Name of our metrics in a query's progress."""
 
-_SCHEMA: Final = "topic string, partition int, start long, end long, records long, bytes long, lag long, cause string, failed boolean"
+_SCHEMA: Final = (
+    "topic string, partition int, start long, end long, records long, bytes long, "
+    "lag long, cause string, failed boolean"
+)
 _COLUMNS: Final = tuple(it.split()[0] for it in _SCHEMA.split(", "))
 
 Document = dict[str, object]
@@ -85,11 +90,13 @@ class TermReader(DataSourceStreamReader):
         return {"term": term, "ends": _plain(planned.ends)}
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
-        """Return a task per lane; a term that Spark has from its checkpoint is planned as of now."""
+        """Return a task per lane; a term that Spark has from its checkpoint is planned as of
+        now."""
         term = int(str(end["term"]))
         if self._planned is None or self._planned[0] != term:
-            # A batch of the checkpoint's offset log that is not in its commit log is run again after a
-            # restart, with the ends that were written then: latestOffset is not asked before.
+            # A batch of the checkpoint's offset log that is not in its commit log is run again
+            # after a restart, with the ends that were written then: latestOffset is not asked
+            # before.
             self._planned = term, self._plan(term, self._most_bytes)
         return [_Lane(lane) for lane in self._planned[1].lanes]
 
@@ -103,7 +110,8 @@ class TermReader(DataSourceStreamReader):
 
 
 def _failed(lane: Mapping[str, object], cause: str) -> list[dict[str, object]]:
-    """Return the rows of a lane without an answer: the others copy on, and its partitions are dealt again with theirs."""
+    """Return the rows of a lane without an answer: the others copy on, and its partitions are dealt
+    again with theirs."""
     given = cast("Sequence[tuple[str, int]]", lane["partitions"])
     return [asdict(TermPart(*it, -1, -1, 0, 0, -1, cause, failed=True)) for it in given]
 
@@ -115,7 +123,8 @@ def _plain(ends: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
 def _data_source(
     format_name: str, plan: TermPlanner, run_lane: LaneFunction, most_bytes: int, *, attempts: int
 ) -> type[DataSource]:
-    """Return a data source of one flow: made here, it travels with its configs inside, which options would show in Spark's UI."""
+    """Return a data source of one flow: made here, it travels with its configs inside, which
+    options would show in Spark's UI."""
 
     class FlowSource(DataSource):
         @classmethod
@@ -188,7 +197,8 @@ class StreamQuery:
             raise FatalError(f"the query failed: {cause_of(error)}") from error
 
     def has_run(self) -> bool:
-        """Return whether a batch of it has ended: its processes are started, and have imported what lanes need."""
+        """Return whether a batch of it has ended: its processes are started, and have imported what
+        lanes need."""
         progress = () if self._query is None else self._query.recentProgress
         return any("addBatch" in it.durationMs for it in progress)
 
@@ -205,7 +215,8 @@ class StreamQuery:
         return batches
 
     def stop(self) -> None:
-        """Stop it: tasks that still run are killed two seconds later; a JVM that has ended already has stopped it."""
+        """Stop it: tasks that still run are killed two seconds later; a JVM that has ended already
+        has stopped it."""
         if self._query is None:
             return
         try:

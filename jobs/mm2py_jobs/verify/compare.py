@@ -1,16 +1,22 @@
-"""Compares the records of a source partition with those of its copy, and names each difference by its offsets.
+"""Compares the records of a source partition with those of its copy, and names each difference by
+its offsets.
 
-Flow: two ``LogSide`` -> records that are alike by their bytes are passed undecoded -> else one by one -> where they part, the nearest
-point from which both continue alike -> what lies before it, on either side, is a region of ``differences.Findings`` -> when
-``_CALM`` records in a row were equal after it, by bytes again.
+Flow: two ``LogSide`` -> records that are alike by their bytes are passed undecoded -> else one by
+one -> where they part, the nearest point from which both continue alike -> what lies before it, on
+either side, is a region of ``differences.Findings`` -> when ``_CALM`` records in a row were equal
+after it, by bytes again.
 
 Invariants, tests of the same names:
 
 1. Sequences that are equal record by record give no difference, whatever their batches are.
-2. Each record that is on one side alone is in a difference; a record that is on both sides in order is in none.
-3. What compaction may have removed is no difference: a record whose log has a later one of its key, a tombstone whose log has no older one.
-4. Source records after the last one that was copied are counted as not copied yet, and are no difference.
-5. Of keys whose record one side lacks at most ``OPEN_KEYS`` are kept, beside those that really are missing.
+2. Each record that is on one side alone is in a difference; a record that is on both sides in order
+   is in none.
+3. What compaction may have removed is no difference: a record whose log has a later one of its key,
+   a tombstone whose log has no older one.
+4. Source records after the last one that was copied are counted as not copied yet, and are no
+   difference.
+5. Of keys whose record one side lacks at most ``OPEN_KEYS`` are kept, beside those that really are
+   missing.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -39,7 +45,8 @@ _RUN: Final = 8
 """So many records in a row have to be equal there: one alone may be a repeated value."""
 
 _CALM: Final = 4_096
-"""Records decoded one by one after a difference: to compare by bytes again, a batch that is begun is decoded a second time."""
+"""Records decoded one by one after a difference: to compare by bytes again, a batch that is begun
+is decoded a second time."""
 
 _END: Final = 2**63 - 1
 """As the next offset of a side that has no more."""
@@ -50,10 +57,12 @@ _SAME_TRIED: Final = 16
 """Places of equal records in a window that are tried for each record."""
 
 OPEN_KEYS: Final = 250_000
-"""Keys whose record one side lacks; its log is read for them when there are so many. About 60 MB."""
+"""Keys whose record one side lacks; its log is read for them when there are so many. About 60
+MB."""
 
 Keys = Callable[[int, int], AsyncGenerator[tuple[int, int]]]
-"""Offset and hashed key of each record with a key that a log has between two offsets (the second exclusive) when it is read."""
+"""Offset and hashed key of each record with a key that a log has between two offsets (the second
+exclusive) when it is read."""
 
 
 async def compare(
@@ -61,7 +70,8 @@ async def compare(
 ) -> Comparison:
     """Read both sides to their ends, and return what differs.
 
-    ``logs``, of source and target, are asked about keys that compaction may have removed; not needed where neither side compacts.
+    ``logs``, of source and target, are asked about keys that compaction may have removed; not
+    needed where neither side compacts.
 
     Raises:
         Mm2pyError: a side cannot be read.
@@ -72,7 +82,8 @@ async def compare(
 async def find(
     source: LogSide, target: LogSide, rules: CompareRules, logs: tuple[Keys, Keys] | None = None
 ) -> Findings:
-    """Read both sides to their ends, and return what one has alone; arguments and errors as ``compare``."""
+    """Read both sides to their ends, and return what one has alone; arguments and errors as
+    ``compare``."""
     return await _Comparer(source, target, rules, logs).run()
 
 
@@ -97,7 +108,8 @@ class _Comparer:
     async def run(self) -> Findings:
         source, target = self._source, self._target
         while self._kept <= self._rules.most:
-            # While keys are looked for, records are decoded: one of these may be the later record of a key.
+            # While keys are looked for, records are decoded: one of these may be the later record
+            # of a key.
             waits = bool(self._found.gone_on_target or self._found.gone_on_source)
             if not waits and (passed := await pass_alike(source, target)):
                 self._found.matched += passed
@@ -164,7 +176,8 @@ class _Comparer:
         await self._differs(at_source, at_target)
 
     def _by_the_map(self) -> tuple[int, int]:
-        """Return how many decoded records one side has before the next of the other; compaction leaves holes of any size."""
+        """Return how many decoded records one side has before the next of the other; compaction
+        leaves holes of any size."""
         ours, theirs = self._source.entries, self._target.entries
         expected = self._rules.expected
         first, place = theirs[0].offset, expected(ours[0].offset)
@@ -277,13 +290,15 @@ def _set_aside(kept: list[Kept], altered: set[int], absent: "_Absent") -> list[K
 
 @final
 class _Absent:
-    """Keys whose newest record one side lacks: compaction, or a loss, as the log of that side shows (3, 5)."""
+    """Keys whose newest record one side lacks: compaction, or a loss, as the log of that side shows
+    (3, 5)."""
 
     def __init__(self, log: Keys | None, values: dict[int, Gone], lost: list[int]) -> None:
         self._log, self._values, self._lost = log, values, lost
         self._tombstones: dict[int, Gone] = {}
         self._looked_for = 0
-        """Values that the log had no later record for when it was read last; a later tombstone may still explain them."""
+        """Values that the log had no later record for when it was read last; a later tombstone may
+        still explain them."""
 
     def put(self, key: int, gone: Gone, *, is_tombstone: bool) -> None:
         if is_tombstone:
@@ -327,7 +342,8 @@ class _Absent:
 def resync_point(
     ours: Sequence[object], theirs: Sequence[object], run: int
 ) -> tuple[int, int] | None:
-    """Return the nearest places from which both continue alike for ``run`` records; None if there are none."""
+    """Return the nearest places from which both continue alike for ``run`` records; None if there
+    are none."""
     places: dict[object, list[int]] = {}
     for place, content in enumerate(theirs):
         places_of = places.setdefault(content, [])

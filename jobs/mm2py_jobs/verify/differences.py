@@ -1,10 +1,13 @@
-"""What differs between a partition and its copy: records that one side has alone, and what kind of difference each of them is.
+"""What differs between a partition and its copy: records that one side has alone, and what kind of
+difference each of them is.
 
-Flow: ``Findings`` of one comparison, or of parts of it that were read apart -> ``join`` -> ``classify`` -> ``Comparison``. Findings
-travel as JSON; no record is in them, only hashes of its parts.
+Flow: ``Findings`` of one comparison, or of parts of it that were read apart -> ``join`` ->
+``classify`` -> ``Comparison``. Findings travel as JSON; no record is in them, only hashes of its
+parts.
 
-Invariants, tests of the same names: 1 parts of a comparison, cut where the offset map has a record, have the same differences as the
-whole; 2 a cut through a difference is no difference of its own: what both parts have at the cut is matched again.
+Invariants, tests of the same names: 1 parts of a comparison, cut where the offset map has a record,
+have the same differences as the whole; 2 a cut through a difference is no difference of its own:
+what both parts have at the cut is matched again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +17,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Self, cast, final
 
 MOST_PAIRS: Final = 4_000_000
-"""Of records between two points that are searched for the longest common stretches; the time grows with them."""
+"""Of records between two points that are searched for the longest common stretches; the time grows
+with them."""
 
 
 class DifferenceKind(StrEnum):
@@ -27,7 +31,8 @@ class DifferenceKind(StrEnum):
 
 
 class Difference(NamedTuple):
-    """One record that differs; ``fields`` of an altered one are those that do. -1: it is not on that side."""
+    """One record that differs; ``fields`` of an altered one are those that do. -1: it is not on
+    that side."""
 
     kind: DifferenceKind
     source_offset: int
@@ -36,7 +41,8 @@ class Difference(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is kept of a record that is on one side alone: hashes of it and its parts; ``position`` is the next offset of the other side."""
+    """What is kept of a record that is on one side alone: hashes of it and its parts; ``position``
+    is the next offset of the other side."""
 
     offset: int
     hashed: int
@@ -48,7 +54,8 @@ class Kept(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The newest record of a key that only one side has; ``position`` is where the other side would have it."""
+    """The newest record of a key that only one side has; ``position`` is where the other side would
+    have it."""
 
     offset: int
     position: int
@@ -68,8 +75,9 @@ class Region:
 class CompareRules:
     """How a partition is compared.
 
-    ``covered``: source offsets below it were copied, as the offset map knows; None without a map. ``expected``: where the map has a
-    source offset on the target, -1 unknown. ``most`` differences are collected before it ends.
+    ``covered``: source offsets below it were copied, as the offset map knows; None without a map.
+    ``expected``: where the map has a source offset on the target, -1 unknown. ``most`` differences
+    are collected before it ends.
     """
 
     covered: int | None
@@ -84,9 +92,11 @@ class CompareRules:
 class Findings:
     """What a comparison has found so far.
 
-    ``from_start`` and ``to_end``: no record matched before the first region, after the last one. ``behind``: the first source offset that
-    is not copied yet, -1 for none. ``gone_on_target``: keys of which only the source has a record (target compacts) and the target had no later
-    one so far, and the other way round; none are left at the end. ``missing`` and ``extra``: those that compaction does not explain.
+    ``from_start`` and ``to_end``: no record matched before the first region, after the last one.
+    ``behind``: the first source offset that is not copied yet, -1 for none. ``gone_on_target``:
+    keys of which only the source has a record (target compacts) and the target had no later one so
+    far, and the other way round; none are left at the end. ``missing`` and ``extra``: those that
+    compaction does not explain.
     """
 
     matched: int = 0
@@ -121,7 +131,8 @@ class Findings:
 class Comparison:
     """The outcome for one partition; members as of ``Findings``.
 
-    ``tail``: the target has nothing after the copy of the record before this source offset, though this one was copied; -1: it has.
+    ``tail``: the target has nothing after the copy of the record before this source offset, though
+    this one was copied; -1: it has.
     """
 
     matched: int = 0
@@ -153,7 +164,8 @@ def join(parts: Sequence[Findings]) -> Findings:
 
 
 def _over_a_cut(whole: Findings, before: Region, behind: Region) -> tuple[list[Region], bool]:
-    """Return what lies around a cut without what both sides have there in the same order (2), and whether any of it is at the end."""
+    """Return what lies around a cut without what both sides have there in the same order (2), and
+    whether any of it is at the end."""
     source, target = before.source + behind.source, before.target + behind.target
     ours, theirs = [it.hashed for it in source], [it.hashed for it in target]
     moved = ours != theirs and sorted(ours) == sorted(theirs)
@@ -211,7 +223,8 @@ class _Classifier:
         )
 
     def _pair(self, source: list[Kept], target: list[Kept], *, by_place: bool) -> list[Kept]:
-        """Report altered records, and take them from ``target``; return the others of ``source``."""
+        """Report altered records, and take them from ``target``; return the others of
+        ``source``."""
         expected = self._rules.expected
         rules: list[tuple[_Mark, _Mark]] = [(mark, mark) for mark in _SAME_RECORD]
         rules.append((lambda it: expected(it.offset), lambda it: it.offset))

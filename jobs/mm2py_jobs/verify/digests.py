@@ -1,11 +1,14 @@
-"""Digests of sequences of records: order counts, offsets and batch boundaries do not, and parts join in order.
+"""Digests of sequences of records: order counts, offsets and batch boundaries do not, and parts
+join in order.
 
-Flow: records -> ``record_hash`` -> ``SequenceDigest.add_all``; parts that were read apart -> ``+``. A digest of n hashes is the polynomial
-``sum h_i * BASE^(n-1-i)`` modulo a prime of 127 bits, with n: equal sequences have equal digests, and two that differ
-have equal ones with a chance of about n / 2^127.
+Flow: records -> ``record_hash`` -> ``SequenceDigest.add_all``; parts that were read apart -> ``+``.
+A digest of n hashes is the polynomial ``sum h_i * BASE^(n-1-i)`` modulo a prime of 127 bits, with
+n: equal sequences have equal digests, and two that differ have equal ones with a chance of about n
+/ 2^127.
 
-Invariants, tests of the same names: 1 joining is associative, and the empty digest is neutral; 2 however a sequence is cut, its
-digest is the same; 3 a changed, missing, added or moved record changes it.
+Invariants, tests of the same names: 1 joining is associative, and the empty digest is neutral; 2
+however a sequence is cut, its digest is the same; 3 a changed, missing, added or moved record
+changes it.
 """
 
 from collections.abc import Iterable
@@ -18,7 +21,8 @@ _BASE: Final = 0x3C6EF372FE94F82BA54FF53A5F1D36F1 % _PRIME
 
 
 def record_hash(timestamp: int, body: bytes) -> int:
-    """Return the hash of one record; ``body`` are the bytes of its key, value and headers as a v2 batch has them."""
+    """Return the hash of one record; ``body`` are the bytes of its key, value and headers as a v2
+    batch has them."""
     return int.from_bytes(
         blake2b(body, digest_size=16, salt=timestamp.to_bytes(8, "big", signed=True)).digest()
     )

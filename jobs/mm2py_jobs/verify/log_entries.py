@@ -1,8 +1,10 @@
-"""One side of a comparison: the records of some ranges of a log in order, decoded only where that is asked for.
+"""One side of a comparison: the records of some ranges of a log in order, decoded only where that
+is asked for.
 
-Flow: pieces of ``RangeReader`` -> ``LogSide``: the records of the next batch as bytes (``raw``), or decoded ones (``entries``).
-``pass_alike`` takes what both sides have alike by its bytes, whatever their batches are: the mirror joins small batches, so those of
-a copy are seldom those of its source.
+Flow: pieces of ``RangeReader`` -> ``LogSide``: the records of the next batch as bytes (``raw``), or
+decoded ones (``entries``). ``pass_alike`` takes what both sides have alike by its bytes, whatever
+their batches are: the mirror joins small batches, so those of a copy are seldom those of its
+source.
 """
 
 from collections import deque
@@ -51,7 +53,8 @@ Piece = tuple[OffsetRange, Sequence[LogBatch]]
 
 @final
 class RawRecords:
-    """The records of one batch that are not taken: ``left`` of them, the next one is number ``index`` of the batch."""
+    """The records of one batch that are not taken: ``left`` of them, the next one is number
+    ``index`` of the batch."""
 
     __slots__ = ("_payload", "_position", "batch", "index", "left")
 
@@ -116,22 +119,26 @@ class RawRecords:
 
 @final
 class LogSide:
-    """The records of one partition on one cluster; with ``digests`` each record that is read is folded into ``digest``."""
+    """The records of one partition on one cluster; with ``digests`` each record that is read is
+    folded into ``digest``."""
 
     def __init__(self, pieces: AsyncIterator[Piece], *, digests: bool) -> None:
         self._pieces = pieces
         self._batches: deque[RawRecords] = deque()
         self._decoded: deque[RawRecords] = deque()
-        """Those that ``entries`` are from, the last records of the first one and all of the others."""
+        """Those that ``entries`` are from, the last records of the first one and all of the
+        others."""
         self._decoded_count = 0
         self.entries: deque[LogEntry] = deque()
         """Decoded records that were not taken yet; those of ``raw`` come after them."""
         self.digest: SequenceDigest | None = SequenceDigest() if digests else None
         self.broker_stamped = False
-        """Whether the broker stamped any of the records: their timestamps are of the copy's time."""
+        """Whether the broker stamped any of the records: their timestamps are of the copy's
+        time."""
 
     async def raw(self) -> RawRecords | None:
-        """Return the next records as bytes if nothing before them is decoded; they stay. None with ``digests``."""
+        """Return the next records as bytes if nothing before them is decoded; they stay. None with
+        ``digests``."""
         if self.entries or self.digest is not None or not await self._load():
             return None
         batch = self._batches[0]
@@ -143,7 +150,8 @@ class LogSide:
         self._batches.popleft()
 
     def pass_raw(self, count: int, position: int) -> None:
-        """Take so many of the records that ``raw`` returned; the next one is at a position of their payload.
+        """Take so many of the records that ``raw`` returned; the next one is at a position of their
+        payload.
 
         Raises:
             ProtocolError: the batch is damaged.
@@ -212,9 +220,11 @@ class LogSide:
 
 
 async def pass_alike(source: LogSide, target: LogSide) -> int:
-    """Take the next records that both sides have alike by their bytes, at most to the end of a batch; return how many.
+    """Take the next records that both sides have alike by their bytes, at most to the end of a
+    batch; return how many.
 
-    0 where the next ones have to be decoded: they differ, cannot be read, are decoded already, or a digest is wanted.
+    0 where the next ones have to be decoded: they differ, cannot be read, are decoded already, or a
+    digest is wanted.
 
     Raises:
         ProtocolError: a batch is damaged.
@@ -256,7 +266,8 @@ def _stamp_of(batch: LogBatch) -> int:
 
 
 def _same_bytes(one: LogBatch, other: LogBatch) -> bool:
-    """Whether two batches have the same records by their bytes; False may be the same all the same."""
+    """Whether two batches have the same records by their bytes; False may be the same all the
+    same."""
     return (
         one.count == other.count
         and len(one.data) == len(other.data)
@@ -270,7 +281,8 @@ def _same_bytes(one: LogBatch, other: LogBatch) -> bool:
 
 
 def pass_equal(one: LogSide, other: LogSide, count: int, *, same_stamps: bool) -> None:
-    """Take entries that are equal; where their timestamps are too, each is hashed once for both digests."""
+    """Take entries that are equal; where their timestamps are too, each is hashed once for both
+    digests."""
     if one.digest is None or other.digest is None or not same_stamps:
         one.take(count)
         other.take(count)

@@ -1,7 +1,9 @@
-"""``mm2py verify --repair``: partitions that are not equal are copied again where that is possible, and compared again.
+"""``mm2py verify --repair``: partitions that are not equal are copied again where that is possible,
+and compared again.
 
-Flow: report -> advice of each partition (``mm2py_jobs.verify.repair_advice``) -> ``BackfillDriver`` over those that can be repaired -> both in
-one report: what was found, what was done, what is true now.
+Flow: report -> advice of each partition (``mm2py_jobs.verify.repair_advice``) -> ``BackfillDriver``
+over those that can be repaired -> both in one report: what was found, what was done, what is true
+now.
 """
 
 import asyncio
@@ -30,7 +32,8 @@ def repair(
     """Repair what can be repaired; return what was done about each partition that is not equal.
 
     Raises:
-        BackfillRefusedError: a backfill of the flow is unfinished, or the flow does not let go of the partitions.
+        BackfillRefusedError: a backfill of the flow is unfinished, or the flow does not let go of
+            the partitions.
         Mm2pyError: it failed; ``mm2py backfill run`` continues it.
     """
     rows = [row for row in rows_of(report, "partitions") if "repair" in row]
@@ -96,7 +99,8 @@ async def _copy(
     again: Mapping[TopicPartition, BeginsAgain],
     printer: Printer,
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, list[tuple[int, int]]]]:
-    """Copy partitions again; return why one was not, or an empty text, and what the source lost before it was copied."""
+    """Copy partitions again; return why one was not, or an empty text, and what the source lost
+    before it was copied."""
     async with BackfillSession(flow_plan(options.file, options.flow)) as session:
         plan = await (await session.survey()).plan_again(again)
         refused = {TopicPartition(it.topic, it.partition): it.reason for it in plan.refused}
@@ -141,7 +145,8 @@ def lost_of(
     starts: Mapping[TopicPartition, int],
     maps: Mapping[TopicPartition, KnownMap],
 ) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """Return what lies below the starts of the source's logs and is in no map; without one nothing was copied."""
+    """Return what lies below the starts of the source's logs and is in no map; without one nothing
+    was copied."""
     return {
         it.source: [
             *not_copied(it.start, min(it.end, start), maps.get(it.source, KnownMap()).segments())

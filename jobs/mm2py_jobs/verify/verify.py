@@ -1,12 +1,14 @@
-"""Verify: proves that what a flow has copied is equal to its source, or names each record that is not.
+"""Verify: proves that what a flow has copied is equal to its source, or names each record that is
+not.
 
-Flow: ``plan_verify`` on the driver -> partitions, large ones in parts -> lanes -> each task reads both clusters and finds what one
-side has alone (``compare``) -> parts are joined and classified (``differences``) -> one report. Tier 0 reads ends and the offset map;
-1 compares batches by their bytes and decodes only those that differ; 2 decodes every record of both sides and reports a digest of
-each; 3 is 2 with all differences instead of the first ones.
+Flow: ``plan_verify`` on the driver -> partitions, large ones in parts -> lanes -> each task reads
+both clusters and finds what one side has alone (``compare``) -> parts are joined and classified
+(``differences``) -> one report. Tier 0 reads ends and the offset map; 1 compares batches by their
+bytes and decodes only those that differ; 2 decodes every record of both sides and reports a digest
+of each; 3 is 2 with all differences instead of the first ones.
 
-A task begins where the logs begin when it comes to a partition: at the first record that both still have. A partition that cannot be
-compared is a line of the report, which does not count as equal.
+A task begins where the logs begin when it comes to a partition: at the first record that both still
+have. A partition that cannot be compared is a line of the report, which does not count as equal.
 """
 
 import asyncio
@@ -49,7 +51,8 @@ DEFAULT_TIER: Final = 1
 
 _FEW: Final = 1_000
 _ALL: Final = 100_000
-"""Differences of one partition that are named, below tier 3 and with it; memory is bounded by it."""
+"""Differences of one partition that are named, below tier 3 and with it; memory is bounded by
+it."""
 
 _CAUSE: Final = "cause"
 """In the answer about a partition: why it could not be compared."""
@@ -70,10 +73,11 @@ def verify_flow(
     from_map: bool = False,
     progress: ProgressSink | None = None,
 ) -> dict[str, object]:
-    """Compare both sides of a flow, of ``only`` these source partitions, and return the report; ``from_map``: only what the map vouches for.
+    """Compare both sides of a flow, of ``only`` these source partitions, and return the report;
+    ``from_map``: only what the map vouches for.
 
-    Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per second of each cluster, 0: as fast as they can;
-    ``progress`` gets how far they are.
+    Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per
+    second of each cluster, 0: as fast as they can; ``progress`` gets how far they are.
 
     Raises:
         Mm2pyError: a cluster cannot be asked or read, or Spark failed.
@@ -161,7 +165,10 @@ def _answer_of(plan: VerifyPartition, compared: _Compared, tier: int) -> dict[st
     # Under the same name all of it may be other writers' records.
     none_of_ours = plan.covered is not None and plan.topic == plan.target_topic
     if both and not none_of_ours and not comparison.matched and not comparison.differences:
-        cause = f"no record is known to be on both sides (source offsets {_text(plan.source_log)}, target offsets {_text(plan.target_log)})"
+        cause = (
+            "no record is known to be on both sides (source offsets "
+            f"{_text(plan.source_log)}, target offsets {_text(plan.target_log)})"
+        )
     elif plan.covered is None and comparison.behind >= 0 and not comparison.matched:
         cause = f"nothing of it is on the target (source offsets {_text(plan.source_log)})"
     answer = _answer(plan, comparison, cause)
@@ -297,7 +304,8 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
 async def _replaced(
     plans: Sequence[VerifyPartition], source: Cluster, target: Cluster
 ) -> Mapping[str, str]:
-    """Return the source topics of which either side is not the one of the plan any more, and which that is."""
+    """Return the source topics of which either side is not the one of the plan any more, and which
+    that is."""
     causes: dict[str, str] = {}
     for cluster, named in (
         (source, [(it.topic, it.topic, it.topic_id) for it in plans]),
@@ -343,7 +351,8 @@ class PartitionLog:
         return ends[self._tp]
 
     async def first_stamp(self, offsets: OffsetRange) -> tuple[int, bool] | None:
-        """Return the timestamp of the first record of a range, and whether the broker stamped it; None: there is no record."""
+        """Return the timestamp of the first record of a range, and whether the broker stamped it;
+        None: there is no record."""
         async with aclosing(self.read([offsets])) as pieces:
             async for _, batches in pieces:
                 for batch in batches:
@@ -451,15 +460,22 @@ async def _compare(
 def _answer(plan: VerifyPartition, comparison: Comparison, cause: str = "") -> dict[str, object]:
     differences = comparison.differences
     if plan.unstable != NOTHING:
-        above = f"source offsets {_text(plan.unstable)} are from an open transaction on and cannot be read as committed records yet"
+        above = (
+            f"source offsets {_text(plan.unstable)} are from an open transaction on and "
+            "cannot be read as committed records yet"
+        )
         cause = cause or above
     if plan.hidden != NOTHING:
-        above = f"source offsets {_text(plan.hidden)} have copies above an open transaction on {plan.target}, which cannot be read as committed records yet"
+        above = (
+            f"source offsets {_text(plan.hidden)} have copies above an open transaction on "
+            f"{plan.target}, which cannot be read as committed records yet"
+        )
         cause = f"{cause}; {above}" if cause else above
     if plan.unvouched:
         ranges = ", ".join(map(_text, plan.unvouched))
         left = (
-            f"source offsets {ranges} were copied by another program or passed: the offset map does not say where they are on"
+            f"source offsets {ranges} were copied by another program or passed: the offset map "
+            "does not say where they are on"
             f" {plan.target}; compare them by other means, or leave them out with --from map"
         )
         cause = f"{cause}; {left}" if cause else left

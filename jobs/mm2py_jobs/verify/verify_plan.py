@@ -1,11 +1,13 @@
 """What is compared with what: ranges of source offsets and of their copies, fixed on the driver.
 
-Flow: the exact offset map, then log ends of the target, then those of the source -> ``plan_partition`` -> ``VerifyPartition``, cut
-into ``parts`` -> as JSON for tasks. In this order every copy that the map has is in the target's log, and every copy that is
-compared has its source record in the range. Reads no data.
+Flow: the exact offset map, then log ends of the target, then those of the source ->
+``plan_partition`` -> ``VerifyPartition``, cut into ``parts`` -> as JSON for tasks. In this order
+every copy that the map has is in the target's log, and every copy that is compared has its source
+record in the range. Reads no data.
 
-What the map has in its place: where the copy began, what was copied again after a source's log was cut, what was passed by
-another program. Without a map (a mirror of another kind) a task looks for the first record that both logs have.
+What the map has in its place: where the copy began, what was copied again after a source's log was
+cut, what was passed by another program. Without a map (a mirror of another kind) a task looks for
+the first record that both logs have.
 """
 
 from bisect import bisect_right
@@ -54,7 +56,8 @@ NOTHING: Final = OffsetRange(0, 0)
 
 _OPEN_TRIES: Final = 10
 _OPEN_WAIT_S: Final = 0.5
-"""Transactions of clients on the target that are open are waited for so often, each time so long."""
+"""Transactions of clients on the target that are open are waited for so often, each time so
+long."""
 
 NO_MAP: Final = (
     "there is no exact offset map: compared from the first record on that both logs have"
@@ -66,13 +69,16 @@ NO_MAP: Final = (
 class VerifyPartition:
     """What is compared of one partition, in the order of the target's log.
 
-    ``lost`` is what the map has after the end of the target's log; ``lost_before`` what the target had lost before further copies came, and
-    the source still has. ``part`` counts the tasks that share the partition. The copies could
-    be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is
-    what the source has from an open transaction on, which no reader of committed records gets; ``hidden``: source offsets whose copies lie above
-    an open transaction on the target; ``unvouched``: those whose copies, if there are any, another program wrote, so that no map says where they are. Other writers' records above one are ``extra`` in the first run after its end: no reader of committed
-    records gets them before, and a note would follow each transaction of the flow itself. ``topic_id`` is the source topic's, in
-    hexadecimal, ``target_id`` that of its copy.
+    ``lost`` is what the map has after the end of the target's log; ``lost_before`` what the target
+    had lost before further copies came, and the source still has. ``part`` counts the tasks that
+    share the partition. The copies could be deleted and made again from source offset
+    ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is what the
+    source has from an open transaction on, which no reader of committed records gets; ``hidden``:
+    source offsets whose copies lie above an open transaction on the target; ``unvouched``: those
+    whose copies, if there are any, another program wrote, so that no map says where they are. Other
+    writers' records above one are ``extra`` in the first run after its end: no reader of committed
+    records gets them before, and a note would follow each transaction of the flow itself.
+    ``topic_id`` is the source topic's, in hexadecimal, ``target_id`` that of its copy.
     """
 
     topic: str
@@ -131,7 +137,8 @@ class VerifyPartition:
         ]
 
     def from_map(self) -> "VerifyPartition":
-        """Return it without what no map vouches for, as the user wants it; a note has what is left out."""
+        """Return it without what no map vouches for, as the user wants it; a note has what is left
+        out."""
         left = ", ".join(f"{first} to {end}" for first, end in self.unvouched)
         notes = (f"source offsets {left} are left out (--from map)",) if left else ()
         return replace(self, unvouched=(), notes=(*self.notes, *notes))
@@ -144,9 +151,11 @@ class VerifyPartition:
         return self.pieces[at].target + source_offset - self.pieces[at].source
 
     def parts(self, offsets: int) -> "list[VerifyPartition]":
-        """Cut it into parts of about so many offsets of both sides, each at a record whose copy the map has.
+        """Cut it into parts of about so many offsets of both sides, each at a record whose copy the
+        map has.
 
-        What compacts is not cut: whether a record may be gone is decided by the whole log after it. Nor is what has no map.
+        What compacts is not cut: whether a record may be gone is decided by the whole log after it.
+        Nor is what has no map.
         """
         if self.source_compacts or self.target_compacts or self.offsets <= offsets:
             return [self]
@@ -184,15 +193,19 @@ class VerifyPartition:
         )
 
     def keeping_offsets(self) -> "VerifyPartition":
-        """Return it where copies must have the offsets of their records: what was deleted cannot be made again at these."""
+        """Return it where copies must have the offsets of their records: what was deleted cannot be
+        made again at these."""
         reason = (
-            f"offsets.identical=require: copies that are made again behind deleted ones have other offsets, which stops the partition;"
-            f" set it to prefer for the repair, or delete topic {self.target_topic} for it to be copied anew"
+            "offsets.identical=require: copies that are made again behind deleted ones have "
+            "other offsets, which stops the partition;"
+            f" set it to prefer for the repair, or delete topic {self.target_topic} for it to be "
+            "copied anew"
         )
         return self if self.renew_from < 0 else replace(self, renew_from=-1, not_renewable=reason)
 
     def held_from(self, source: int, target: int) -> "VerifyPartition":
-        """Return what is left where the logs begin at these offsets by now: from the first record on that both still have."""
+        """Return what is left where the logs begin at these offsets by now: from the first record
+        on that both still have."""
         left: list[Stretch] = []
         for ours, theirs in self.stretches:
             if ours.first >= source and theirs.first >= target:
@@ -237,7 +250,8 @@ class VerifyPartition:
 def _cut(
     stretch: Stretch, by_target: Sequence[CopiedPiece], target_offsets: int
 ) -> tuple[Stretch, Stretch] | None:
-    """Cut a stretch at a copy that is so far behind its start, or at the next one behind that; None: there is none."""
+    """Cut a stretch at a copy that is so far behind its start, or at the next one behind that;
+    None: there is none."""
     (source_first, source_end), (target_first, target_end) = stretch
     wanted = target_first + max(1, target_offsets)
     at = max(0, bisect_right(by_target, wanted, key=lambda it: it.target) - 1)
@@ -326,11 +340,15 @@ def created_again(
     newest: Page,
     ids: tuple[bytes, bytes],
 ) -> str:
-    """Return why a map says nothing of the topics that are there now, which have these ids; empty if it is theirs, or nothing is on the source."""
+    """Return why a map says nothing of the topics that are there now, which have these ids; empty
+    if it is theirs, or nothing is on the source."""
     if is_another_topic(newest.target_id, ids[1]):
         return f"{target.topic} was created again, its copy begins anew"
     if source_log.start < source_log.end and is_another_topic(newest.source_id, ids[0]):
-        return f"{source.topic} was created again on the source, and the flow has copied nothing of it yet: what is there are copies of the former topic"
+        return (
+            f"{source.topic} was created again on the source, and the flow has copied nothing "
+            "of it yet: what is there are copies of the former topic"
+        )
     return ""
 
 
@@ -339,7 +357,8 @@ async def _target_ends(
     pairs: Mapping[TopicPartition, TopicPartition],
     maps: Mapping[TopicPartition, KnownMap],
 ) -> tuple[Mapping[TopicPartition, LogEnds], Mapping[TopicPartition, LogEnds]]:
-    """Return the ends of the copies' logs, then those of committed records, when no transaction of a client hides copies any more."""
+    """Return the ends of the copies' logs, then those of committed records, when no transaction of
+    a client hides copies any more."""
     copies = list(pairs.values())
     watermarks = await log_ends(target, copies, read_committed=False, waits=True)
     copied = {
@@ -373,7 +392,8 @@ def plan_partition(
     source_cleanup: str = "delete",
     target_cleanup: str = "delete",
 ) -> VerifyPartition:
-    """Decide which ranges are compared; a copy with the name of its source may have other writers, which are left out."""
+    """Decide which ranges are compared; a copy with the name of its source may have other writers,
+    which are left out."""
     segments = known.segments() if known is not None else []
     if known is None or not segments:
         ranges = _without_map(source_log, target_log)
@@ -430,7 +450,8 @@ def _renewable(
     segments: Sequence[tuple[Segment, int]],
     copy: TopicPartition,
 ) -> tuple[int, str]:
-    """Return where a copy would begin again that has all that the target has now; -1 with the reason if the source does not have it."""
+    """Return where a copy would begin again that has all that the target has now; -1 with the
+    reason if the source does not have it."""
     copies = [it for it, _ in segments if it.mark is Mark.COPIED]
     if not copies:
         return -1, f"there is no exact offset map: whose the records of {copy} are is not known"
@@ -442,7 +463,10 @@ def _renewable(
         (it.source + max(0, target.start - it.target) for it in there), default=source.start
     )
     if first < source.start:
-        gone = f"the source has deleted its offsets {first} to {source.start}, of which {copy} has the only copies"
+        gone = (
+            f"the source has deleted its offsets {first} to {source.start}, of which {copy} "
+            "has the only copies"
+        )
         return -1, f"{gone}: they would be lost"
     return first, ""
 
@@ -493,18 +517,21 @@ class _MapRanges:
                 self.target[-1][1] = target.end
 
     def _look_below(self) -> None:
-        """Note what the source has below the beginning of the map: not copied, where the copy begins with the map too."""
+        """Note what the source has below the beginning of the map: not copied, where the copy
+        begins with the map too."""
         begins = beginning_of(self._segments[0][0])
         if self._target_log.start < begins.target:
             self._leave(self._source_log.start, begins.source)
             if not self.unvouched:
                 self.notes.append(
-                    f"target offsets {self._target_log.start} to {begins.target} lie below the beginning of the offset map and are not"
+                    f"target offsets {self._target_log.start} to {begins.target} lie below the "
+                    "beginning of the offset map and are not"
                     " compared: another writer's, or copies of what the source has deleted"
                 )
         elif self._source_log.start < begins.source:
             self.notes.append(
-                f"source offsets {self._source_log.start} to {begins.source} lie below the beginning of the offset map, and"
+                f"source offsets {self._source_log.start} to {begins.source} lie below the "
+                "beginning of the offset map, and"
                 " the copy has nothing before it: they were not to be copied"
             )
 

@@ -1,7 +1,7 @@
 """``mm2py verify FILE --flow A->B``: is what the flow has copied equal to its source?
 
-Flow: file -> ``mm2py_jobs.verify.verify`` -> report -> JSON or tables on standard output. Exit code 0 equal, 4 not equal, 3 nothing
-could be compared.
+Flow: file -> ``mm2py_jobs.verify.verify`` -> report -> JSON or tables on standard output. Exit code
+0 equal, 4 not equal, 3 nothing could be compared.
 """
 
 import asyncio
@@ -131,7 +131,8 @@ def _repaired(
 
 
 def exit_code(report: Mapping[str, object]) -> int:
-    """Return how the command ends; a flow that has copied nothing of what there is does not pass, nor a repair that lost records."""
+    """Return how the command ends; a flow that has copied nothing of what there is does not pass,
+    nor a repair that lost records."""
     if report["differences"] or _lost(report):
         return NOT_EQUAL
     return OK if report["equal"] and not _nothing(report) else UNHEALTHY

@@ -1,7 +1,8 @@
-"""The command line of ``mirror-maker-py``: the options of ``kafka.tools.MirrorMaker`` from 0.8 to 3.9.
+"""The command line of ``mirror-maker-py``: the options of ``kafka.tools.MirrorMaker`` from 0.8 to
+3.9.
 
-Flow: words -> ``read_arguments`` -> ``Arguments``. ``--option value`` and ``--option=value`` are the same, as is each spelling that
-some release had; wrong usage ends with exit code 2.
+Flow: words -> ``read_arguments`` -> ``Arguments``. ``--option value`` and ``--option=value`` are
+the same, as is each spelling that some release had; wrong usage ends with exit code 2.
 """
 
 import argparse
@@ -53,7 +54,8 @@ class _Parser(argparse.ArgumentParser):
 
 @final
 class _SingleOption(argparse.Action):
-    """Keeps a value; a second one is refused, as Java does: which of two counts would be a guess."""
+    """Keeps a value; a second one is refused, as Java does: which of two counts would be a
+    guess."""
 
     def __call__(
         self,
@@ -75,7 +77,8 @@ class _SingleOption(argparse.Action):
 def _parser() -> _Parser:
     parser = _Parser(
         prog=PROGRAM,
-        description="Copy topics through a consumer group, as the legacy MirrorMaker 1 does (kafka.tools.MirrorMaker).",
+        description="Copy topics through a consumer group, as the legacy MirrorMaker 1 does "
+        "(kafka.tools.MirrorMaker).",
     )
 
     def option(*names: str, **rest: object) -> None:
@@ -89,19 +92,41 @@ def _parser() -> _Parser:
            help="topics to mirror: a Java regular expression, a comma is an alternative")  # fmt: skip
     option("--whitelist", "--white-list", dest="whitelist", default="", metavar="REGEX",
            help="the old name of --include")  # fmt: skip
-    option("--blacklist", "--black-list", "--exclude", dest="blacklist", default="", metavar="REGEX",
-           help="topics to leave out, all others are mirrored")  # fmt: skip
+    option(
+        "--blacklist",
+        "--black-list",
+        "--exclude",
+        dest="blacklist",
+        default="",
+        metavar="REGEX",
+        help="topics to leave out, all others are mirrored",
+    )
     option("--num.streams", dest="num_streams", type=_at_least_one, default=1, metavar="N",
            help="members of the consumer group (default: 1)")  # fmt: skip
     option("--num.producers", dest="num_producers", type=_at_least_one, default=1, metavar="N",
            help="producers that the streams share (default: 1)")  # fmt: skip
     option("--queue.size", dest="queue_size", type=_at_least_one, metavar="N",
            help="most records between consumers and producer")  # fmt: skip
-    option("--offset.commit.interval.ms", dest="offset_commit_interval_ms", type=_at_least_one, default=COMMIT_MS,
-           metavar="MS", help="time between commits (default: 60000)")  # fmt: skip
-    option("--abort.on.send.failure", "--abort.on.send.fail", "--abortOnSendFail", dest="abort_on_send_failure",
-           type=_flag, nargs="?", const=True, default=True, metavar="true|false",
-           help="end when a record is refused (default: true), or drop it and count it")  # fmt: skip
+    option(
+        "--offset.commit.interval.ms",
+        dest="offset_commit_interval_ms",
+        type=_at_least_one,
+        default=COMMIT_MS,
+        metavar="MS",
+        help="time between commits (default: 60000)",
+    )
+    option(
+        "--abort.on.send.failure",
+        "--abort.on.send.fail",
+        "--abortOnSendFail",
+        dest="abort_on_send_failure",
+        type=_flag,
+        nargs="?",
+        const=True,
+        default=True,
+        metavar="true|false",
+        help="end when a record is refused (default: true), or drop it and count it",
+    )
     option("--message.handler", dest="message_handler", default="", metavar="NAME",
            help="entry point in mm2py.message_handlers")  # fmt: skip
     option(
@@ -116,8 +141,13 @@ def _parser() -> _Parser:
         help="its argument",
     )
     parser.add_argument("--new.consumer", action="store_true", help="accepted, no effect")
-    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", type=str.upper,
-                        help="default: INFO")  # fmt: skip
+    parser.add_argument(
+        "--log-level",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        default="INFO",
+        type=str.upper,
+        help="default: INFO",
+    )
     parser.add_argument("--debug", action="store_true", help="log level DEBUG, with stack traces")
     parser.add_argument("--version", action="version", version=_version())
     return parser

@@ -1,7 +1,8 @@
-"""The legacy MirrorMaker 1 as a program: ``mirror-maker-py --consumer.config C --producer.config P --whitelist R``.
+"""The legacy MirrorMaker 1 as a program:
+``mirror-maker-py --consumer.config C --producer.config P --whitelist R``.
 
-Flow: arguments -> both files -> remarks logged, a line each -> ``Mirror`` -> SIGTERM -> flushed, committed, exit 0.
-Exit codes: 0 orderly end, 1 failure, 2 wrong usage.
+Flow: arguments -> both files -> remarks logged, a line each -> ``Mirror`` -> SIGTERM -> flushed,
+committed, exit 0. Exit codes: 0 orderly end, 1 failure, 2 wrong usage.
 """
 
 import gc
@@ -94,7 +95,8 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
 
 
 async def _run(plan: MirrorPlan) -> int:
-    # Thousands of records are under way at any time: to look through them again and again costs a microsecond each.
+    # Thousands of records are under way at any time: to look through them again and again costs a
+    # microsecond each.
     gc.set_threshold(_YOUNG_OBJECTS)
     with StopSignal() as stop:
         return await Mirror(plan, SYSTEM_CLOCK).run(stop)
@@ -131,7 +133,8 @@ def _plugin(group: str, what: str, name: str, text: str | None) -> object | None
         known = ", ".join(sorted(installed)) or "none"
         raise ConfigError(
             f"there is no {what} {name}; Java classes cannot be loaded here",
-            remedy=f"install a package with an entry point of that name in {group} (installed: {known})",
+            remedy=f"install a package with an entry point of that name in {group} (installed: "
+            f"{known})",
         )
     try:
         made: object = entry.load()() if text is None else entry.load()(text)

@@ -1,7 +1,8 @@
 """A MirrorMaker 1 command line as a flow: its file, and the positions of its group.
 
-Flow: words -> ``read_arguments``, as the command itself reads them -> both files -> ``mm2py_migrate.from_mirror_maker_1`` ->
-with ``carries`` the flow's plan, from the very text that is printed -> ``migrated_positions``.
+Flow: words -> ``read_arguments``, as the command itself reads them -> both files ->
+``mm2py_migrate.from_mirror_maker_1`` -> with ``carries`` the flow's plan, from the very text that
+is printed -> ``migrated_positions``.
 """
 
 import asyncio
@@ -34,13 +35,15 @@ _KRB5_CONF: Final = (
     f"{KRB5_CONF} has no property: start the workers with the same KAFKA_OPTS, or with KRB5_CONFIG"
 )
 _NOT_CARRIED: Final = (
-    "positions of group {} are not carried over: stop the mirror and repeat this with --carry-positions, else the flow"
+    "positions of group {} are not carried over: stop the mirror and repeat this with "
+    "--carry-positions, else the flow"
     " starts at auto.offset.reset={}"
 )
 
 
 def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -> TranslatedFile:
-    """Return the file; store the positions first where ``carries``. Words before the first option are a script's name.
+    """Return the file; store the positions first where ``carries``. Words before the first option
+    are a script's name.
 
     Raises:
         UsageError: the command line is wrong, or the names of the clusters are.
@@ -108,7 +111,8 @@ def _without_equivalent(arguments: Arguments) -> dict[str, str]:
         ),
         "--abort.on.send.failure false": (
             not arguments.abort_on_send_failure,
-            "a record that the target refuses stops its partition alone and is named in the loss ledger",
+            "a record that the target refuses stops its partition alone and is named in the loss "
+            "ledger",
         ),
         f"--message.handler {arguments.message_handler}": (
             bool(arguments.message_handler),

@@ -1,7 +1,8 @@
 """A running MirrorMaker 1: streams, the topics they read, and a line of progress.
 
-Flow: ``Mirror.run`` -> both clusters answer -> topics that match, looked up again every ``metadata.max.age.ms`` -> ``Stream``
-threads -> a stop signal, or the first stream that fails, ends all of them -> last line with what was mirrored and dropped.
+Flow: ``Mirror.run`` -> both clusters answer -> topics that match, looked up again every
+``metadata.max.age.ms`` -> ``Stream`` threads -> a stop signal, or the first stream that fails, ends
+all of them -> last line with what was mirrored and dropped.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Properties files of the legacy MirrorMaker 1, with the names of every client that it has had.
 
-Flow: file -> placeholders -> ZooKeeper properties refused -> old names of the Scala clients as today's names, a line
-each -> MirrorMaker 1's own defaults where the file is silent -> ``librdkafka``. Source: ``kafka.tools.MirrorMaker``
-of Kafka 0.8 to 3.9.
+Flow: file -> placeholders -> ZooKeeper properties refused -> old names of the Scala clients as
+today's names, a line each -> MirrorMaker 1's own defaults where the file is silent ->
+``librdkafka``. Source: ``kafka.tools.MirrorMaker`` of Kafka 0.8 to 3.9.
 """
 
 import os
@@ -92,10 +92,11 @@ _PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
 class ClientFile:
     """One file as today's client reads it.
 
-    ``remarks``: a line each; ``warnings``: what may lose or reorder records; ``secrets``: never to be
-    printed. ``is_sync``: ``producer.type=sync``, each record waits for its acknowledgement. ``include`` and ``exclude``: topics
-    that the file of a consumer names (``mirror.topics.whitelist``). ``written``: what the file sets under today's names,
-    placeholders kept; without the defaults that ``values`` has.
+    ``remarks``: a line each; ``warnings``: what may lose or reorder records; ``secrets``: never to
+    be printed. ``is_sync``: ``producer.type=sync``, each record waits for its acknowledgement.
+    ``include`` and ``exclude``: topics that the file of a consumer names
+    (``mirror.topics.whitelist``). ``written``: what the file sets under today's names, placeholders
+    kept; without the defaults that ``values`` has.
     """
 
     values: Mapping[str, str]
@@ -125,7 +126,8 @@ def consumer_file(path: str) -> ClientFile:
     warnings = [*properties.warnings]
     if values.get("enable.auto.commit", "false").strip().lower() == "true":
         warnings.append(
-            f"{path}: enable.auto.commit=true commits records that were not sent yet: a failure loses them; "
+            f"{path}: enable.auto.commit=true commits records that were not sent yet: a failure "
+            "loses them; "
             "remove it, the mirror commits what was acknowledged"
         )
     values.setdefault("enable.auto.commit", "false")
@@ -203,7 +205,8 @@ def _read(path: str) -> ClientFile:
 def _without_address_of_zookeeper(
     path: str, file: PropertiesFile
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the properties and warnings: beside addresses of brokers Java's consumer ignores it as any name that it does not know."""
+    """Return the properties and warnings: beside addresses of brokers Java's consumer ignores it as
+    any name that it does not know."""
     given = dict(file.values)
     warnings: list[str] = []
     for name in _ZOOKEEPER_ADDRESS:
@@ -212,8 +215,10 @@ def _without_address_of_zookeeper(
         if not given.get("bootstrap.servers", "").strip():
             line = next(entry.line for entry in file.entries if entry.key == name)
             raise ConfigError(
-                f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any more",
-                remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the addresses of brokers",
+                f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any "
+                "more",
+                remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the "
+                "addresses of brokers",
             )
         warnings.append(f"{path}: {name} is ignored, bootstrap.servers counts: remove it")
     return given, warnings
@@ -243,14 +248,16 @@ class TopicChoice:
 
 
 def topic_lists(include: str, exclude: str, consumer: ClientFile) -> tuple[str, str]:
-    """Return which topics to mirror and which to leave out; the file counts where the command line names none."""
+    """Return which topics to mirror and which to leave out; the file counts where the command line
+    names none."""
     if include or exclude:
         return include, exclude
     return consumer.include, "" if consumer.include else consumer.exclude
 
 
 def topic_choice(include: str, exclude: str) -> TopicChoice:
-    """Read ``--include`` (``--whitelist``) or ``--blacklist``: commas are alternatives, blanks and quotes are removed.
+    """Read ``--include`` (``--whitelist``) or ``--blacklist``: commas are alternatives, blanks and
+    quotes are removed.
 
     Raises:
         ConfigError: both, neither, or an expression that cannot be translated.
@@ -258,7 +265,8 @@ def topic_choice(include: str, exclude: str) -> TopicChoice:
     if bool(include.strip()) == bool(exclude.strip()):
         raise ConfigError(
             "exactly one of --whitelist (--include) and --blacklist has to be given",
-            remedy="name the topics to mirror with --whitelist, or those to leave out with --blacklist",
+            remedy="name the topics to mirror with --whitelist, or those to leave out with "
+            "--blacklist",
         )
     pattern = JavaPattern(topic_expression(include or exclude))
     if include.strip():
@@ -269,5 +277,6 @@ def topic_choice(include: str, exclude: str) -> TopicChoice:
 
 
 def topic_expression(text: str) -> str:
-    """Return the Java expression of a list of topics (``org.apache.kafka.server.util.TopicFilter``)."""
+    """Return the Java expression of a list of topics
+    (``org.apache.kafka.server.util.TopicFilter``)."""
     return re.sub(r"^[\"']+|[\"']+$", "", text.strip().replace(",", "|").replace(" ", ""))

@@ -1,18 +1,22 @@
-"""One member of the consumer group: a thread that polls, hands records over, and commits what was acknowledged.
+"""One member of the consumer group: a thread that polls, hands records over, and commits what was
+acknowledged.
 
-Flow: ``ConfluentConsumer.messages`` -> handler -> ``RecordSender.send`` -> every commit interval, at a revocation and at the end:
-``RecordSender.flush`` -> commit of the source's offsets. The topics come from ``subscribe``, which another thread calls.
+Flow: ``ConfluentConsumer.messages`` -> handler -> ``RecordSender.send`` -> every commit interval,
+at a revocation and at the end: ``RecordSender.flush`` -> commit of the source's offsets. The topics
+come from ``subscribe``, which another thread calls.
 
 Invariants, tests of the same names:
 
-1. A position is committed only after a flush: no record before it is missing on the target, unless it was dropped by request.
-2. What a partition has read is flushed and committed before another member of the group gets the partition, as far as the
-   target answers within ``REVOKE_S``; what a member has lost is not committed.
+1. A position is committed only after a flush: no record before it is missing on the target, unless
+   it was dropped by request.
+2. What a partition has read is flushed and committed before another member of the group gets the
+   partition, as far as the target answers within ``REVOKE_S``; what a member has lost is not
+   committed.
 3. A stream that waits for the target stays in its group: it polls with its partitions paused.
-4. A record is passed on when its partition belongs to the stream at that moment: callbacks of the group run inside a poll, before and
-   between the records that it returns.
-5. A partition whose topic was deleted and created again is read from the beginning of the new one (``SinkPlaces``); Java's
-   MirrorMaker 1 continues in the middle of it.
+4. A record is passed on when its partition belongs to the stream at that moment: callbacks of the
+   group run inside a poll, before and between the records that it returns.
+5. A partition whose topic was deleted and created again is read from the beginning of the new one
+   (``SinkPlaces``); Java's MirrorMaker 1 continues in the middle of it.
 """
 
 import logging
@@ -137,7 +141,8 @@ class Stream(AssignmentListener):
         self._early: list[Message] = []
         self._owned: set[TopicPartition] = set()
         self._passed_on: set[TopicPartition] = set()
-        """Partitions that have stayed since what is passed on now was polled: one that came back is read again from its last commit."""
+        """Partitions that have stayed since what is passed on now was polled: one that came back is
+        read again from its last commit."""
         self._moved: set[TopicPartition] = set()
         """Partitions whose position has changed since the last poll."""
         self._fatal: Exception | None = None
@@ -146,7 +151,8 @@ class Stream(AssignmentListener):
         self._waits_for_target = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self.records = self.bytes = self.lag = 0
-        """``lag``: records between what was read and the ends of the partitions, as the last answers of brokers say."""
+        """``lag``: records between what was read and the ends of the partitions, as the last
+        answers of brokers say."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -157,7 +163,8 @@ class Stream(AssignmentListener):
         self._wanted = tuple(topics)
 
     def stop(self) -> None:
-        """Ask for the end: what was read is flushed and committed, as far as the target answers within ``CLOSE_S``."""
+        """Ask for the end: what was read is flushed and committed, as far as the target answers
+        within ``CLOSE_S``."""
         self._stops_until_s = time.monotonic() + CLOSE_S
         self._stopping.set()
 
@@ -207,7 +214,8 @@ class Stream(AssignmentListener):
                 raise self._fatal
 
     def _begin_anew(self, among: Collection[TopicPartition] | None = None) -> None:
-        """Forget positions in topics that were created again, and keep away from partitions whose topic is not known."""
+        """Forget positions in topics that were created again, and keep away from partitions whose
+        topic is not known."""
         for place in self._places.check(self._consumer, among):
             self._forget_position(place)
         unsure = self._places.unsure & self._owned
@@ -217,7 +225,8 @@ class Stream(AssignmentListener):
             self._unread = unsure
 
     def _behind(self) -> int:
-        # On this thread: the library lets a call of another one wait for as long as a poll comes after the other.
+        # On this thread: the library lets a call of another one wait for as long as a poll comes
+        # after the other.
         return sum(
             max(0, self._consumer.end(place) - position)  # a negative end: not known yet
             for place, position in self._positions.items()
@@ -265,7 +274,8 @@ class Stream(AssignmentListener):
             self._places.read_to(place, positions[place])
 
     def _follows(self, place: TopicPartition, offset: int, checked: set[TopicPartition]) -> bool:
-        """Return whether a record may be taken; ``checked``: partitions of the same poll that have a hole already."""
+        """Return whether a record may be taken; ``checked``: partitions of the same poll that have
+        a hole already."""
         expected = self._positions.get(place)
         if expected is None:
             expected = self._places.next_offset(place, offset)
@@ -277,7 +287,8 @@ class Stream(AssignmentListener):
         return True
 
     def _note_ends(self) -> None:
-        """Where the end of a log was read, nothing is behind: markers of transactions have offsets, too."""
+        """Where the end of a log was read, nothing is behind: markers of transactions have offsets,
+        too."""
         for place, end in self._consumer.reached().items():
             if (
                 place in self._passed_on
@@ -326,7 +337,8 @@ class Stream(AssignmentListener):
             del self._uncommitted[place]
 
     def _idle(self) -> None:
-        """Stay in the group while the target is waited for; the caller holds the sender, or waits for it."""
+        """Stay in the group while the target is waited for; the caller holds the sender, or waits
+        for it."""
         if self._waits_until_s is not None:  # inside a callback of the group: no poll within a poll
             if time.monotonic() > self._waits_until_s:
                 raise TimeoutError
@@ -338,7 +350,8 @@ class Stream(AssignmentListener):
             )
         if not self._topics:
             return
-        # They stay paused until the wait is over: each resume lets the library read anew what it had read ahead.
+        # They stay paused until the wait is over: each resume lets the library read anew what it
+        # had read ahead.
         self._quiet |= self._owned
         self._consumer.pause(self._owned)
         self._waits_for_target = True
@@ -349,7 +362,8 @@ class Stream(AssignmentListener):
             self._waits_for_target = False
 
     def _read_on(self) -> None:
-        """Read what was paused while the target was waited for, once it is known that their topics are the same."""
+        """Read what was paused while the target was waited for, once it is known that their topics
+        are the same."""
         waited, self._quiet = self._quiet, set()
         if waited:
             self._places.doubt(waited)
@@ -378,7 +392,8 @@ class Stream(AssignmentListener):
             self._listener.partitions_revoked(list(partitions))
 
     def _finish(self) -> bool:
-        """Flush and commit what was read; return whether the target has acknowledged it in time, else others read it again."""
+        """Flush and commit what was read; return whether the target has acknowledged it in time,
+        else others read it again."""
         if self._waits_for_target:
             log.warning("revoked while the target does not answer stream=%s", self.name)
             return False

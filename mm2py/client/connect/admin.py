@@ -1,8 +1,8 @@
 """Topics, configs, ACLs, offsets and groups of one cluster (what Java's ``Admin`` does for MM2).
 
-Flow: method -> ``Cluster.call_*`` -> one result per name. A refusal that concerns one name is a value
-of the result; one that concerns the whole request is raised. Codes that Kafka marks as retriable are
-retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
+Flow: method -> ``Cluster.call_*`` -> one result per name. A refusal that concerns one name is a
+value of the result; one that concerns the whole request is raised. Codes that Kafka marks as
+retriable are retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 """
 
 import asyncio
@@ -114,7 +114,8 @@ class Admin:
     # ---- topics ----
 
     async def list_topics(self) -> Mapping[str, TopicDescription]:
-        """Return all topics but the brokers' own (``__consumer_offsets``, ...); the same object while nothing changed."""
+        """Return all topics but the brokers' own (``__consumer_offsets``, ...); the same object
+        while nothing changed."""
         metadata = await self.cluster.metadata(None)
         # The same object while nothing changed: callers
         # compare by identity, once a refresh interval.
@@ -137,7 +138,8 @@ class Admin:
         return described
 
     async def denied_topics(self, names: Iterable[str]) -> dict[str, ServerError]:
-        """Return which topics may not be described, with the right that is missing; ``list_topics`` has no trace of them."""
+        """Return which topics may not be described, with the right that is missing; ``list_topics``
+        has no trace of them."""
         denied: dict[str, ServerError] = {}
         for name, topic in (await self.describe_topics(names)).items():
             code = 0 if topic.error is None else topic.error.code
@@ -150,7 +152,8 @@ class Admin:
         return denied
 
     async def topic_rights(self, names: Iterable[str]) -> dict[str, frozenset[AclOperation]]:
-        """Return what our principal may do with topics that it may describe; all where the cluster has no authorizer.
+        """Return what our principal may do with topics that it may describe; all where the cluster
+        has no authorizer.
 
         Raises:
             UnsupportedVersionError: brokers before 2.3 do not disclose them (KIP-430).
@@ -199,9 +202,11 @@ class Admin:
         validate_only: bool = False,
         at_once: bool = False,
     ) -> dict[str, ServerError | None]:
-        """Create topics, or only ask whether they could be; returns None or the error per name (36: it exists already).
+        """Create topics, or only ask whether they could be; returns None or the error per name (36:
+        it exists already).
 
-        ``at_once``: what a quota of controller mutations puts off (KIP-599) is such an error, not waited for.
+        ``at_once``: what a quota of controller mutations puts off (KIP-599) is such an error, not
+        waited for.
         """
         if not topics:
             return {}
@@ -226,7 +231,8 @@ class Admin:
         }
 
     async def new_topic_configs(self, topic: NewTopic) -> Mapping[str, str]:
-        """Return the configs that a topic would have, the brokers' defaults included; empty before 2.4 (KIP-525) and where that may not be known.
+        """Return the configs that a topic would have, the brokers' defaults included; empty before
+        2.4 (KIP-525) and where that may not be known.
 
         Raises:
             ServerError: it could not be created.
@@ -241,7 +247,8 @@ class Admin:
         return answer.configs
 
     async def _formats_are_old(self) -> bool:
-        """Whether new topics would get a message format older than 0.11, without producer ids; possible before 3.0."""
+        """Whether new topics would get a message format older than 0.11, without producer ids;
+        possible before 3.0."""
         node_id = next(iter(self.cluster.broker_ids), -1)
         broker = ConfigResource(ConfigResourceType.BROKER, str(node_id))
         try:
@@ -261,7 +268,8 @@ class Admin:
     async def create_partitions(
         self, totals: Mapping[str, int], *, at_once: bool = False
     ) -> dict[str, ServerError | None]:
-        """Increase topics to a total number of partitions; returns None or the error per name. ``at_once`` as ``create_topics``."""
+        """Increase topics to a total number of partitions; returns None or the error per name.
+        ``at_once`` as ``create_topics``."""
         if not totals:
             return {}
         grown = [
@@ -298,7 +306,8 @@ class Admin:
     async def read_topic_configs(
         self, names: Iterable[str]
     ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
-        """Return the configs of each topic, or why they may not be read; topics that do not exist are left out."""
+        """Return the configs of each topic, or why they may not be read; topics that do not exist
+        are left out."""
         described: dict[str, tuple[ConfigEntry, ...] | ServerError] = {}
         for chunk in _chunks(sorted(set(names))):
             call = admin_messages.describe_configs([_topic(name) for name in chunk])
@@ -327,7 +336,8 @@ class Admin:
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
     ) -> Mapping[TopicPartition, int]:
-        """Return the size of each partition's largest replica; partitions whose size brokers do not disclose are left out."""
+        """Return the size of each partition's largest replica; partitions whose size brokers do not
+        disclose are left out."""
         sizes: dict[TopicPartition, int] = {}
         for each in await self._log_dirs(topics):
             for partition, size in each.sizes.items():
@@ -335,7 +345,8 @@ class Admin:
         return sizes
 
     async def free_bytes(self) -> int | None:
-        """Return how much all brokers together can take; None where one of them does not disclose it (before 3.3)."""
+        """Return how much all brokers together can take; None where one of them does not disclose
+        it (before 3.3)."""
         free = [each.free for each in await self._log_dirs({})]
         known = [it for it in free if it is not None]
         return sum(known) if known and len(known) == len(free) else None
@@ -403,7 +414,8 @@ class Admin:
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
-        """Return the producers of partitions, as their leaders remember them; partitions without an answer are left out.
+        """Return the producers of partitions, as their leaders remember them; partitions without an
+        answer are left out.
 
         Raises:
             UnsupportedVersionError: a broker is older than 2.8.
@@ -421,7 +433,8 @@ class Admin:
         return producers
 
     async def transactional_ids(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int]]:
-        """Return transactional id and coordinator of producers; those that brokers (3.0 or newer) do not disclose are left out."""
+        """Return transactional id and coordinator of producers; those that brokers (3.0 or newer)
+        do not disclose are left out."""
         ids: dict[int, tuple[str, int]] = {}
         for node_id in self.cluster.broker_ids if producer_ids else ():
             connection = await self.cluster.connection(node_id, ADMIN)
@@ -516,13 +529,15 @@ class Admin:
     async def log_ends(
         self, partitions: Iterable[TopicPartition], *, within_s: float, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """Return where logs end, as far as leaders answer in time: one that is silent keeps no answer of the others back."""
+        """Return where logs end, as far as leaders answer in time: one that is silent keeps no
+        answer of the others back."""
         wanted = dict.fromkeys(partitions, LATEST)
         listed = await self._list_once(wanted, read_committed=read_committed, within_s=within_s)
         return {tp: it.offset for tp, it in listed.items() if it.error is None}
 
     async def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return log starts, ``NO_LOG`` for a partition that does not exist; partitions without an answer are left out."""
+        """Return log starts, ``NO_LOG`` for a partition that does not exist; partitions without an
+        answer are left out."""
         starts: dict[TopicPartition, int] = {}
         for tp, listed in (await self.list_offsets(dict.fromkeys(partitions, EARLIEST))).items():
             if listed.error is None:
@@ -532,7 +547,8 @@ class Admin:
         return starts
 
     async def newest_times(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Return the largest timestamp of each partition that has records and may be seen (KIP-734), ms since the epoch.
+        """Return the largest timestamp of each partition that has records and may be seen
+        (KIP-734), ms since the epoch.
 
         Raises:
             UnsupportedVersionError: brokers before 3.0.
@@ -542,7 +558,8 @@ class Admin:
         return await self._times(wanted, MAX_TIMESTAMP)
 
     async def newest_commits(self) -> dict[TopicPartition, int]:
-        """Return the largest stamp that brokers gave commits of groups, ms by their clocks; one of a clock that was wrong stays.
+        """Return the largest stamp that brokers gave commits of groups, ms by their clocks; one of
+        a clock that was wrong stays.
 
         Raises:
             UnsupportedVersionError: as ``newest_times``.
@@ -565,7 +582,8 @@ class Admin:
         return answer.now_ms
 
     async def first_times(self, topics: Mapping[str, Iterable[int]]) -> dict[TopicPartition, int]:
-        """Return the time of the first record of partitions that have one with a time, ms since the epoch."""
+        """Return the time of the first record of partitions that have one with a time, ms since the
+        epoch."""
         wanted = [
             TopicPartition(it, number) for it, numbers in topics.items() for number in numbers
         ]
@@ -690,7 +708,8 @@ def _as_server_error(error: Mm2pyError) -> ServerError:
 
 
 def _unsendable(calls: Mapping[K, Callable[[], object]]) -> dict[K, ServerError]:
-    """Return what no request can carry, as the broker's refusal of that one: the others are sent without it."""
+    """Return what no request can carry, as the broker's refusal of that one: the others are sent
+    without it."""
     refused: dict[K, ServerError] = {}
     for it, build in calls.items():
         try:

@@ -1,6 +1,7 @@
 """Counts of broker failures of all clients of a process.
 
-Flow: ``ConnectionPool`` -> ``add``; in a task host ``take`` -> ``HostReports.broker_errors`` -> ``add`` in the worker -> ``GET /metrics``.
+Flow: ``ConnectionPool`` -> ``add``; in a task host ``take`` -> ``HostReports.broker_errors`` ->
+``add`` in the worker -> ``GET /metrics``.
 """
 
 from collections import Counter

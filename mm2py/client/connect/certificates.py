@@ -1,7 +1,8 @@
 """Expiry dates of the certificates that this process has seen, shared by all of its clients.
 
-Flow: TLS handshake of a connection, or a key store that was read -> ``note`` -> ``dates`` -> ``GET /metrics``.
-A broker's date is that of the newest handshake with it: a certificate that it replaced is known with the next connection.
+Flow: TLS handshake of a connection, or a key store that was read -> ``note`` -> ``dates`` ->
+``GET /metrics``. A broker's date is that of the newest handshake with it: a certificate that it
+replaced is known with the next connection.
 """
 
 import ssl
@@ -25,7 +26,8 @@ class Shown(NamedTuple):
 
 @final
 class CertificateDates:
-    """Ends of validity in seconds since the epoch; one for each broker that is spoken to, and our own."""
+    """Ends of validity in seconds since the epoch; one for each broker that is spoken to, and our
+    own."""
 
     def __init__(self) -> None:
         self._dates: dict[Shown, float] = {}
@@ -50,7 +52,8 @@ certificates_of: Final = PerClock(CertificateDates)
 
 
 def peer_expires_s(secured: ssl.SSLSocket) -> float | None:
-    """Return until when the verified certificate of the other side is valid, None where none was verified."""
+    """Return until when the verified certificate of the other side is valid, None where none was
+    verified."""
     # Empty where the context does not verify (CERT_NONE).
     certificate = cast("Mapping[str, object] | None", secured.getpeercert())
     until = certificate.get("notAfter") if certificate else None

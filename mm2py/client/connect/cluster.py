@@ -134,7 +134,8 @@ class Cluster:
         scope: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
-        """Return a cluster by its effective client properties; ``scope`` names their owner in messages.
+        """Return a cluster by its effective client properties; ``scope`` names their owner in
+        messages.
 
         Raises:
             ConfigError: a property is wrong.
@@ -175,7 +176,8 @@ class Cluster:
         )
 
     def denied(self, code: int, operation: str, name: str) -> ServerError | None:
-        """Return the error of a missing right on a topic or group, with the user and the command that grants it; None for other codes."""
+        """Return the error of a missing right on a topic or group, with the user and the command
+        that grants it; None for other codes."""
         kind = _DENIED.get(code)
         if kind is None:
             return None
@@ -189,7 +191,8 @@ class Cluster:
         return error
 
     def granting(self, operation: str, resources: str) -> str:
-        """Return the command that grants an operation to our user; ``resources`` are its options, ``--topic t --cluster``.
+        """Return the command that grants an operation to our user; ``resources`` are its options,
+        ``--topic t --cluster``.
 
         It is copied into a shell, and a group may have any name: names are quoted.
         """
@@ -240,7 +243,8 @@ class Cluster:
     def unanswered(self, longer_than_s: float) -> str:
         """Return why a request for metadata has waited longer than that, empty while none has.
 
-        Such a request is repeated until ``default.api.timeout.ms``, 60 s by default: too late for an operator.
+        Such a request is repeated until ``default.api.timeout.ms``, 60 s by default: too late for
+        an operator.
         """
         since = min(self._asked.values(), default=math.inf)
         if self.clock.monotonic() - since <= longer_than_s:
@@ -285,7 +289,8 @@ class Cluster:
     async def leaders(
         self, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Leader | Mm2pyError]:
-        """Return the leaders of many partitions, or why there is none, with at most one request for all."""
+        """Return the leaders of many partitions, or why there is none, with at most one request for
+        all."""
         partitions = list(tps)
         unknown = [tp for tp in partitions if self._cache.leader(tp) is None or self._is_old(tp)]
         problem: Mm2pyError | None = None
@@ -301,7 +306,8 @@ class Cluster:
         return self._cache.topic_id(topic)
 
     def leader_moved(self, tp: TopicPartition, node_id: int = -1, epoch: int = -1) -> None:
-        """Note that a broker is not the leader, and the new one if the broker named it (KIP-951)."""
+        """Note that a broker is not the leader, and the new one if the broker named it
+        (KIP-951)."""
         self._cache.moved(tp, node_id, epoch)
 
     # ---- connections ----
@@ -452,7 +458,8 @@ class Cluster:
         self._cache.update(result, self.clock.monotonic())
 
     def _candidates(self) -> list[BrokerAddress]:
-        """Return the addresses to try: connected ones, other known ones, bootstrap; silent ones last."""
+        """Return the addresses to try: connected ones, other known ones, bootstrap; silent ones
+        last."""
         brokers = list(self._cache.brokers.values())
         random.shuffle(brokers)
         # KIP-899: when every known broker is gone the bootstrap list leads back to the cluster.
@@ -495,7 +502,8 @@ class Cluster:
 
         Another one is added each ``SILENT_S``.
 
-        A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders of its partitions.
+        A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders
+        of its partitions.
         """
         with patience() as deadlines:
             return await self._ask_all(call, deadlines)
@@ -609,7 +617,8 @@ class Cluster:
         # InitProducerId needs IdempotentWrite, or since 2.8 Write on any topic (KIP-679).
         if error.code == CLUSTER_AUTHORIZATION_FAILED:
             error.remedy = (
-                f"grant IdempotentWrite on the Cluster resource of {self.alias}, or Write on the topic:"
+                f"grant IdempotentWrite on the Cluster resource of {self.alias}, or Write on the "
+                "topic:"
                 f" {self.granting('IdempotentWrite', '--cluster')}"
             )
         return error

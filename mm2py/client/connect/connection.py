@@ -1,9 +1,11 @@
-"""One broker connection: TCP or TLS, version negotiation, login, requests in order, responses by correlation id.
+"""One broker connection: TCP or TLS, version negotiation, login, requests in order, responses by
+correlation id.
 
-Flow: ``send`` / ``call`` -> ``Wire`` -> broker -> ``received`` -> the request's callback.
-Without TLS record bytes are copied on neither side: requests are sent as an iovec, large responses arrive
-in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened. Where a broker does
-not even answer ApiVersions, ``unwelcome`` infers from the end of the connection which property is wrong.
+Flow: ``send`` / ``call`` -> ``Wire`` -> broker -> ``received`` -> the request's callback. Without
+TLS record bytes are copied on neither side: requests are sent as an iovec, large responses arrive
+in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never
+reopened. Where a broker does not even answer ApiVersions, ``unwelcome`` infers from the end of the
+connection which property is wrong.
 """
 
 import asyncio
@@ -62,7 +64,8 @@ _FIRST_RELEASE: Final = {
     ("DescribeShareGroupOffsets", 0): "4.1",
     ("AlterShareGroupOffsets", 0): "4.1",
 }
-"""First Kafka release with a request in that version, if newer than the oldest supported release."""
+"""First Kafka release with a request in that version, if newer than the oldest supported
+release."""
 _SASL_HINT: Final = (
     " on the first request, as SASL listeners do without a login: check security.protocol"
 )
@@ -95,7 +98,8 @@ class BrokerConnection:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.features: Mapping[str, int] = {}
-        """Finalized level of each feature of the cluster when the connection was opened (KIP-584)."""
+        """Finalized level of each feature of the cluster when the connection was opened
+        (KIP-584)."""
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
         """Expiry of the broker's certificate; None without TLS."""
@@ -138,9 +142,10 @@ class BrokerConnection:
     ) -> "BrokerConnection":
         """Connect, negotiate versions and log in.
 
-        ``credentials`` are shared by the connections of a cluster, ``turn`` by the attempts to connect to
-        ``host`` (the caller advances it after a failure), ``round_trip`` by the connections to one address.
-        ``on_closed(connection, reason, requests in flight)`` is called once when it ends, unless ``open`` itself fails.
+        ``credentials`` are shared by the connections of a cluster, ``turn`` by the attempts to
+        connect to ``host`` (the caller advances it after a failure), ``round_trip`` by the
+        connections to one address. ``on_closed(connection, reason, requests in flight)`` is called
+        once when it ends, unless ``open`` itself fails.
 
         Raises:
             ConnectionFailedError: no address of ``host`` accepted within
@@ -170,7 +175,8 @@ class BrokerConnection:
         except TimeoutError:
             if connected:
                 raise ConnectionFailedError(
-                    f"{host}:{port} accepted the connection but did not answer within {setup_ms} ms",
+                    f"{host}:{port} accepted the connection but did not answer within {setup_ms} "
+                    "ms",
                     remedy="check that it is a Kafka listener, and security.protocol",
                 ) from None
             raise ConnectionFailedError(
@@ -285,10 +291,11 @@ class BrokerConnection:
         """Send one framed request; one of the two callbacks follows.
 
         The parts must stay unchanged until then. ``on_response`` gets the body after the
-        correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
-        the outcome is unknown; if ``on_response`` raises, ``on_lost`` follows and the connection ends.
-        A response that takes longer than ``timeout_ms`` (default ``request.timeout.ms``) closes the
-        connection. All callers but the Sender, which has several requests in flight, use ``exchange``.
+        correlation id; without a lease the view is valid only during the call. ``on_lost`` means
+        that the outcome is unknown; if ``on_response`` raises, ``on_lost`` follows and the
+        connection ends. A response that takes longer than ``timeout_ms`` (default
+        ``request.timeout.ms``) closes the connection. All callers but the Sender, which has several
+        requests in flight, use ``exchange``.
 
         Raises:
             ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.
@@ -315,9 +322,9 @@ class BrokerConnection:
     ) -> "asyncio.Future[R]":
         """Send one framed request; the result is what ``take`` returns for the response.
 
-        ``take`` is called like ``on_response`` of ``send``, in the loop iteration in which the response arrives, so that
-        nothing has to be copied out of the buffer; not at all when the result was cancelled. The result's
-        errors are those of ``call``.
+        ``take`` is called like ``on_response`` of ``send``, in the loop iteration in which the
+        response arrives, so that nothing has to be copied out of the buffer; not at all when the
+        result was cancelled. The result's errors are those of ``call``.
         """
         answer: asyncio.Future[R] = self._loop.create_future()
 
@@ -365,7 +372,8 @@ class BrokerConnection:
         )
 
     def put_off(self, throttle_ms: int) -> None:
-        """Extend the deadlines of requests in flight by a throttle time: until then the broker reads nothing (KIP-219)."""
+        """Extend the deadlines of requests in flight by a throttle time: until then the broker
+        reads nothing (KIP-219)."""
         if throttle_ms <= 0:
             return
         due = self._loop.time() + throttle_ms / 1000
@@ -385,7 +393,8 @@ class BrokerConnection:
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """Close without waiting; callbacks of requests in flight follow in the next loop iteration."""
+        """Close without waiting; callbacks of requests in flight follow in the next loop
+        iteration."""
         if self.closed:
             return
         self._closed_reason = reason
@@ -396,7 +405,8 @@ class BrokerConnection:
             self._wire.close()
 
     def reset(self, reason: str, *, on_purpose: bool = False) -> None:
-        """Abort so that the kernel drops what it has not delivered: a restored network must not deliver it later.
+        """Abort so that the kernel drops what it has not delivered: a restored network must not
+        deliver it later.
 
         ``on_purpose``: as ``discard``, nothing is wrong with the broker.
         """
@@ -473,7 +483,8 @@ class BrokerConnection:
         return ConnectionFailedError(f"connection to {self.address} lost: {self._closed_reason}")
 
     def _hint(self, lost: Mapping[int, object]) -> str:
-        """Suggest SASL where a broker answers ApiVersions and closes the connection at the next request."""
+        """Suggest SASL where a broker answers ApiVersions and closes the connection at the next
+        request."""
         if self._settings.sasl is not None or not self._opened_id:
             return ""
         served = self._credentials.served
@@ -510,7 +521,8 @@ class BrokerConnection:
             self._renewal = self._loop.create_task(self._log_in_again())
 
     async def _log_in_again(self) -> None:
-        """Log in again on the open connection (KIP-368): requests in flight are answered, new ones wait."""
+        """Log in again on the open connection (KIP-368): requests in flight are answered, new ones
+        wait."""
         try:
             await self._credentials.prepare(self.host)
             # The broker accepts nothing else until the exchange is over.
@@ -557,7 +569,8 @@ class BrokerConnection:
 
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""First bytes of an alert or a handshake record; as a Kafka frame that would be more than 350 MB."""
+"""First bytes of an alert or a handshake record; as a Kafka frame that would be more than 350
+MB."""
 
 _TLS_REMEDY: Final = (
     "set security.protocol to SSL or SASL_SSL, or name a port without TLS in bootstrap.servers"
@@ -568,8 +581,8 @@ _TLS_REMEDY: Final = (
 class Farewell:
     """How a connection ended before its first response.
 
-    ``by_peer``: closed in order by the broker. ``known``: this address has answered before, so neither TLS nor its
-    absence is the reason.
+    ``by_peer``: closed in order by the broker. ``known``: this address has answered before, so
+    neither TLS nor its absence is the reason.
     """
 
     address: str
@@ -585,7 +598,8 @@ def is_tls_record(first_bytes: bytes) -> bool:
 
 
 def unwelcome(end: Farewell, settings: ConnectionSettings) -> Mm2pyError | None:
-    """Return an error that names the wrong property if the end of the connection shows it, else None."""
+    """Return an error that names the wrong property if the end of the connection shows it, else
+    None."""
     if settings.tls is not None:
         # TLS 1.3: the broker verifies our certificate after our side of the handshake.
         if isinstance(end.cause, ssl.SSLError):

@@ -1,7 +1,8 @@
 """Authentication of the connections of one cluster: TLS context and SASL login.
 
-Flow: ``ConnectionSettings`` -> ``Credentials`` -> ``BrokerConnection`` (at its start, and again before
-a session ends, KIP-368). One object serves all connections of a cluster, data, group and admin alike.
+Flow: ``ConnectionSettings`` -> ``Credentials`` -> ``BrokerConnection`` (at its start, and again
+before a session ends, KIP-368). One object serves all connections of a cluster, data, group and
+admin alike.
 """
 
 import ssl
@@ -166,7 +167,8 @@ def _refused_login(
     if sasl.kerberos is not None:
         who = f"principal {sasl.kerberos.principal}" if sasl.kerberos.principal else "the ticket"
         remedy = (
-            f"check that the broker's keytab has the newest key of {sasl.kerberos.service_name}/{address.rpartition(':')[0]}, "
+            "check that the broker's keytab has the newest key of "
+            f"{sasl.kerberos.service_name}/{address.rpartition(':')[0]}, "
             "sasl.kerberos.service.name, and the clocks of both machines"
         )
     elif sasl.oauth is None:

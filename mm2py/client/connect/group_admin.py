@@ -1,8 +1,10 @@
-"""Groups of one cluster and one kind: which there are, what they have committed, and commits on their behalf.
+"""Groups of one cluster and one kind: which there are, what they have committed, and commits on
+their behalf.
 
-Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) -> ``committed`` (offsets of many
-groups per coordinator) -> ``commit`` (without a member, for groups that have none). The broker refuses the commit of a
-group that has members, so whether it has any needs no question before. The requests are those of ``share_positions``.
+Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) ->
+``committed`` (offsets of many groups per coordinator) -> ``commit`` (without a member, for groups
+that have none). The broker refuses the commit of a group that has members, so whether it has any
+needs no question before. The requests are those of ``share_positions``.
 """
 
 import asyncio
@@ -47,7 +49,8 @@ Committed = Mapping[TopicPartition, FetchedOffset] | Mm2pyError
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group; brokers before 2.6 list no ``state`` (``GroupAdmin.with_states``), those before 3.8 no ``group_type``."""
+    """One group; brokers before 2.6 list no ``state`` (``GroupAdmin.with_states``), those before
+    3.8 no ``group_type``."""
 
     group_id: str
     node_id: int
@@ -57,7 +60,8 @@ class GroupListing:
 
     @property
     def has_members(self) -> bool:
-        """Whether it is known to have members, so that its offsets may not be written from outside."""
+        """Whether it is known to have members, so that its offsets may not be written from
+        outside."""
         return self.state not in {"", UNKNOWN, "Empty", "Dead"}
 
 
@@ -81,7 +85,8 @@ class GroupAdmin:
         return self._requests.are_supported(await self.cluster.controller())
 
     async def list_groups(self) -> GroupCatalog:
-        """Return the groups of this kind, all brokers being asked side by side; none where it has no such groups.
+        """Return the groups of this kind, all brokers being asked side by side; none where it has
+        no such groups.
 
         Raises:
             ServerError: groups may not be listed.
@@ -109,7 +114,8 @@ class GroupAdmin:
         return GroupCatalog(listings, str(problems[0]) if problems else "")
 
     async def with_states(self, groups: Mapping[str, GroupListing]) -> dict[str, GroupListing]:
-        """Return listings, those without a state (brokers before 2.6) with the one that DescribeGroups has; ``UNKNOWN`` where none has it."""
+        """Return listings, those without a state (brokers before 2.6) with the one that
+        DescribeGroups has; ``UNKNOWN`` where none has it."""
         listings = dict(groups)
         by_node: dict[int, list[str]] = {}
         unsent = unsendable(groups, "group")
@@ -150,7 +156,8 @@ class GroupAdmin:
         return rights
 
     async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
-        """Return the committed offsets of groups, each asked at its coordinator; an error is the group's value."""
+        """Return the committed offsets of groups, each asked at its coordinator; an error is the
+        group's value."""
         try:
             nodes = await self.cluster.coordinators(groups)
         except RetriableError as error:
@@ -169,7 +176,8 @@ class GroupAdmin:
     async def commit(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
     ) -> dict[TopicPartition, ServerError | None]:
-        """Commit offsets of a group that has no members, once; returns None or the refusal per partition.
+        """Commit offsets of a group that has no members, once; returns None or the refusal per
+        partition.
 
         Raises:
             RetriableError: its coordinator did not answer, or is another one by now.
@@ -197,7 +205,8 @@ class GroupAdmin:
         }
 
     async def delete(self, group_id: str) -> None:
-        """Delete a group that has no members, with its offsets; one that does not exist is no error.
+        """Delete a group that has no members, with its offsets; one that does not exist is no
+        error.
 
         Raises:
             ServerError: it has members, or may not be deleted.
@@ -225,7 +234,8 @@ class GroupAdmin:
             raise server_error(wrong, f"offsets of group {group_id}")
 
     async def offsets_partitions(self) -> int:
-        """Return how many partitions ``__consumer_offsets`` has; Kafka's default where that may not be seen."""
+        """Return how many partitions ``__consumer_offsets`` has; Kafka's default where that may not
+        be seen."""
         for topic in (await self.cluster.metadata([CONSUMER_OFFSETS])).topics:
             if topic.partitions:
                 return len(topic.partitions)

@@ -1,9 +1,10 @@
 """SASL GSSAPI: tickets of one cluster's connections, and the exchange of RFC 4752 with a broker.
 
-Flow: JAAS login -> ``KerberosLogin.prepare`` (ticket of the principal, ticket for the broker's service) -> ``exchange`` per
-connection. MIT's library does Kerberos; this module decides when to log in, and explains errors. Its calls ask the KDC
-and block, so they run in threads. Java's ``KerberosLogin`` renews in a thread of its own; here the next login renews the ticket,
-and waits for that only where the old one has ended (``renewal``).
+Flow: JAAS login -> ``KerberosLogin.prepare`` (ticket of the principal, ticket for the broker's
+service) -> ``exchange`` per connection. MIT's library does Kerberos; this module decides when to
+log in, and explains errors. Its calls ask the KDC and block, so they run in threads. Java's
+``KerberosLogin`` renews in a thread of its own; here the next login renews the ticket, and waits
+for that only where the old one has ended (``renewal``).
 """
 
 import ctypes
@@ -52,7 +53,8 @@ def use_java_krb5_conf() -> None:
 
 @final
 class KerberosExchange:
-    """One login at a broker: the client's side of RFC 4752, without a security layer, as in Kafka."""
+    """One login at a broker: the client's side of RFC 4752, without a security layer, as in
+    Kafka."""
 
     def __init__(self, context: "gssapi.SecurityContext", first: bytes, host: str) -> None:
         self._context, self._message, self._host = context, first, host
@@ -72,7 +74,8 @@ class KerberosExchange:
         """Take the broker's response to the last message; it must have no error code.
 
         Raises:
-            AuthenticationError: the broker does not prove that it has the key of its service, or asks for a security layer.
+            AuthenticationError: the broker does not prove that it has the key of its service, or
+                asks for a security layer.
         """
         import gssapi
 
@@ -87,7 +90,8 @@ class KerberosExchange:
         except gssapi.exceptions.GSSError as error:
             raise AuthenticationError(
                 f"{self._host} does not prove that it is the service asked for: {_reason(error)}",
-                remedy="check bootstrap.servers, sasl.kerberos.service.name and the clocks of both machines",
+                remedy="check bootstrap.servers, sasl.kerberos.service.name and the clocks of "
+                "both machines",
             ) from None
 
     def _choose_layer(self, offered: bytes) -> None:
@@ -135,7 +139,8 @@ class KerberosLogin:
         return await in_own_thread(partial(self._begin, host))
 
     def refused(self) -> None:
-        """Get a new ticket before the next exchange: after a key change of the service the current one is useless."""
+        """Get a new ticket before the next exchange: after a key change of the service the current
+        one is useless."""
         least_s = self._settings.min_time_before_relogin_ms / 1000
         self._renew_s = min(self._renew_s, self._logged_in_s + least_s)
 
@@ -269,12 +274,14 @@ def _load_library() -> None:
     except (ImportError, OSError) as error:
         raise ConfigError(
             f"Kerberos needs the package gssapi, which does not load: {error}",
-            remedy="pip install 'mm2py[kerberos]' (it is compiled: Debian, Ubuntu: apt install gcc python3-dev libkrb5-dev)",
+            remedy="pip install 'mm2py[kerberos]' (it is compiled: Debian, Ubuntu: apt install "
+            "gcc python3-dev libkrb5-dev)",
         ) from None
 
 
 def destroy_cache(name: str) -> None:
-    """Free a ticket cache in memory: the library keeps it with its tickets, 4 kB, though nothing refers to it any more."""
+    """Free a ticket cache in memory: the library keeps it with its tickets, 4 kB, though nothing
+    refers to it any more."""
     try:
         library = ctypes.CDLL("libkrb5.so.3")
     except OSError:
@@ -327,7 +334,8 @@ def _ticket_error(settings: KerberosSettings, error: "gssapi.exceptions.GSSError
         )
     return AuthenticationError(
         f"no ticket of {principal} by keytab {settings.keytab}: {reason}",
-        remedy=f"check that the keytab has a key of {principal} (klist -k), and the principal's realm",
+        remedy=f"check that the keytab has a key of {principal} (klist -k), and the principal's "
+        "realm",
     )
 
 
@@ -339,7 +347,8 @@ def _service_error(
     if error.min_code == _SERVICE_UNKNOWN:
         return AuthenticationError(
             f"the KDC knows no service {service}: {_reason(error)}",
-            remedy="set sasl.kerberos.service.name to the first part of the broker's principal, and check that the broker "
+            remedy="set sasl.kerberos.service.name to the first part of the broker's principal, "
+            "and check that the broker "
             "advertises the host name in its second part",
         )
     return _known_error(settings, error) or AuthenticationError(
@@ -357,7 +366,8 @@ def _known_error(
     if error.min_code in _NO_KDC:
         return ConnectionFailedError(
             f"no Kerberos server answers: {_reason(error)}",
-            remedy="check the kdc lines of krb5.conf (KRB5_CONFIG, or -Djava.security.krb5.conf in KAFKA_OPTS) and that it runs",
+            remedy="check the kdc lines of krb5.conf (KRB5_CONFIG, or -Djava.security.krb5.conf "
+            "in KAFKA_OPTS) and that it runs",
         )
     if error.min_code == _SKEW:
         return AuthenticationError(

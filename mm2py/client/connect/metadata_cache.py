@@ -1,8 +1,9 @@
 """Cached metadata of one cluster: brokers, leaders, leader epochs, topic ids. No I/O.
 
-Flow: ``MetadataResult`` -> ``update`` -> ``leader``. A broker that is cut off answers with stale metadata, which never
-replaces newer: a leader is taken only if its epoch is at least the highest one seen for the same topic id (Java's
-``Metadata.updateLatestMetadata``), and not under an id that was replaced by another one.
+Flow: ``MetadataResult`` -> ``update`` -> ``leader``. A broker that is cut off answers with stale
+metadata, which never replaces newer: a leader is taken only if its epoch is at least the highest
+one seen for the same topic id (Java's ``Metadata.updateLatestMetadata``), and not under an id that
+was replaced by another one.
 """
 
 from typing import NamedTuple, final
@@ -90,7 +91,8 @@ class MetadataCache:
         return float("inf") if known is None else now - known.learned_at
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Return the last known id of a topic, None where it does not exist or was not requested."""
+        """Return the last known id of a topic, None where it does not exist or was not
+        requested."""
         return self._ids.get(topic)
 
     def moved(self, tp: TopicPartition, node_id: int, epoch: int) -> None:
@@ -135,7 +137,8 @@ class MetadataCache:
             self._leaders[tp] = _Known(leader, now)
 
     def _is_left(self, topic: TopicMetadata) -> bool:
-        """Whether a response has a topic id that was replaced: its broker is cut off from the controllers.
+        """Whether a response has a topic id that was replaced: its broker is cut off from the
+        controllers.
 
         Ids are never reused, so its leaders are ignored.
         """

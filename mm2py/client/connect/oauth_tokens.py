@@ -45,7 +45,8 @@ _SLOW_TIMEOUTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token: when it came, when it expires (at once where that is unknown) and when to fetch the next one."""
+    """A token: when it came, when it expires (at once where that is unknown) and when to fetch the
+    next one."""
 
     value: str = field(repr=False)
     fetched_s: float
@@ -100,7 +101,8 @@ class TokenSource:
             self._plan()
 
     def _plan(self) -> None:
-        """Renew at the next time, as Java's thread does: the next login may come while the endpoint is away."""
+        """Renew at the next time, as Java's thread does: the next login may come while the endpoint
+        is away."""
         kept, now = self._kept, self._clock.monotonic()
         if kept is None or self._closed or now >= kept.expires_s:
             return
@@ -120,7 +122,8 @@ class TokenSource:
             self._timer.cancel()
 
     def refused(self) -> None:
-        """Fetch a new token before a later login: the issuer's keys were changed, or the token ended before its time."""
+        """Fetch a new token before a later login: the issuer's keys were changed, or the token
+        ended before its time."""
         kept = self._kept
         if kept is not None:
             again_s = kept.fetched_s + self._settings.refresh_min_period_s
@@ -151,7 +154,8 @@ class TokenSource:
                 return await in_own_thread(lambda: self._ask(context))  # urllib blocks
         except TimeoutError:
             raise ConnectionFailedError(
-                f"token endpoint {_shown(self._settings.token_endpoint_url)} does not answer within {timeout_s:g} s",
+                f"token endpoint {_shown(self._settings.token_endpoint_url)} does not answer "
+                f"within {timeout_s:g} s",
                 remedy=_URL_REMEDY,
             ) from None
 
@@ -271,7 +275,8 @@ def _shown(url: str) -> str:
 
 
 def _claim(token: str, name: str) -> float | None:
-    """Return a number from a JWT's claims; None for an opaque token. Only brokers verify the token."""
+    """Return a number from a JWT's claims; None for an opaque token. Only brokers verify the
+    token."""
     parts = token.strip().split(".")
     if len(parts) != 3:
         return None

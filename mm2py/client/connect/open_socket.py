@@ -1,4 +1,5 @@
-"""Opens a tuned TCP socket to a broker, at whichever address of its name answers; ``wire`` reads and writes it."""
+"""Opens a tuned TCP socket to a broker, at whichever address of its name answers; ``wire`` reads
+and writes it."""
 
 import asyncio
 import errno
@@ -32,7 +33,8 @@ _under_way: Final[
 
 @cache
 def _resolvers(_process: int) -> ThreadPoolExecutor:
-    """Return threads of their own, as many as there are slow names: the loop's few are needed for logins and transforms.
+    """Return threads of their own, as many as there are slow names: the loop's few are needed for
+    logins and transforms.
 
     Those of one process: a fork has none of its parent's, and its look-ups would never end.
     """
@@ -93,8 +95,8 @@ async def connect_socket(
 ) -> socket.socket:
     """Try the addresses of ``host`` in turn (``client.dns.lookup=use_all_dns_ips``).
 
-    Each gets its share of ``socket.connection.setup.timeout.ms``: one that drops packets must not use all
-    of it. The first one tried is the one that worked last.
+    Each gets its share of ``socket.connection.setup.timeout.ms``: one that drops packets must not
+    use all of it. The first one tried is the one that worked last.
 
     Raises:
         ConnectionFailedError: none of them accepts.

@@ -40,7 +40,8 @@ class OutageLines:
         self._courses: dict[Outage, _Course] = {}
 
     def outage_s(self, outage: Outage, lost_at: float, now: float) -> float | None:
-        """Return for how long it lasts, None where the line of another client is younger than 10 s."""
+        """Return for how long it lasts, None where the line of another client is younger than 10
+        s."""
         self._courses = {
             it: each for it, each in self._courses.items() if now - each.seen_at < _FORGET_S
         }

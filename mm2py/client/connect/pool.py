@@ -1,8 +1,8 @@
 """Connections of one cluster, one per broker and purpose, opened when needed.
 
-Flow: ``get`` -> wait out the address's back-off -> ``BrokerConnection.open``. Concurrent callers share
-one attempt. Logs when an address becomes reachable, is lost, and every 10 s while it stays away, with one line for
-all clients of the process (``outage_lines``).
+Flow: ``get`` -> wait out the address's back-off -> ``BrokerConnection.open``. Concurrent callers
+share one attempt. Logs when an address becomes reachable, is lost, and every 10 s while it stays
+away, with one line for all clients of the process (``outage_lines``).
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Renewal of tokens and tickets: a login waits for a silent server only if it has no valid one.
 
-Flow: a login finds that its token is due -> ``Renewal`` -> one attempt for all of them, in a thread of its own -> the next token.
+Flow: a login finds that its token is due -> ``Renewal`` -> one attempt for all of them, in a thread
+of its own -> the next token.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ from mm2py.errors import ConnectionFailedError
 T = TypeVar("T")
 
 RETRY_S: Final = 10.0
-"""Pause after an attempt that failed while the old one is valid (Java's ``ExpiringCredentialRefreshingLogin``)."""
+"""Pause after an attempt that failed while the old one is valid (Java's
+``ExpiringCredentialRefreshingLogin``)."""
 
 PATIENCE_S: Final = 1.0
 """How long a login with a valid token or ticket waits for its renewal, so that it uses the new one
@@ -41,7 +43,8 @@ class Renewal:
         await asyncio.shield(self.begin())
 
     async def tried(self) -> None:
-        """Wait for an attempt, but no longer than ``PATIENCE_S`` after its start; raises nothing."""
+        """Wait for an attempt, but no longer than ``PATIENCE_S`` after its start; raises
+        nothing."""
         running = self.begin()
         left_s = self._patient_until_s - asyncio.get_running_loop().time()
         if left_s > 0:
@@ -65,9 +68,11 @@ def _retrieve(attempt: "asyncio.Task[None]") -> None:
 
 
 async def in_own_thread(call: Callable[[], T]) -> T:
-    """Run ``call``, which may block for long, in a thread of its own, that the end of the process does not wait for.
+    """Run ``call``, which may block for long, in a thread of its own, that the end of the process
+    does not wait for.
 
-    The loop's few threads serve all clusters: one whose servers are silent must not keep the others from their logins.
+    The loop's few threads serve all clusters: one whose servers are silent must not keep the others
+    from their logins.
 
     Raises:
         ConnectionFailedError: the process may have no more threads.

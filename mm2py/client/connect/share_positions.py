@@ -60,7 +60,8 @@ class ShareQuestions(Protocol):
 async def share_positions(
     source: ShareQuestions, groups: Sequence[str]
 ) -> dict[str, FetchedOffsets]:
-    """Return where groups of one coordinator continue; ``RetriableError`` where a broker does not answer."""
+    """Return where groups of one coordinator continue; ``RetriableError`` where a broker does not
+    answer."""
     descriptions = dict(await source.describe(groups))
     done = {
         _partition(offset)
@@ -99,10 +100,12 @@ async def share_positions(
 async def delivered_of(
     source: ShareQuestions, groups: Sequence[str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Return how many records after its position a group has acknowledged: another cluster delivers them again.
+    """Return how many records after its position a group has acknowledged: another cluster delivers
+    them again.
 
-    Partitions without any are left out, and all of brokers before 4.2, which have no lag. The lag is requested after the
-    ends, as in ``share_positions``, so records written in between do not count.
+    Partitions without any are left out, and all of brokers before 4.2, which have no lag. The lag
+    is requested after the ends, as in ``share_positions``, so records written in between do not
+    count.
     """
     before = await source.describe(groups)
     open_ = {
@@ -126,7 +129,8 @@ async def delivered_of(
 async def delivered_behind(
     cluster: Cluster, groups: Collection[str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Return ``delivered_of`` of groups, each asked at its coordinator; ``RetriableError`` where one does not answer."""
+    """Return ``delivered_of`` of groups, each asked at its coordinator; ``RetriableError`` where
+    one does not answer."""
     by_node: dict[int, list[str]] = {}
     for group, node in (await cluster.coordinators(groups)).items():
         if isinstance(node, int):
@@ -180,8 +184,8 @@ SHARE_FEATURE: Final = "share.version"
 STREAMS_TYPE: Final = "streams"
 
 _CONSUMER_TYPES: Final = frozenset({"", "classic", "consumer", STREAMS_TYPE})
-"""Group types whose members commit offsets; brokers before 3.8 name none. One of Kafka Streams (KIP-1071) begins on the target where offsets
-without members are, as one of consumers does."""
+"""Group types whose members commit offsets; brokers before 3.8 name none. One of Kafka Streams
+(KIP-1071) begins on the target where offsets without members are, as one of consumers does."""
 _CONSUMER_PROTOCOLS: Final = frozenset({"", "consumer", STREAMS_TYPE})
 """``""``: offsets without members. Connect's workers are ``connect``."""
 
@@ -192,7 +196,8 @@ class GroupRequests(Protocol):
     purpose: str
     """Purpose of the connections that carry the offsets."""
     per_request: int
-    """Groups that ``offsets`` is given at most: one answer stays small, and the coordinator free for its members."""
+    """Groups that ``offsets`` is given at most: one answer stays small, and the coordinator free
+    for its members."""
 
     def are_supported(self, connection: BrokerConnection, /) -> bool:
         """Whether the cluster has such groups."""

@@ -1,7 +1,8 @@
 """TLS of one cluster's connections: stores -> SSL context, and what a failed handshake means.
 
 Flow: ``TlsSettings`` -> ``TlsContexts.current`` -> ``BrokerConnection.open``. A private key never
-reaches a disk in clear: OpenSSL reads it from memory, or encrypted from a file that is gone at once.
+reaches a disk in clear: OpenSSL reads it from memory, or encrypted from a file that is gone at
+once.
 """
 
 import os
@@ -20,7 +21,10 @@ from mm2py.config.key_material import Identity, read_identity, read_trusted
 from mm2py.config.security import TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, Mm2pyError
 
-NO_TLS_REMEDY: Final = "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the TLS port in bootstrap.servers"
+NO_TLS_REMEDY: Final = (
+    "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the TLS "
+    "port in bootstrap.servers"
+)
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_IP = 10, 9, 62, 64
 _PLAIN_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 

@@ -1,8 +1,9 @@
 """One socket, plain or TLS, read and written as it becomes ready.
 
-Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``Peer.received`` per frame. Plain parts are sent as an
-iovec, uncopied; large responses arrive in pooled buffers. Under TLS OpenSSL reads and writes the socket itself, a record
-at a time, from and to the caller's buffers: asyncio's TLS goes through two memory BIOs and copies each byte several times.
+Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``Peer.received`` per frame. Plain
+parts are sent as an iovec, uncopied; large responses arrive in pooled buffers. Under TLS OpenSSL
+reads and writes the socket itself, a record at a time, from and to the caller's buffers: asyncio's
+TLS goes through two memory BIOs and copies each byte several times.
 """
 
 import asyncio
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 Frame: TypeAlias = tuple[int, memoryview, BufferLease | None]
-"""Correlation id (its first int32), the bytes after it, and the lease of its pooled buffer; without one the view is
-valid only until the next frame is requested."""
+"""Correlation id (its first int32), the bytes after it, and the lease of its pooled buffer; without
+one the view is valid only until the next frame is requested."""
 
 HEAD_BYTES: Final = 16 * 1024
 """Frames that fit here are delivered without a pooled buffer."""
@@ -43,7 +44,8 @@ _IOVEC_PARTS: Final = 512
 """Buffers per ``sendmsg``; Linux refuses more than 1024 (``IOV_MAX``)."""
 
 _RECORD_BYTES: Final = 16 * 1024
-"""Content of one TLS record; shorter parts are joined, since each would become a record of its own."""
+"""Content of one TLS record; shorter parts are joined, since each would become a record of its
+own."""
 
 _READ_BYTES: Final = 1024 * 1024
 """Limit of what is read under TLS per wake-up, so that other sockets get their turn."""
@@ -67,7 +69,8 @@ class Peer(Protocol):
         ...
 
     def connection_lost(self, cause: Exception | None) -> None:
-        """Handle the end of the wire (None: closed by the broker or ``close``); called once, in a separate loop iteration."""
+        """Handle the end of the wire (None: closed by the broker or ``close``); called once, in a
+        separate loop iteration."""
         ...
 
 
@@ -75,9 +78,9 @@ class Peer(Protocol):
 class FrameReceiver:
     """Cuts the stream of one connection into length-prefixed frames; no I/O.
 
-    Short frames are in one fixed head buffer, long ones in a pooled buffer of their own, so that record data
-    is never copied again. The receiver holds one reference of it until the next frame is requested: a caller
-    that keeps the view must retain the lease.
+    Short frames are in one fixed head buffer, long ones in a pooled buffer of their own, so that
+    record data is never copied again. The receiver holds one reference of it until the next frame
+    is requested: a caller that keeps the view must retain the lease.
     """
 
     def __init__(self, pool: BufferPool) -> None:
@@ -287,7 +290,8 @@ class Wire:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
     def _read_records(self, tls: ssl.SSLSocket) -> None:
-        """Read until OpenSSL has nothing more: the loop gets no event for bytes that stay inside of it."""
+        """Read until OpenSSL has nothing more: the loop gets no event for bytes that stay inside of
+        it."""
         left = _READ_BYTES
         while left > 0:
             if self._closed:
@@ -335,7 +339,8 @@ class Wire:
             self.close(error)
 
     def _record(self) -> Buffer:
-        """Return the next bytes to send, a full record if possible; the same bytes until they are sent (OpenSSL's rule)."""
+        """Return the next bytes to send, a full record if possible; the same bytes until they are
+        sent (OpenSSL's rule)."""
         first = self._unsent[0]
         if len(first) >= _RECORD_BYTES or len(self._unsent) == 1:
             return first

@@ -1,10 +1,13 @@
-"""Position and state of the Fetcher in one source partition, and the effect of a leader's response on them. No I/O.
+"""Position and state of the Fetcher in one source partition, and the effect of a leader's response
+on them. No I/O.
 
-Flow: ``led_by`` -> ``Lookup`` answered where one is needed -> ``FetchedPartition`` -> ``take`` -> batches, or the
-``Verdict`` that decides what the Fetcher does next. Only methods of the cursor change it.
+Flow: ``led_by`` -> ``Lookup`` answered where one is needed -> ``FetchedPartition`` -> ``take`` ->
+batches, or the ``Verdict`` that decides what the Fetcher does next. Only methods of the cursor
+change it.
 
-Java's consumer resets a position that is out of range (``auto.offset.reset``) and validates it after a leader change
-(KIP-320). A mirror must also know *which* records are gone, so the cursor keeps the epochs that it read and the topic id.
+Java's consumer resets a position that is out of range (``auto.offset.reset``) and validates it
+after a leader change (KIP-320). A mirror must also know *which* records are gone, so the cursor
+keeps the epochs that it read and the topic id.
 """
 
 from enum import Enum, auto
@@ -191,7 +194,8 @@ class Cursor:
         self.attempts += 1
 
     def unclear_for_s(self, now: float) -> float:
-        """Return the time since the first unclear error without data since; ``now`` is monotonic seconds."""
+        """Return the time since the first unclear error without data since; ``now`` is monotonic
+        seconds."""
         if self.unclear_since is None:
             self.unclear_since = now
         return now - self.unclear_since
@@ -202,7 +206,8 @@ class Cursor:
         self.known_until(now)
 
     def known_until(self, instant_s: float) -> None:
-        """Note that the end of its log was known at ``instant_s``; an earlier instant changes nothing."""
+        """Note that the end of its log was known at ``instant_s``; an earlier instant changes
+        nothing."""
         self.known_at = max(self.known_at, instant_s)
 
     def joined(self, now: float) -> None:
@@ -330,8 +335,8 @@ class Cursor:
     def seek(self, position: int) -> None:
         """Set the position; epochs from there on are forgotten.
 
-        A leader whose log was cut may have other records from the start of any later epoch that we read,
-        so the point of a divergence is limited by our own epochs.
+        A leader whose log was cut may have other records from the start of any later epoch that we
+        read, so the point of a divergence is limited by our own epochs.
         """
         self.position = position
         self.lookup = Lookup.NONE
@@ -344,7 +349,8 @@ class Cursor:
     def restart(self, position: int, topic_id: bytes, *, absent: bool = False) -> None:
         """Start with another incarnation of the topic; all state of the old one is dropped.
 
-        ``absent``: it has no partition of this number, so nothing is lost if it is recreated in turn.
+        ``absent``: it has no partition of this number, so nothing is lost if it is recreated in
+        turn.
         """
         self.topic_id = topic_id
         self.identified = topic_id != NO_TOPIC_ID
@@ -355,15 +361,17 @@ class Cursor:
         self.seek(position)
 
     def forget_epochs(self) -> None:
-        """Drop the epochs, because the leader does not know the last one: nothing can be compared until more is read."""
+        """Drop the epochs, because the leader does not know the last one: nothing can be compared
+        until more is read."""
         self.epochs.clear()
         self.last_epoch = -1
 
     def diverged(self, epoch: int, end_offset: int) -> int:
-        """Return the offset where our log diverges from the leader's, in which ``epoch`` ends at ``end_offset``.
+        """Return the offset where our log diverges from the leader's, in which ``epoch`` ends at
+        ``end_offset``.
 
-        If we read later epochs, the logs diverge at the first of them at the latest (KIP-320). The Java consumer
-        keeps no epochs and would skip the records in between.
+        If we read later epochs, the logs diverge at the first of them at the latest (KIP-320). The
+        Java consumer keeps no epochs and would skip the records in between.
         """
         cut = max(end_offset, 0)
         for own, start in self.epochs:
@@ -373,7 +381,8 @@ class Cursor:
         return min(cut, self.position)
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch that the record at ``offset`` was read under, -1 while unknown."""
+        """Return the leader epoch that the record at ``offset`` was read under, -1 while
+        unknown."""
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
     @property

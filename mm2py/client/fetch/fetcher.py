@@ -1,8 +1,10 @@
-"""Fetcher: record batches from partition leaders, with positions; leader moves and losses are distinguished.
+"""Fetcher: record batches from partition leaders, with positions; leader moves and losses are
+distinguished.
 
-Flow: ``add`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived.
-Per partition the batches are in offset order. Control, empty and aborted batches never leave here
-(protocol/batch_stage.py). What the source lost is reported as a ``SourceGap``, never skipped in silence.
+Flow: ``add`` -> FetchRoutes -> one FetchNode per broker -> ``fetch`` returns what has arrived. Per
+partition the batches are in offset order. Control, empty and aborted batches never leave here
+(protocol/batch_stage.py). What the source lost is reported as a ``SourceGap``, never skipped in
+silence.
 """
 
 import asyncio
@@ -36,13 +38,16 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 32 * 1024 * 1024
-"""Limit of what is read and not settled, in receive buffers and copies of them: default of ``buffer.memory``."""
+"""Limit of what is read and not settled, in receive buffers and copies of them: default of
+``buffer.memory``."""
 
 _PARKED_PART: Final = 8
-"""At most an eighth of the memory is used for data of paused partitions, so that the others can continue."""
+"""At most an eighth of the memory is used for data of paused partitions, so that the others can
+continue."""
 
 _REST_PART: Final = 8
-"""If at most an eighth of a response's bytes still use the receive buffer, they are copied out of it."""
+"""If at most an eighth of a response's bytes still use the receive buffer, they are copied out of
+it."""
 
 _CHECK_S: Final = 1.0
 """Interval of checks of followers, open transactions and unused receive buffers."""
@@ -65,10 +70,10 @@ def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
 class Fetcher:
     """Reads a set of partitions of one cluster.
 
-    ``on_gap`` reports lost records; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
-    one that cannot be read now and is retried, with ``None`` that it is read again. All on the loop.
-    ``bytes_per_s`` limits the reads of all partitions together, 0 for no limit. While records trickle they wait up to
-    ``linger_ms`` for others. ``origins`` decides which batches of
+    ``on_gap`` reports lost records; ``on_failed`` ends one partition; ``on_stalled(tp, error)``
+    reports one that cannot be read now and is retried, with ``None`` that it is read again. All on
+    the loop. ``bytes_per_s`` limits the reads of all partitions together, 0 for no limit. While
+    records trickle they wait up to ``linger_ms`` for others. ``origins`` decides which batches of
     other mirrors are dropped.
     """
 
@@ -126,12 +131,14 @@ class Fetcher:
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these partitions besides the others; EARLIEST and LATEST are looked up in the background.
+        """Read these partitions besides the others; EARLIEST and LATEST are looked up in the
+        background.
 
-        ``topic_ids`` names the incarnation of the topic that a position belongs to, if it was stored:
-        another one is then copied from its beginning. Without it a topic that was recreated while
-        it was not read is only noticed if it is shorter than the position. ``epochs`` has the leader
-        epoch of the record before the position, by which a truncated log is noticed (KIP-320).
+        ``topic_ids`` names the incarnation of the topic that a position belongs to, if it was
+        stored: another one is then copied from its beginning. Without it a topic that was recreated
+        while it was not read is only noticed if it is shorter than the position. ``epochs`` has the
+        leader epoch of the record before the position, by which a truncated log is noticed
+        (KIP-320).
         """
         ids, known = topic_ids or {}, epochs or {}
         new = [
@@ -186,7 +193,8 @@ class Fetcher:
             self._routes.touch(cursor)
 
     def rewind(self, tp: TopicPartition, position: int) -> bool:
-        """Read a paused partition again from an earlier offset of its current log; return whether that is possible now."""
+        """Read a paused partition again from an earlier offset of its current log; return whether
+        that is possible now."""
         cursor = self._cursors.get(tp)
         # Only while nothing else moves the position.
         if cursor is None or cursor.failed or not cursor.paused or cursor.lookup is not Lookup.NONE:
@@ -200,9 +208,9 @@ class Fetcher:
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> list[Fetched]:
         """Return what has arrived, after at most ``max_wait_ms``; empty when nothing has.
 
-        ``max_bytes`` is the room left for data that is read but not yet delivered: what is returned, and what arrives
-        until the next call, uses it up, and without room no Fetch is sent. Each batch holds a reference to its
-        receive buffer.
+        ``max_bytes`` is the room left for data that is read but not yet delivered: what is
+        returned, and what arrives until the next call, uses it up, and without room no Fetch is
+        sent. Each batch holds a reference to its receive buffer.
         """
         self._room = max_bytes - sum(_bytes_of(batches) for _, batches in self._batches)
         now = self._clock.monotonic()
@@ -216,7 +224,8 @@ class Fetcher:
         return batches
 
     def take_answered(self) -> set[TopicPartition]:
-        """Return the partitions that brokers answered for since the last call: only their positions and ends changed."""
+        """Return the partitions that brokers answered for since the last call: only their positions
+        and ends changed."""
         answered, self._answered = self._answered, set()
         return answered
 
@@ -247,7 +256,8 @@ class Fetcher:
         return sum(batch.count for batches in read for batch in batches)
 
     def lag(self, tp: TopicPartition) -> int:
-        """Offsets between our position and the end of the log, those above an open transaction too; -1 while unknown."""
+        """Offsets between our position and the end of the log, those above an open transaction too;
+        -1 while unknown."""
         cursor = self._cursors.get(tp)
         if cursor is None or cursor.denied or min(cursor.position, cursor.high_watermark) < 0:
             return -1
@@ -266,7 +276,8 @@ class Fetcher:
         return {node_id: left_s for node_id, left_s in left.items() if left_s > 0}
 
     def silent_s(self, tp: TopicPartition) -> float:
-        """Return for how long it is not known where the log of ``tp`` ends; about 0 while its broker answers."""
+        """Return for how long it is not known where the log of ``tp`` ends; about 0 while its
+        broker answers."""
         cursor = self._cursors.get(tp)
         if cursor is None:
             return inf
@@ -282,11 +293,13 @@ class Fetcher:
     async def log_ends(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return where logs end, of any partitions of the cluster; those without an answer are left out."""
+        """Return where logs end, of any partitions of the cluster; those without an answer are left
+        out."""
         return await Admin(self._cluster).log_ends(partitions, within_s=ENDS_S)
 
     async def refresh_ends(self) -> None:
-        """Look up the log ends that no Fetch response has, of paused and throttled partitions, with one request per leader.
+        """Look up the log ends that no Fetch response has, of paused and throttled partitions, with
+        one request per leader.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -349,10 +362,11 @@ class Fetcher:
             self._routes.leave(cursor)
         self._discard(self._cursors)
 
-    # -- FetchOwner: what may be asked --------------------------------------------------------------
+    # -- FetchOwner: what may be asked -------------------------------------------------------------
 
     def room_bytes(self) -> int:
-        """Return the memory that is neither read nor asked for, or less where the caller of ``fetch`` has less room."""
+        """Return the memory that is neither read nor asked for, or less where the caller of
+        ``fetch`` has less room."""
         held = self._cluster.pool.leased_bytes + sum(
             node.asked_bytes for node in self._routes.nodes
         )
@@ -362,7 +376,8 @@ class Fetcher:
         self._routes.wake()
 
     def most_bytes(self) -> int:
-        """Return what one broker's response may fill: half of the buffers, divided among the busy brokers."""
+        """Return what one broker's response may fill: half of the buffers, divided among the busy
+        brokers."""
         # The other half is for responses that are not settled yet.
         busy = sum(1 for node in self._routes.nodes if node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
@@ -373,7 +388,7 @@ class Fetcher:
         task.add_done_callback(self._ended)
         return task
 
-    # -- FetchOwner: answers ------------------------------------------------------------------------
+    # -- FetchOwner: answers -----------------------------------------------------------------------
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
         self._answered.add(cursor.tp)
@@ -429,7 +444,7 @@ class Fetcher:
             error = self._open.cause(self._cursors.get(tp))  # of several one may last
         self._on_stalled(tp, error)
 
-    # -- inside -------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
 
     def _keep(self, cursor: Cursor, batches: list[RecordBatch]) -> None:
         """Keep batches for ``fetch``, or for the end of the pause."""
@@ -463,7 +478,8 @@ class Fetcher:
                 return
 
     def _can_park(self, part: FetchedPartition) -> bool:
-        """Whether data that was in flight when its partition was paused can be kept: over a WAN it cost a round trip."""
+        """Whether data that was in flight when its partition was paused can be kept: over a WAN it
+        cost a round trip."""
         parked = sum(len(b.data) for batches in self._parked.values() for b in batches)
         return _PARKED_PART * (parked + len(part.records or b"")) <= self._buffer_bytes
 
@@ -533,7 +549,8 @@ class Fetcher:
         return kept[0].base_offset if kept else cursor.position
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Fail all partitions after a defect in the Fetcher: it must not look like an idle source."""
+        """Fail all partitions after a defect in the Fetcher: it must not look like an idle
+        source."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -563,8 +580,9 @@ def _release(batches: Iterable[RecordBatch]) -> None:
 
 
 TRANSACTION_TIMEOUT_S: Final = 60.0
-"""Java's ``transaction.timeout.ms``: a broker aborts an open transaction after that, so a stable offset
-that does not move for longer is either a producer with a longer timeout or a hanging transaction."""
+"""Java's ``transaction.timeout.ms``: a broker aborts an open transaction after that, so a stable
+offset that does not move for longer is either a producer with a longer timeout or a hanging
+transaction."""
 
 
 @dataclass(slots=True)
@@ -579,7 +597,8 @@ class _Standing:
 class OpenTransactions:
     """Detects open transactions that hold back the last stable offset under ``read_committed``.
 
-    It never ends one: that is for the operator. Checked once a second; a change is reported once per partition.
+    It never ends one: that is for the operator. Checked once a second; a change is reported once
+    per partition.
     """
 
     def __init__(self, *, timeout_s: float = TRANSACTION_TIMEOUT_S) -> None:
@@ -587,7 +606,8 @@ class OpenTransactions:
         self._standing: dict[Cursor, _Standing] = {}
 
     def check(self, cursors: Iterable[Cursor], now: float) -> list[tuple[Cursor, Exception | None]]:
-        """Return the cursors that are newly held back (with the cause) or not any more (None); ``now`` is monotonic."""
+        """Return the cursors that are newly held back (with the cause) or not any more (None);
+        ``now`` is monotonic."""
         changed: list[tuple[Cursor, Exception | None]] = []
         known, self._standing = self._standing, {}
         for cursor in cursors:
@@ -622,7 +642,8 @@ class OpenTransactions:
     def _describe(cursor: Cursor, seconds: float) -> Exception:
         return RetriableError(
             f"a transaction is open at offset {cursor.last_stable_offset} of {cursor.tp} for "
-            f"{int(seconds)} s; {cursor.high_watermark - cursor.last_stable_offset} offsets behind it "
+            f"{int(seconds)} s; {cursor.high_watermark - cursor.last_stable_offset} offsets "
+            "behind it "
             "may not be read under isolation.level=read_committed",
             remedy="if its producer is gone, find and abort it with kafka-transactions.sh "
             "find-hanging and abort",

@@ -1,9 +1,10 @@
-"""Reads a small compacted topic from its beginning to its end, and then follows it (Java's ``KafkaBasedLog``).
+"""Reads a small compacted topic from its beginning to its end, and then follows it (Java's
+``KafkaBasedLog``).
 
 Flow: ListOffsets (the current end) -> Fetch from each leader -> ``handle(partition, record)``; with
-``tail`` one long poll per leader at a time. ``start_at_end`` is for topics of which only new records matter. Committed
-records only, as Connect reads its topics: control batches and aborted transactions are skipped, holes of compaction are
-stepped over. No group, no commits.
+``tail`` one long poll per leader at a time. ``start_at_end`` is for topics of which only new
+records matter. Committed records only, as Connect reads its topics: control batches and aborted
+transactions are skipped, holes of compaction are stepped over. No group, no commits.
 """
 
 import asyncio
@@ -59,7 +60,8 @@ _BY_NAME: Final = 12
 
 _MAX_WAIT_MS: Final = 500
 _TAIL_WAIT_MS: Final = 10_000
-"""Longest wait of the broker for new records; it answers earlier if there are some, or if it is not the leader any more."""
+"""Longest wait of the broker for new records; it answers earlier if there are some, or if it is not
+the leader any more."""
 _TAIL_REST_S: Final = 0.05
 """Pause after an empty response that arrived early, as throttled clients get."""
 
@@ -147,8 +149,8 @@ class LogReader:
     async def read_to_end(self, handle: RecordHandler) -> None:
         """Pass every record up to the current end to ``handle``, in offset order per partition.
 
-        The first call starts at the log start, later ones continue where the last one ended, also after
-        an error. Partitions added after the first call are not read, as in Java.
+        The first call starts at the log start, later ones continue where the last one ended, also
+        after an error. Partitions added after the first call are not read, as in Java.
 
         Raises:
             RetriableError: nothing could be read for ``default.api.timeout.ms``.
@@ -207,7 +209,8 @@ class LogReader:
                 await self._clock.sleep(backoff.next_s())
 
     async def reach_end(self) -> None:
-        """Wait until a running ``tail`` has passed on everything up to the current end; raises as ``read_to_end``."""
+        """Wait until a running ``tail`` has passed on everything up to the current end; raises as
+        ``read_to_end``."""
         ends = await self._offsets(tuple(self._positions), LATEST)
         while any(self._positions[tp] < end for tp, end in ends.items()):
             self._moved.clear()
@@ -265,7 +268,8 @@ class LogReader:
         if self._clock.monotonic() >= self._deadline:
             limit_ms = self._cluster.settings.default_api_timeout_ms
             raise RequestTimedOutError(
-                f"topic {self._topic} of {self._cluster} could not be read for {limit_ms} ms: {error}"
+                f"topic {self._topic} of {self._cluster} could not be read for {limit_ms} ms: "
+                f"{error}"
             ) from error
         await self._clock.sleep(self._backoff.next_s())
 
@@ -508,7 +512,8 @@ class LogReader:
             handle(tp.partition, record)
 
     async def _reset(self, tp: TopicPartition) -> None:
-        """Restart at the log start after deletion, truncation or a new topic (auto.offset.reset=earliest)."""
+        """Restart at the log start after deletion, truncation or a new topic
+        (auto.offset.reset=earliest)."""
         old = self._positions[tp]
         self._again.pop(tp, None)
         end = (await self._offsets((tp,), LATEST))[tp] if self._folds else -1
@@ -517,7 +522,8 @@ class LogReader:
             self._again[tp] = _Again(end)
         self._move(tp, start)
         log.warning(
-            "position out of range, reading again from the log start partition=%s position=%d start=%d",
+            "position out of range, reading again from the log start partition=%s position=%d "
+            "start=%d",
             tp,
             old,
             self._positions[tp],
@@ -541,7 +547,8 @@ def _readable_end(part: FetchedPartition) -> int:
 
 
 async def newest_values(cluster: Cluster, topic: str, clock: Clock) -> dict[bytes, bytes]:
-    """Return the newest committed value per key of a compacted topic after open transactions; empty without such a topic.
+    """Return the newest committed value per key of a compacted topic after open transactions; empty
+    without such a topic.
 
     Raises:
         RetriableError: the cluster does not answer.

@@ -1,6 +1,7 @@
 """Looks positions up at a leader: all partitions that need it, with one request of each kind.
 
-Flow: cursors with a ``Lookup`` -> ListOffsets, OffsetForLeaderEpoch -> ``FetchLosses``, which moves the cursor.
+Flow: cursors with a ``Lookup`` -> ListOffsets, OffsetForLeaderEpoch -> ``FetchLosses``, which moves
+the cursor.
 """
 
 import asyncio
@@ -66,8 +67,9 @@ async def look_up(
 class _Questions:
     """Cursors by the kind of their lookup.
 
-    ``first``: the offset of a time (ListOffsets); ``timed``: those of them whose time the user chose; ``placed``: an
-    offset that the user chose; ``outside``: both ends of the log; ``compared``: the end of an epoch.
+    ``first``: the offset of a time (ListOffsets); ``timed``: those of them whose time the user
+    chose; ``placed``: an offset that the user chose; ``outside``: both ends of the log;
+    ``compared``: the end of an epoch.
     """
 
     first: dict[Cursor, int]

@@ -1,8 +1,8 @@
 """Losses of a source partition, by cause: retention, truncation, another incarnation. No I/O.
 
-Flow: a cursor and the answer to its ``Lookup`` (ends of the log, end of an epoch, beginning of another incarnation)
--> ``SourceGap`` with the exact range, new position. Compaction holes, markers and aborted data never come
-here: they are dropped batches inside the log (protocol/batch_stage.py).
+Flow: a cursor and the answer to its ``Lookup`` (ends of the log, end of an epoch, beginning of
+another incarnation) -> ``SourceGap`` with the exact range, new position. Compaction holes, markers
+and aborted data never come here: they are dropped batches inside the log (protocol/batch_stage.py).
 """
 
 from typing import final
@@ -43,7 +43,8 @@ class FetchLosses:
         self._owner.gap(gap)
 
     def truncated(self, cursor: Cursor, cut: int) -> None:
-        """Report a log that was truncated to ``cut``, below the position, and may have grown again."""
+        """Report a log that was truncated to ``cut``, below the position, and may have grown
+        again."""
         gap = SourceGap(
             cursor.tp,
             cut,
@@ -67,7 +68,8 @@ class FetchLosses:
             cursor.start_at(offset)
 
     def ends_found(self, cursor: Cursor, start: int, end: int) -> None:
-        """Handle OFFSET_OUT_OF_RANGE: determine on which side of the log the position is, and why."""
+        """Handle OFFSET_OUT_OF_RANGE: determine on which side of the log the position is, and
+        why."""
         position = cursor.position
         if start <= position <= end:
             # The broker that refused was behind, or it does not know our last epoch.
@@ -105,13 +107,15 @@ class FetchLosses:
         cursor.validated()
 
     def without_partition(self, cursor: Cursor, topic_id: bytes) -> None:
-        """Handle a topic that was recreated with fewer partitions: this partition does not exist in it."""
+        """Handle a topic that was recreated with fewer partitions: this partition does not exist in
+        it."""
         self._begin_again(
             cursor, 0, topic_id, "the new one has no partition of this number", absent=True
         )
 
     def left_behind(self, cursor: Cursor, first: int) -> None:
-        """Report, at the end of a reader, a recreated topic: the old records from ``first`` on are gone."""
+        """Report, at the end of a reader, a recreated topic: the old records from ``first`` on are
+        gone."""
         self._owner.gap(_old_tail(cursor, first, NO_TOPIC_ID, "a later reader copies the new one"))
 
     def _begin_again(

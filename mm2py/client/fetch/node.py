@@ -1,8 +1,10 @@
-"""The Fetcher's view of one source broker: a connection with one long-poll Fetch at a time, and stripes besides.
+"""The Fetcher's view of one source broker: a connection with one long-poll Fetch at a time, and
+stripes besides.
 
-Flow: cursors of this broker -> lookups of those that need one, all with one request -> ``FetchSession`` ->
-Fetch -> response -> ``FetchOwner.fetched`` for each partition. The next Fetch is sent only while receive buffers are
-within the budget, and neither the broker's quota nor our own byte rate forbids it.
+Flow: cursors of this broker -> lookups of those that need one, all with one request ->
+``FetchSession`` -> Fetch -> response -> ``FetchOwner.fetched`` for each partition. The next Fetch
+is sent only while receive buffers are within the budget, and neither the broker's quota nor our own
+byte rate forbids it.
 """
 
 import asyncio
@@ -48,12 +50,13 @@ NEWEST: Final = 18
 _FRAMING_BYTES: Final = 64 * 1024
 
 ANSWER_BYTES: Final = 4 * 1024 * 1024 - _FRAMING_BYTES
-"""Nearby: with its framing it fills a 4 MiB buffer; larger responses gain nothing (measured on one machine)
-and push the data out of the CPU's cache before it is sent on."""
+"""Nearby: with its framing it fills a 4 MiB buffer; larger responses gain nothing (measured on one
+machine) and push the data out of the CPU's cache before it is sent on."""
 
 FAR_ANSWER_BYTES: Final = 1024 * 1024 - _FRAMING_BYTES
 FAR_PARTITION_BYTES: Final = 256 * 1024
-"""Distant: lagging partitions are read in stripes, so the session's responses stay small and delay the others little."""
+"""Distant: lagging partitions are read in stripes, so the session's responses stay small and delay
+the others little."""
 
 GATHER_BYTES: Final = 128 * 1024
 """After a smaller response the next Fetch waits for ``linger.ms``: a round costs half a millisecond
@@ -65,8 +68,8 @@ more we wait
 ourselves: a broker checks all partitions of a waiting Fetch whenever one of them is written."""
 
 FEW_BYTES: Final = 4 * 1024
-"""After so little it waits half as long again: a reader of the copy still has records sooner than from Java, whose producer
-lingers for each of them."""
+"""After so little it waits half as long again: a reader of the copy still has records sooner than
+from Java, whose producer lingers for each of them."""
 
 SESSION_CODES: Final = frozenset(
     {
@@ -191,7 +194,8 @@ class FetchNode:
         return 0.0 if since is None else now - since - self._settings.fetch_max_wait_ms / 1000
 
     def known_at(self, cursor: Cursor, now: float) -> float:
-        """Return when the end of a partition's log was last known; ``now``, while this broker owes no response.
+        """Return when the end of a partition's log was last known; ``now``, while this broker owes
+        no response.
 
         An incremental response leaves out what has not changed, so it is about all partitions.
         """
@@ -205,7 +209,8 @@ class FetchNode:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether responses do not say where logs end now: the broker is asked nothing meanwhile, or withholds what it has."""
+        """Whether responses do not say where logs end now: the broker is asked nothing meanwhile,
+        or withholds what it has."""
         return self.throttle.remaining_s() > 0 or self.throttle.withheld_s() > 0
 
     def _owed_since(self) -> float | None:
@@ -364,7 +369,8 @@ class FetchNode:
         return min(most, self._settings.fetch_max_bytes)
 
     def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
-        """Return the session, a new one after a change of the connection or of the way to name topics."""
+        """Return the session, a new one after a change of the connection or of the way to name
+        topics."""
         by_name = version < TOPIC_ID_VERSION
         # After a lost response the broker's epoch of the session is unknown,
         # so a new connection opens a new one; the broker evicts the old one.

@@ -1,7 +1,9 @@
-"""The interface of a Fetcher towards its parts (one object instead of a callback per event), and of loop suppression.
+"""The interface of a Fetcher towards its parts (one object instead of a callback per event), and of
+loop suppression.
 
-Flow: ``FetchNode``, ``Stripes``, ``FetchRoutes`` and ``FetchLosses`` handle an event of a partition -> ``FetchOwner``,
-which is ``Fetcher``. A batch of an unknown producer id -> ``BatchOrigins.find`` -> fetched again, and copied or dropped.
+Flow: ``FetchNode``, ``Stripes``, ``FetchRoutes`` and ``FetchLosses`` handle an event of a partition
+-> ``FetchOwner``, which is ``Fetcher``. A batch of an unknown producer id -> ``BatchOrigins.find``
+-> fetched again, and copied or dropped.
 """
 
 import asyncio
@@ -32,11 +34,13 @@ class FetchOwner(Protocol):
         ...
 
     def most_bytes(self) -> int:
-        """Return the limit of one broker's response, given the other brokers that are fetched from."""
+        """Return the limit of one broker's response, given the other brokers that are fetched
+        from."""
         ...
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
-        """Handle the response for one partition; each batch kept of it takes a reference of ``lease``."""
+        """Handle the response for one partition; each batch kept of it takes a reference of
+        ``lease``."""
         ...
 
     def caught_up(self, cursor: Cursor) -> None:
@@ -44,7 +48,8 @@ class FetchOwner(Protocol):
         ...
 
     def lost(self, cursors: Collection[Cursor], error: Exception) -> None:
-        """Look up leaders again, after a pause: the broker is unreachable, or refused a lookup of these partitions."""
+        """Look up leaders again, after a pause: the broker is unreachable, or refused a lookup of
+        these partitions."""
         ...
 
     def gap(self, gap: SourceGap) -> None:
@@ -69,7 +74,8 @@ class BatchOrigins(Protocol):
         ...
 
     async def find(self, producers: Collection[int]) -> None:
-        """Look up the origin of these ids, of batches that were read before the call, and add them to ``known``.
+        """Look up the origin of these ids, of batches that were read before the call, and add them
+        to ``known``.
 
         Raises:
             Mm2pyError: the lookup failed; retry.

@@ -1,7 +1,8 @@
 """Fetches for readers that are not on the hot path: log look-ups and pages of internal topics.
 
-Flow: ``fetch_partition`` -> Fetch to the leader -> ``FetchedPartition`` with its own copy of the records.
-``PartitionReads`` does the same for many partitions: what waits for one broker is sent as one Fetch.
+Flow: ``fetch_partition`` -> Fetch to the leader -> ``FetchedPartition`` with its own copy of the
+records. ``PartitionReads`` does the same for many partitions: what waits for one broker is sent as
+one Fetch.
 """
 
 import asyncio
@@ -89,7 +90,8 @@ class _Read:
 
 @final
 class PartitionReads:
-    """Reads positions of many partitions of one cluster, uncommitted records too, with one Fetch per broker at a time.
+    """Reads positions of many partitions of one cluster, uncommitted records too, with one Fetch
+    per broker at a time.
 
     Args:
         cluster: its owner connects and closes it.
@@ -105,7 +107,8 @@ class PartitionReads:
         self._waiting: dict[int, deque[_Read]] = {}
 
     async def read(self, tp: TopicPartition, position: int) -> FetchedPartition:
-        """Fetch from a position on, at least one batch if there is one; raises as ``fetch_partition``."""
+        """Fetch from a position on, at least one batch if there is one; raises as
+        ``fetch_partition``."""
         leader = await self._cluster.leader(tp)
         read = _Read(tp, position, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(leader.node_id)
@@ -162,7 +165,8 @@ class PartitionReads:
 
 
 def _next_reads(waiting: deque[_Read]) -> dict[TopicPartition, _Read]:
-    """Remove and return the reads of the next request: one per partition, none that were cancelled."""
+    """Remove and return the reads of the next request: one per partition, none that were
+    cancelled."""
     reads: dict[TopicPartition, _Read] = {}
     for _ in range(len(waiting)):
         read = waiting.popleft()
@@ -202,7 +206,8 @@ async def _fetch(
     max_bytes: int,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> list[FetchedPartition]:
-    """Send one Fetch to a broker, again after each throttle: an answer of a broker whose quota is exceeded has no partitions (KIP-219)."""
+    """Send one Fetch to a broker, again after each throttle: an answer of a broker whose quota is
+    exceeded has no partitions (KIP-219)."""
     throttle, is_reported = Throttle(cluster.clock), False
     while True:
         answer = await _exchange(

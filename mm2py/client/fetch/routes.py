@@ -1,7 +1,8 @@
 """Assignment of partitions to brokers: the leader, or the nearer replica that the leader names.
 
-Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
-follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and ``FetchOwner.stalled``.
+Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a
+partition to a follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and
+``FetchOwner.stalled``.
 """
 
 import asyncio
@@ -26,8 +27,9 @@ from mm2py.protocol.topics import is_another_topic
 log = logging.getLogger(__name__)
 
 SILENT_S: Final = 2.0
-"""A broker whose response is overdue for longer may be dead: its partitions may have another leader by now, long
-before ``request.timeout.ms`` or ``socket.connection.setup.timeout.ms`` end the attempt."""
+"""A broker whose response is overdue for longer may be dead: its partitions may have another leader
+by now, long before ``request.timeout.ms`` or ``socket.connection.setup.timeout.ms`` end the
+attempt."""
 
 
 @final
@@ -136,10 +138,11 @@ class FetchRoutes:
         self._away[cursor] = None
 
     def recheck(self, now: float) -> None:
-        """Return partitions that have read from a follower long enough to their leader, which may name a replica again.
+        """Return partitions that have read from a follower long enough to their leader, which may
+        name a replica again.
 
-        Also reports stalled partitions as read again once a broker has answered, and looks up the leaders of partitions
-        whose broker is silent.
+        Also reports stalled partitions as read again once a broker has answered, and looks up the
+        leaders of partitions whose broker is silent.
         """
         # ``attempts`` is 0 after an answer with no error.
         for cursor in [c for c in self._unproven if not c.attempts]:
@@ -209,7 +212,8 @@ class FetchRoutes:
                 self._find_home(cursor)
 
     async def _route(self) -> None:
-        """Look up the leaders of all cursors without a broker at once; those without a leader wait for another round."""
+        """Look up the leaders of all cursors without a broker at once; those without a leader wait
+        for another round."""
         while self._homeless:
             waiting = list(self._homeless)
             problem = await self._ask_leaders(waiting)
@@ -226,7 +230,8 @@ class FetchRoutes:
         return None
 
     def _find_home(self, cursor: Cursor, problem: Mm2pyError | None = None) -> None:
-        """Place a cursor at its leader; look an unknown leader up, or wait if that failed with ``problem``."""
+        """Place a cursor at its leader; look an unknown leader up, or wait if that failed with
+        ``problem``."""
         if cursor.failed:
             return
         leader = self._cluster.known_leader(cursor.tp)

@@ -1,9 +1,10 @@
-"""A fetch session (KIP-227, Java's ``FetchSessionHandler``): only partitions that changed are sent again. No I/O.
+"""A fetch session (KIP-227, Java's ``FetchSessionHandler``): only partitions that changed are sent
+again. No I/O.
 
-Flow: cursors of one broker -> ``plan`` -> request; response -> ``opened`` / ``refused`` -> next ``plan``. While
-several partitions have more data than fits into a response: their lag in seconds -> ``shares``.
-Without a session (old broker, no free slot) every plan is a full one. A partition is touched when
-its state may have changed; an idle one costs nothing per round.
+Flow: cursors of one broker -> ``plan`` -> request; response -> ``opened`` / ``refused`` -> next
+``plan``. While several partitions have more data than fits into a response: their lag in seconds ->
+``shares``. Without a session (old broker, no free slot) every plan is a full one. A partition is
+touched when its state may have changed; an idle one costs nothing per round.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -69,7 +70,8 @@ class FetchSession:
 
     @property
     def by_name(self) -> bool:
-        """Whether topics are identified by name; ids and names do not mix in a session (error 106)."""
+        """Whether topics are identified by name; ids and names do not mix in a session (error
+        106)."""
         return self._by_name
 
     @property
@@ -86,10 +88,11 @@ class FetchSession:
         return self._by_key.get((topic, partition))
 
     def plan(self, cursors: Collection[Cursor], max_bytes: int) -> FetchPlan:
-        """Return the next request; ``cursors`` are those of this broker, ``max_bytes`` per partition.
+        """Return the next request; ``cursors`` are those of this broker, ``max_bytes`` per
+        partition.
 
-        A plan must be sent, since it changes the session. After a failure call ``refused`` or start a
-        new session.
+        A plan must be sent, since it changes the session. After a failure call ``refused`` or start
+        a new session.
         """
         # Epoch 0 opens a session with all partitions, -1 is a Fetch without one.
         if self._epoch <= INITIAL_EPOCH:
@@ -206,9 +209,9 @@ def shares(
 ) -> Iterator[tuple[Cursor, int]]:
     """Yield the partitions whose share changes, with the new one; 0 is no limit.
 
-    While all fit into a response none is limited. Otherwise each gets a part of it by its lag in seconds, a
-    quarter of it equally, so that a partition far behind catches up first but not alone. The broker serves
-    a session's partitions in turn, so none starves.
+    While all fit into a response none is limited. Otherwise each gets a part of it by its lag in
+    seconds, a quarter of it equally, so that a partition far behind catches up first but not alone.
+    The broker serves a session's partitions in turn, so none starves.
     """
     if len(backlogged) * limit <= answer_bytes:
         yield from ((cursor, 0) for cursor in backlogged if cursor.share_bytes)

@@ -44,10 +44,12 @@ _STRIPE_BYTES: Final = 512 * 1024 - _MARGIN_BYTES
 
 _LARGEST_STRIPE_BYTES: Final = 4 * 1024 * 1024 - _MARGIN_BYTES
 _BATCHES: Final = 4
-"""Least number of batches in a stripe, since its first one may repeat the last one of the previous stripe."""
+"""Least number of batches in a stripe, since its first one may repeat the last one of the previous
+stripe."""
 
 _PER_CONNECTION: Final = 2
-"""Requests in flight per connection: the broker has the next one while a response is transferred."""
+"""Requests in flight per connection: the broker has the next one while a response is
+transferred."""
 
 _FIRST_WIDTH: Final = 4
 _TOO_LONG_S: Final = 2.0
@@ -55,7 +57,8 @@ _TOO_LONG_S: Final = 2.0
 
 _REST_MS: Final = 1_000
 _LONGEST_REST_MS: Final = 60_000
-"""A connection that failed pauses, so that a broker's limit of connections is not tried all the time."""
+"""A connection that failed pauses, so that a broker's limit of connections is not tried all the
+time."""
 
 _LAST_BY_NAME: Final = 12
 _OUTSIDE_SESSIONS: Final = -1
@@ -231,7 +234,8 @@ class Stripes:
 
     @property
     def waits_long(self) -> bool:
-        """Whether a throttle, announced for longer than quotas stay unwatched, holds back what is read here."""
+        """Whether a throttle, announced for longer than quotas stay unwatched, holds back what is
+        read here."""
         return bool(self._readings) and self._throttle.remaining_s() > QUOTAS_EVERY_S
 
     @property

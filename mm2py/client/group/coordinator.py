@@ -1,8 +1,9 @@
-"""The coordinator of a group: the requests of a ``GroupMember``, one try each, over connections of their own.
+"""The coordinator of a group: the requests of a ``GroupMember``, one try each, over connections of
+their own.
 
-Flow: ``GroupMember`` -> ``GroupCoordinator`` (``CoordinatorLink``, or a group in memory) -> codes -> ``Joined``;
-``RetriableError`` when the coordinator is unreachable or moved. A JoinGroup that waits in the broker blocks its
-connection (brokers answer in order), so heartbeats have another one.
+Flow: ``GroupMember`` -> ``GroupCoordinator`` (``CoordinatorLink``, or a group in memory) -> codes
+-> ``Joined``; ``RetriableError`` when the coordinator is unreachable or moved. A JoinGroup that
+waits in the broker blocks its connection (brokers answer in order), so heartbeats have another one.
 """
 
 import asyncio
@@ -75,13 +76,15 @@ class GroupCoordinator(Protocol):
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
     ) -> JoinResult:
-        """Join; answered when all members have joined, at the latest after the rebalance timeout."""
+        """Join; answered when all members have joined, at the latest after the rebalance
+        timeout."""
         ...
 
     async def sync(
         self, member_id: str, generation: int, protocol: str, assignments: Mapping[str, bytes]
     ) -> SyncResult:
-        """Send the leader's assignments (followers: none); answered when the leader has sent them."""
+        """Send the leader's assignments (followers: none); answered when the leader has sent
+        them."""
         ...
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:
@@ -89,7 +92,8 @@ class GroupCoordinator(Protocol):
         ...
 
     async def leave(self, member_id: str, timeout_s: float) -> None:
-        """Cancel requests in flight and leave; an empty id only does the former. Raises nothing retriable."""
+        """Cancel requests in flight and leave; an empty id only does the former. Raises nothing
+        retriable."""
         ...
 
     async def describe(self) -> DescribedGroup:
@@ -192,7 +196,8 @@ class CoordinatorLink:
                 )
         except (RetriableError, TimeoutError) as error:
             log.warning(
-                "the group was left without an answer, its session ends by itself group=%s cause=%s",
+                "the group was left without an answer, its session ends by itself group=%s "
+                "cause=%s",
                 self._group_id,
                 str(error) or f"no answer within {timeout_s:.0f} s",
             )

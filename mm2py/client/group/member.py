@@ -1,10 +1,12 @@
 """A member of a classic group: joining, heartbeats, and the permit to write that they prove.
 
-Flow: ``join`` -> ``Joined`` -> ``sync`` -> bytes of our assignment -> heartbeats -> ``changed`` -> ``join`` ...
-Each confirmed heartbeat grants the permit for a session timeout from the time it was sent: the coordinator cannot expire us
-earlier. Without a response the permit expires; the next one renews it (a coordinator that was unreachable expired no member).
-After an expiry during which no other worker was assigned work the permit is revoked until the next round; otherwise the
-membership is over and the permit's term with it. Assignments are opaque bytes here (``protocol.connect_group``).
+Flow: ``join`` -> ``Joined`` -> ``sync`` -> bytes of our assignment -> heartbeats -> ``changed`` ->
+``join`` ... Each confirmed heartbeat grants the permit for a session timeout from the time it was
+sent: the coordinator cannot expire us earlier. Without a response the permit expires; the next one
+renews it (a coordinator that was unreachable expired no member). After an expiry during which no
+other worker was assigned work the permit is revoked until the next round; otherwise the membership
+is over and the permit's term with it. Assignments are opaque bytes here
+(``protocol.connect_group``).
 """
 
 import asyncio
@@ -43,8 +45,9 @@ _LEAVE_UNREACHABLE_S: Final = 1.0
 """The same if the coordinator has not answered recently."""
 
 _GATHER_S: Final = 1.5
-"""Pause before rejoining: members that expired together describe the group within a heartbeat's retry of each other, and a
-member that joined before the others have seen the empty group would end their memberships."""
+"""Pause before rejoining: members that expired together describe the group within a heartbeat's
+retry of each other, and a member that joined before the others have seen the empty group would end
+their memberships."""
 
 _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 1_000
@@ -221,7 +224,8 @@ class GroupMember:
         )
 
     def _forget_id(self) -> None:
-        """Handle UNKNOWN_MEMBER_ID: an expiry if work was assigned, else an id that was never used."""
+        """Handle UNKNOWN_MEMBER_ID: an expiry if work was assigned, else an id that was never
+        used."""
         self._member_id = ""
         if self._assigned < 0:
             return
@@ -252,7 +256,8 @@ class GroupMember:
             end_watch()
 
     def _beats_ended(self, task: "asyncio.Task[None]") -> None:
-        """End the membership if heartbeats ended with an error, for instance of a watcher of the permit."""
+        """End the membership if heartbeats ended with an error, for instance of a watcher of the
+        permit."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("heartbeats failed group=%s", self.coordinator.group_id, exc_info=error)
@@ -314,7 +319,8 @@ class GroupMember:
             self._complete("")
 
     def _permit_changed(self) -> None:
-        """Log when the permit expires by itself: the coordinator may have ended the membership meanwhile."""
+        """Log when the permit expires by itself: the coordinator may have ended the membership
+        meanwhile."""
         if self.permit.valid or self._silent or self._expired or self._generation < 0:
             return
         self._silent = True
@@ -328,8 +334,9 @@ class GroupMember:
     def _left_s(self) -> float:
         """Return for how long the confirmed heartbeats prove the membership.
 
-        That is a session timeout after the last one. While a rebalance waits for our join they prove it only until the
-        coordinator removes members that have not joined: a rebalance timeout after the rebalance began.
+        That is a session timeout after the last one. While a rebalance waits for our join they
+        prove it only until the coordinator removes members that have not joined: a rebalance
+        timeout after the rebalance began.
         """
         return self._proven_until() - self._clock.monotonic()
 
@@ -358,7 +365,8 @@ class GroupMember:
             )
 
     def _over(self, reason: str) -> None:
-        """End the membership: another worker may own our work, so nothing more is sent while the caller stops."""
+        """End the membership: another worker may own our work, so nothing more is sent while the
+        caller stops."""
         self._reset(reason)  # first, so that the permit's end is not logged as a silent coordinator
         self.permit.abandon()
 

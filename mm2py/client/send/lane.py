@@ -1,6 +1,8 @@
-"""One target partition of the idempotent Sender, as a table: states, outcomes and what follows. No I/O.
+"""One target partition of the idempotent Sender, as a table: states, outcomes and what follows. No
+I/O.
 
-Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refused`` | ``lost`` -> delivered.
+Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refused`` | ``lost`` ->
+delivered.
 
 ::
 
@@ -16,17 +18,21 @@ Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refu
 
 Invariants, the sender rules; the tests carry these numbers:
 
-1. At most one batch is in flight until the first acknowledgement after OPENING, BACKOFF, RESOLVING, a new
-   epoch, a new connection or a rest; then at most ``max_in_flight``. Retries go one by one, oldest first.
-2. The first batch under a new producer id or epoch has sequence 0: a broker takes any first sequence of a producer
-   that it does not know, so a later batch of ours could be stored without an earlier, refused one (1 prevents that).
+1. At most one batch is in flight until the first acknowledgement after OPENING, BACKOFF, RESOLVING,
+   a new epoch, a new connection or a rest; then at most ``max_in_flight``. Retries go one by one,
+   oldest first.
+2. The first batch under a new producer id or epoch has sequence 0: a broker takes any first
+   sequence of a producer that it does not know, so a later batch of ours could be stored without an
+   earlier, refused one (1 prevents that).
 3. An error is definite only if no earlier attempt of the same bytes has an unknown outcome.
 4. A sequence range is used for other bytes only after a definite error for it.
-5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state
-   (``producer.id.expiration.ms``, KIP-854), as it does while a transaction is open: then a broker answers a resend
-   with the offset of the first copy, because ``ProducerStateManager`` keeps the sequences of the last five batches.
+5. A batch of unknown outcome is resent blindly only if the target still remembers its producer
+   state (``producer.id.expiration.ms``, KIP-854), as it does while a transaction is open: then a
+   broker answers a resend with the offset of the first copy, because ``ProducerStateManager`` keeps
+   the sequences of the last five batches.
 6. Otherwise the target's log is read first.
-7. Where the log may not be read, the batch is sent again and its source offsets are reported as possibly doubled.
+7. Where the log may not be read, the batch is sent again and its source offsets are reported as
+   possibly doubled.
 8. Batches are delivered in the order they were offered, each exactly once.
 """
 
@@ -63,9 +69,9 @@ UNKNOWN_OUTCOME: Final = frozenset(
 )
 """Errors after which the batch may or may not be in the log.
 
-The leader appends before it waits for replicas and before it notices that it was deposed: a time-out or
-NOT_LEADER_OR_FOLLOWER may follow an append that survives. Java's ``Sender`` treats them all as "not written, retry"
-and relies on the broker's duplicate check alone.
+The leader appends before it waits for replicas and before it notices that it was deposed: a
+time-out or NOT_LEADER_OR_FOLLOWER may follow an append that survives. Java's ``Sender`` treats them
+all as "not written, retry" and relies on the broker's duplicate check alone.
 """
 
 DEFINITE_RETRIABLE: Final = frozenset(
@@ -93,7 +99,8 @@ TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LAR
 UNREADABLE: Final = frozenset(
     {codes.CORRUPT_MESSAGE, codes.INVALID_RECORD, codes.UNKNOWN_SERVER_ERROR}
 )
-"""Errors that another encoding of the same records may cure, once: a codec level, or a header that an old client wrote."""
+"""Errors that another encoding of the same records may cure, once: a codec level, or a header that
+an old client wrote."""
 
 REPAIRABLE: Final = (
     TOO_LARGE | {codes.UNSUPPORTED_COMPRESSION_TYPE, codes.INVALID_TIMESTAMP} | UNREADABLE
@@ -150,14 +157,15 @@ class Writer(NamedTuple):
 TINY_COMPRESSED_BYTES: Final = 2 * 1024
 
 GROWTH_BYTES: Final = 8
-"""Growth of a record by joining: 5 for its timestamp delta (up to half a year), 2 for its offset delta, 1 for its length.
-Compressed records may grow too, which is known only afterwards."""
+"""Growth of a record by joining: 5 for its timestamp delta (up to half a year), 2 for its offset
+delta, 1 for its length. Compressed records may grow too, which is known only afterwards."""
 
 
 class MergePlan(NamedTuple):
     """Limits, in bytes, for joining waiting batches before they are first sent.
 
-    At most five batches of a partition are in flight, so over a long round trip their size limits the throughput.
+    At most five batches of a partition are in flight, so over a long round trip their size limits
+    the throughput.
     """
 
     target: int
@@ -165,15 +173,16 @@ class MergePlan(NamedTuple):
     small: int
     """Uncompressed batches below this are joined."""
     small_compressed: int
-    """The same for compressed ones, which must be recompressed; only tiny ones while fewer batches than allowed are in
-    flight, since then the CPU is the bottleneck."""
+    """The same for compressed ones, which must be recompressed; only tiny ones while fewer batches
+    than allowed are in flight, since then the CPU is the bottleneck."""
 
 
 @final
 class Sent:
     """One batch with its sequence range and outcome.
 
-    Defaults that most batches never change are class attributes, which saves memory and time per batch.
+    Defaults that most batches never change are class attributes, which saves memory and time per
+    batch.
     """
 
     outcome: Outcome = Outcome.UNDER_WAY
@@ -199,7 +208,8 @@ class Sent:
 
 @final
 class SenderLane:
-    """The state machine of one target partition; the Sender passes events to it and acts on its state."""
+    """The state machine of one target partition; the Sender passes events to it and acts on its
+    state."""
 
     __slots__ = (
         "_apart",
@@ -308,8 +318,9 @@ class SenderLane:
     def travels_by(self, connection: object) -> None:
         """Use ``connection`` from now on; after a change nothing is confirmed (1).
 
-        A lane without batches in flight does not notice that the broker was restarted and has forgotten its sequences:
-        then the broker accepts any batch first, also a later one when an earlier one is refused.
+        A lane without batches in flight does not notice that the broker was restarted and has
+        forgotten its sequences: then the broker accepts any batch first, also a later one when an
+        earlier one is refused.
         """
         # Also for the same broker: a new connection is the only sign of its restart.
         if connection is not self.connection:
@@ -317,7 +328,8 @@ class SenderLane:
             self._confirmed = False
 
     def deal(self, channel: int) -> None:
-        """Use another connection to the leader, once all batches in flight on the current one are answered."""
+        """Use another connection to the leader, once all batches in flight on the current one are
+        answered."""
         self.channel = channel
 
     def offer(self, source: TopicPartition, batches: Sequence[RecordBatch]) -> int:
@@ -331,7 +343,8 @@ class SenderLane:
         return size
 
     def hole_before(self, batches: Sequence[RecordBatch]) -> int | None:
-        """Return the first source offset that is missing before or within batches to be offered, None for none."""
+        """Return the first source offset that is missing before or within batches to be offered,
+        None for none."""
         for batch in batches:
             for first, count in batch.runs:
                 if self.next_source >= 0 and first != self.next_source:
@@ -340,7 +353,8 @@ class SenderLane:
         return None
 
     def next_bytes(self) -> int:
-        """Return the size of the batch that ``take`` would return without joining; only after ``can_send``."""
+        """Return the size of the batch that ``take`` would return without joining; only after
+        ``can_send``."""
         if self.state is LaneState.RETRYING:
             return len(self.first_unsettled().batch.data)
         return len(self.queue[0][1].data)
@@ -348,7 +362,8 @@ class SenderLane:
     def take(self, plan: MergePlan | None = None) -> Sent:
         """Return the next batch to send, signed; only after ``can_send``.
 
-        With ``plan`` small batches are joined while a backlog waits; never one that was sent before.
+        With ``plan`` small batches are joined while a backlog waits; never one that was sent
+        before.
         """
         if self.state is LaneState.RETRYING:
             self._under_way += 1
@@ -386,7 +401,8 @@ class SenderLane:
         return sent
 
     def _again(self) -> Sent:
-        """Return the oldest batch that is not acknowledged; the same bytes unless its sequence changed."""
+        """Return the oldest batch that is not acknowledged; the same bytes unless its sequence
+        changed."""
         # The oldest one decides: an OUT_OF_ORDER_SEQUENCE_NUMBER of a later batch may just
         # follow from its refusal (Java: TransactionManager.canRetry, isNextSequence).
         sent = self.first_unsettled()
@@ -407,19 +423,22 @@ class SenderLane:
     # -- events -----------------------------------------------------------------------------------
 
     def keeps_producer(self, writer: Writer | None) -> None:
-        """Use a producer id that outlives the process: a predecessor's, or our own. Only in OPENING."""
+        """Use a producer id that outlives the process: a predecessor's, or our own. Only in
+        OPENING."""
         self.lasting = True
         if writer is not None:
             self.producer_id, self.epoch, self.next_sequence = writer
 
     def opened(self, leader: int, log_end: int) -> None:
-        """Start to flow: the leader is known, and the log end before our first batch (-1: may not be read)."""
+        """Start to flow: the leader is known, and the log end before our first batch (-1: may not
+        be read)."""
         self.leader = leader
         self.acked_end = log_end
         self.state = LaneState.FLOWING
 
     def recognised(self, rest: RecordBatch | None) -> RecordBatch:
-        """Remove the first waiting batch, which is in the log except for ``rest``; return it. Only in OPENING."""
+        """Remove the first waiting batch, which is in the log except for ``rest``; return it. Only
+        in OPENING."""
         source, batch = self.queue.popleft()
         self.queued_bytes -= len(batch.data)
         if rest is not None:
@@ -428,7 +447,8 @@ class SenderLane:
         return batch
 
     def acknowledged(self, sent: Sent, base_offset: int) -> Sequence[Sent]:
-        """Settle a batch that is in the log; return the batches that are now delivered, oldest first (8)."""
+        """Settle a batch that is in the log; return the batches that are now delivered, oldest
+        first (8)."""
         self._was_full = self._under_way >= self._max_in_flight
         self._under_way -= 1
         self.progress += 1
@@ -483,7 +503,8 @@ class SenderLane:
         self._stop_flow()
 
     def retry(self) -> int:
-        """Count another attempt to leave BACKOFF or RESOLVING; return the number of earlier ones."""
+        """Count another attempt to leave BACKOFF or RESOLVING; return the number of earlier
+        ones."""
         self.retries += 1
         return self.retries - 1
 
@@ -504,7 +525,8 @@ class SenderLane:
     def limit(
         self, limit_bytes: int, cut: Callable[[Sequence[RecordBatch], int], Sequence[RecordBatch]]
     ) -> int:
-        """Let ``cut`` split batches that were never sent to fit a limit; return by how many bytes the queue grew."""
+        """Let ``cut`` split batches that were never sent to fit a limit; return by how many bytes
+        the queue grew."""
         self.limit_bytes = limit_bytes
         if not limit_bytes or all(len(batch.data) <= limit_bytes for _, batch in self.queue):
             return 0
@@ -526,10 +548,12 @@ class SenderLane:
             self.retries = retries  # what was taken back may be refused again
 
     def resolved(self, landed: dict[int, int]) -> list[Sent]:
-        """Settle batches by a read of the target's log; ``landed`` maps our base sequences to base offsets.
+        """Settle batches by a read of the target's log; ``landed`` maps our base sequences to base
+        offsets.
 
-        Batches in the log count as acknowledged; the others were not written. Raises ``ValueError`` if the log does not
-        have a prefix of what was sent: then the order is broken and nothing may be sent any more.
+        Batches in the log count as acknowledged; the others were not written. Raises ``ValueError``
+        if the log does not have a prefix of what was sent: then the order is broken and nothing may
+        be sent any more.
         """
         missing = False
         for sent in self.unsettled:
@@ -561,8 +585,9 @@ class SenderLane:
     def must_read_first(self, remembered_since_ms: int) -> bool:
         """Whether the target's log must be read before anything is resent (invariants 5 and 6).
 
-        ``remembered_since_ms``: a broker still has the producer state of batches whose newest record is
-        not older. One forgotten batch is enough: its state is all that protects the ones before it.
+        ``remembered_since_ms``: a broker still has the producer state of batches whose newest
+        record is not older. One forgotten batch is enough: its state is all that protects the ones
+        before it.
         """
         # By the records' time: ProducerStateManager.isProducerExpired compares the last batch's
         # maxTimestamp, so the state of a copy of old records may expire as soon as it is written.
@@ -584,8 +609,8 @@ class SenderLane:
     def replaced(self, sent: Sent, batches: list[RecordBatch], limit_bytes: int = 0) -> None:
         """Replace a refused batch by smaller or recompressed batches of the same records.
 
-        The record count stays, so later sequence ranges stay valid. ``limit_bytes`` is the limit for the batches
-        after it, if the size was the reason.
+        The record count stays, so later sequence ranges stay valid. ``limit_bytes`` is the limit
+        for the batches after it, if the size was the reason.
         """
         self.limit_bytes = limit_bytes or self.limit_bytes
         at = self.unsettled.index(sent)
@@ -608,7 +633,8 @@ class SenderLane:
     def fail(self) -> list[RecordBatch]:
         """Fail the partition; return the batches whose buffers may be released now.
 
-        The buffer of a batch in flight may still be queued in the socket: the Sender releases it with the response.
+        The buffer of a batch in flight may still be queued in the socket: the Sender releases it
+        with the response.
         """
         self.state = LaneState.FAILED
         dropped = [s.batch for s in self.unsettled if s.outcome is not Outcome.UNDER_WAY]
@@ -627,7 +653,8 @@ class SenderLane:
         return any(s.unknown_before and s.outcome is not Outcome.ACKED for s in self.unsettled)
 
     def returnable(self) -> list[RecordBatch]:
-        """Return the newest batches, oldest first, that are certainly neither in the log nor in flight."""
+        """Return the newest batches, oldest first, that are certainly neither in the log nor in
+        flight."""
         waiting = [batch for _, batch in self.queue]
         if self.state is LaneState.BACKOFF and not self.transactional:
             refused = [it for it in self.unsettled if it.outcome is Outcome.NOT_WRITTEN]
@@ -637,7 +664,8 @@ class SenderLane:
         return waiting
 
     def give_back(self) -> list[RecordBatch]:
-        """Remove and return the ``returnable`` batches: they will be offered again, perhaps cut differently (4)."""
+        """Remove and return the ``returnable`` batches: they will be offered again, perhaps cut
+        differently (4)."""
         given = self.returnable()
         if len(given) > len(self.queue):
             self.next_sequence = self.unsettled[0].base_sequence
@@ -670,10 +698,12 @@ class SenderLane:
         return grown
 
     def look_after(self) -> None:
-        """Copy batches that have waited since the last call, once a second, out of their receive buffers.
+        """Copy batches that have waited since the last call, once a second, out of their receive
+        buffers.
 
-        Otherwise one partition that cannot drain, or a slow target broker, would pin the receive buffers of all the
-        others. Also ends the trust in the broker's state after a rest: it may have forgotten our sequences (1).
+        Otherwise one partition that cannot drain, or a slow target broker, would pin the receive
+        buffers of all the others. Also ends the trust in the broker's state after a rest: it may
+        have forgotten our sequences (1).
         """
         queue, progress = self.queue, self.progress
         stood_still, newest = progress == self._seen[0], self._seen[1]
@@ -693,7 +723,8 @@ class SenderLane:
     def _joined(
         self, source: TopicPartition, batch: RecordBatch, target: int, small: int
     ) -> tuple[RecordBatch, int]:
-        """Join ``batch`` with those below ``small`` after it, up to ``target``, never above the topic's limit."""
+        """Join ``batch`` with those below ``small`` after it, up to ``target``, never above the
+        topic's limit."""
         most = self.limit_bytes or MAX_SEQUENCE
         parts, counted, records = [batch], len(batch.data), batch.count
         for waiting_source, waiting in self.queue:

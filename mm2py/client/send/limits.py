@@ -1,7 +1,8 @@
 """Limits of the target's brokers: the largest batch, and how long producer state is kept.
 
-Flow: DescribeConfigs -> ``TargetLimits`` (cached for minutes) -> ``LaneLimits`` cuts batches in time and knows
-whether a blind resend is safe. Where it may not be read: unknown size, Kafka's default time. One request at a time.
+Flow: DescribeConfigs -> ``TargetLimits`` (cached for minutes) -> ``LaneLimits`` cuts batches in
+time and knows whether a blind resend is safe. Where it may not be read: unknown size, Kafka's
+default time. One request at a time.
 """
 
 import asyncio
@@ -24,7 +25,8 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 MAX_AGE_S: Final = 300.0
-"""Both are broker and topic settings, which rarely change; a refused size is looked up again at once."""
+"""Both are broker and topic settings, which rarely change; a refused size is looked up again at
+once."""
 
 ASK_TIMEOUT_S: Final = 5.0
 TOPICS_PER_REQUEST: Final = 500
@@ -49,7 +51,8 @@ def remembered_ms(expiration_ms: int) -> int:
 def fitting(batches: Sequence[RecordBatch], limit_bytes: int) -> Sequence[RecordBatch]:
     """Cut batches above ``limit_bytes``; the input's buffers of cut ones are released.
 
-    A batch that cannot be cut that small (one large record, damaged bytes) stays: the target refuses it.
+    A batch that cannot be cut that small (one large record, damaged bytes) stays: the target
+    refuses it.
     """
     if all(len(batch.data) <= limit_bytes for batch in batches):
         return batches
@@ -73,7 +76,8 @@ def _cut(batch: RecordBatch, limit_bytes: int) -> list[RecordBatch]:
 
 
 async def topic_limits(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
-    """Return ``max.message.bytes`` of topics, 0 where it may not be read; without those that are not answered for now."""
+    """Return ``max.message.bytes`` of topics, 0 where it may not be read; without those that are
+    not answered for now."""
     sizes: dict[str, int] = {}
     names = sorted(topics)
     for start in range(0, len(names), TOPICS_PER_REQUEST):
@@ -203,14 +207,16 @@ class LaneLimits:
         return self._limits.is_old(topic)
 
     async def learn(self, topics: set[str]) -> frozenset[str]:
-        """Request the limits of topics where they are unknown or old; return the topics without an answer."""
+        """Request the limits of topics where they are unknown or old; return the topics without an
+        answer."""
         if not self.cuts:
             return frozenset()
         await self._limits.learn_sizes(topics)
         return frozenset(topic for topic in topics if self._limits.is_old(topic))
 
     async def learn_again(self, topic: str) -> None:
-        """Request a limit that is in use again: it may have been raised, which makes cutting unnecessary."""
+        """Request a limit that is in use again: it may have been raised, which makes cutting
+        unnecessary."""
         await self.learn({topic})
         self._apply_all(topic)
 

@@ -1,7 +1,9 @@
-"""The Sender's view of one connection to a target broker: the lanes that can send, the requests in flight.
+"""The Sender's view of one connection to a target broker: the lanes that can send, the requests in
+flight.
 
-Flow: ready lanes -> one Produce request with one batch per partition -> response -> ``LaneOwner.answered`` per batch.
-When the connection is lost, every batch in flight is reported as lost, oldest request first.
+Flow: ready lanes -> one Produce request with one batch per partition -> response ->
+``LaneOwner.answered`` per batch. When the connection is lost, every batch in flight is reported as
+lost, oldest request first.
 """
 
 import asyncio
@@ -34,13 +36,15 @@ log = logging.getLogger(__name__)
 
 OLDEST: Final = 3
 NEWEST: Final = 12
-"""Produce 13 names topics by id: after a target topic was recreated it would be refused until metadata are refreshed."""
+"""Produce 13 names topics by id: after a target topic was recreated it would be refused until
+metadata are refreshed."""
 
 EXPLICIT_NEWEST: Final = 11
 """In the old transaction protocol; 12 adds partitions to the transaction implicitly (KIP-890)."""
 
 REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its cost."""
+"""A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its
+cost."""
 
 UNSENT_BYTES: Final = 2 * 1024 * 1024
 """No further request while the kernel has not taken this much of the earlier ones."""
@@ -48,26 +52,30 @@ UNSENT_BYTES: Final = 2 * 1024 * 1024
 LOCAL: Final = MergePlan(
     target=256 * 1024, small=8 * 1024 if native is None else 64 * 1024, small_compressed=2 * 1024
 )
-"""Nearby target: only batches so small that their fixed cost is higher than that of joining them. The C kernel
-joins batches of 16 KiB for a tenth of the cost of sending them one by one; in Python that pays only for tiny ones."""
+"""Nearby target: only batches so small that their fixed cost is higher than that of joining them.
+The C kernel joins batches of 16 KiB for a tenth of the cost of sending them one by one; in Python
+that pays only for tiny ones."""
 
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
 
 ASKED: Final = DISTANT._replace(small_compressed=LOCAL.small_compressed)
-"""While the distance of a broker is measured: recompression keeps the loop so busy that any response would be read late."""
+"""While the distance of a broker is measured: recompression keeps the loop so busy that any
+response would be read late."""
 
 CALM_ANSWERS: Final = 20
 """After so many answers without a throttle a transaction may have several requests in flight.
 
-A quota lets a broker acknowledge one request at once and read the next one much later (KIP-219), and what is in flight cannot be taken back: a
-commit would wait for it, until the coordinator aborts what is open for longer than ``transaction.timeout.ms``."""
+A quota lets a broker acknowledge one request at once and read the next one much later (KIP-219),
+and what is in flight cannot be taken back: a commit would wait for it, until the coordinator aborts
+what is open for longer than ``transaction.timeout.ms``."""
 
 REST_S: Final = 60.0
 """For how long an additional connection that could not be opened gets no partitions."""
 
 SILENT_S: Final = 5.0
-"""After so long without an answer other brokers may lead: one that is frozen keeps its connections, and Java waits for ``request.timeout.ms``."""
+"""After so long without an answer other brokers may lead: one that is frozen keeps its connections,
+and Java waits for ``request.timeout.ms``."""
 
 FIRST_PAUSE_S: Final = 0.05
 MOST_PAUSE_S: Final = 8.0
@@ -82,7 +90,8 @@ Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 
 @final
 class ProduceNode:
-    """Sends the batches of the lanes that use one connection to one leader; lives as long as the Sender."""
+    """Sends the batches of the lanes that use one connection to one leader; lives as long as the
+    Sender."""
 
     def __init__(  # noqa: PLR0913 - one keyword per rule of sending
         self,
@@ -122,7 +131,8 @@ class ProduceNode:
 
     @property
     def is_distant(self) -> bool:
-        """Whether the round trip is so long that one connection may not be enough; False while unknown."""
+        """Whether the round trip is so long that one connection may not be enough; False while
+        unknown."""
         return self._connection is not None and self._connection.round_trip.is_distant
 
     @property
@@ -160,7 +170,8 @@ class ProduceNode:
         self._schedule()
 
     def look_after(self, lanes: Iterable[SenderLane] = ()) -> None:
-        """Each second: measure a distant broker again, which may only have been slow; look for others that lead ``lanes`` while it is silent."""
+        """Each second: measure a distant broker again, which may only have been slow; look for
+        others that lead ``lanes`` while it is silent."""
         connection = self._connection
         if connection is None or connection.closed:
             return
@@ -175,7 +186,8 @@ class ProduceNode:
     async def _find_leaders(
         self, connection: BrokerConnection, waiting: Sequence[SenderLane]
     ) -> None:
-        """End a connection to a broker that leads nothing of what waits there; the new leaders know what they have of it, as after any lost connection (5, 6)."""
+        """End a connection to a broker that leads nothing of what waits there; the new leaders know
+        what they have of it, as after any lost connection (5, 6)."""
         try:
             for lane in waiting:
                 self._cluster.leader_moved(lane.target)
@@ -196,8 +208,8 @@ class ProduceNode:
     async def _ping(self, connection: BrokerConnection) -> None:
         """Ping over a connection without data, soon and then rarely.
 
-        Until the response the plan is ``ASKED``; otherwise a broker that was slow once would seem distant for as long as
-        there is enough to send.
+        Until the response the plan is ``ASKED``; otherwise a broker that was slow once would seem
+        distant for as long as there is enough to send.
         """
         pause_s = FIRST_PAUSE_S
         try:
@@ -345,7 +357,8 @@ class ProduceNode:
         # together make lanes ready for one larger request.
 
     def _throttled(self, throttle_ms: int) -> None:
-        """Pause for the throttle time of a quota, during which the broker reads nothing (KIP-219)."""
+        """Pause for the throttle time of a quota, during which the broker reads nothing
+        (KIP-219)."""
         self._throttle.honour(throttle_ms)
         if self._transactional_id is not None:
             self._calm = 0
@@ -359,8 +372,9 @@ class ProduceNode:
     async def _follow_throttle(self) -> None:
         """Report a long throttle, and reconnect when a quota was changed.
 
-        The broker reads a muted connection only when the announced time is over, even if the quota is gone by then (4.3), and
-        Java's producer waits for it. Over a new connection one request is sent above a quota that is still there.
+        The broker reads a muted connection only when the announced time is over, even if the quota
+        is gone by then (4.3), and Java's producer waits for it. Over a new connection one request
+        is sent above a quota that is still there.
         """
         quotas = QuotaWatch(self._cluster, self._node_id)
         while (left_s := self._throttle.remaining_s()) > 0:
@@ -429,7 +443,8 @@ class ProduceNode:
         self.look_after()
 
     def _hand_back(self) -> None:
-        """Return the lanes to the first connection, because this one failed: a broker may limit their number."""
+        """Return the lanes to the first connection, because this one failed: a broker may limit
+        their number."""
         self._rests_until = self._loop.time() + REST_S
         waiting, self._ready = self._ready, {}
         for lane in waiting:
@@ -437,7 +452,8 @@ class ProduceNode:
             self._owner.ready(lane)
 
     async def _move_lanes(self) -> None:
-        """Move lanes to their new leaders while the broker is unreachable, with one request for all of them."""
+        """Move lanes to their new leaders while the broker is unreachable, with one request for all
+        of them."""
         waiting = list(self._ready)
         for lane in waiting:
             known = self._cluster.known_leader(lane.target)

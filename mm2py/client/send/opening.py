@@ -1,8 +1,9 @@
-"""Opens new lanes of a Sender: looks up leaders, log ends and topic limits, for many lanes at a time.
+"""Opens new lanes of a Sender: looks up leaders, log ends and topic limits, for many lanes at a
+time.
 
-Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> after what predecessors wrote (resume.py) ->
-``SenderLane.opened`` -> ``LaneOwner.ready``. A target that does not answer is retried without end, with back-off;
-``LaneOwner.stalled`` reports it.
+Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> after what predecessors wrote
+(resume.py) -> ``SenderLane.opened`` -> ``LaneOwner.ready``. A target that does not answer is
+retried without end, with back-off; ``LaneOwner.stalled`` reports it.
 """
 
 import asyncio
@@ -90,7 +91,8 @@ class LaneOpening:
                 self._owner.spawn(self._open_at(node_id, led))
 
     async def _open_at(self, node_id: int, lanes: list[SenderLane]) -> None:
-        """Open the lanes that one broker leads; a silent broker does not delay the lanes of others."""
+        """Open the lanes that one broker leads; a silent broker does not delay the lanes of
+        others."""
         try:
             ends = await self._admin.list_offsets_at(
                 node_id, {lane.target: LATEST for lane in lanes}

@@ -1,7 +1,7 @@
 """The interface of a Sender towards its parts: one object instead of a callback per event.
 
-Flow: ``ProduceNode``, ``LaneOpening``, ``LaneRecovery``, ``LaneLimits`` and ``Transactions`` handle an event of a lane -> ``LaneOwner``,
-which is ``Sender``.
+Flow: ``ProduceNode``, ``LaneOpening``, ``LaneRecovery``, ``LaneLimits`` and ``Transactions`` handle
+an event of a lane -> ``LaneOwner``, which is ``Sender``.
 """
 
 import asyncio
@@ -18,14 +18,16 @@ Announce = Callable[[int], Awaitable[None]]
 
 
 class MirrorIds(Protocol):
-    """The producer ids of mirrors that write to the target (``mm2py.storage.producer_id_store``)."""
+    """The producer ids of mirrors that write to the target
+    (``mm2py.storage.producer_id_store``)."""
 
     async def announce(self, producer_id: int) -> None:
         """Publish an id that is about to be used; after an ``Mm2pyError`` it is not used."""
         ...
 
     async def includes(self, producer_id: int) -> bool:
-        """Whether a producer id in a log is a mirror's; ``Mm2pyError`` if that cannot be determined now."""
+        """Whether a producer id in a log is a mirror's; ``Mm2pyError`` if that cannot be determined
+        now."""
         ...
 
 
@@ -75,15 +77,18 @@ class LaneOwner(Protocol):
         text: str = "",
         bad_record: int = -1,
     ) -> None:
-        """Settle a batch with its response: error code (0 none), base offset, the broker's message and the named record."""
+        """Settle a batch with its response: error code (0 none), base offset, the broker's message
+        and the named record."""
         ...
 
     def throttled(self) -> None:
-        """Report for how long brokers take nothing because of a quota: it is long, has changed or is over."""
+        """Report for how long brokers take nothing because of a quota: it is long, has changed or
+        is over."""
         ...
 
     def lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
-        """Settle a batch without a usable response, in most cases because the connection was lost."""
+        """Settle a batch without a usable response, in most cases because the connection was
+        lost."""
         ...
 
     def delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
@@ -93,7 +98,8 @@ class LaneOwner(Protocol):
     def recognised(
         self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
     ) -> None:
-        """Report the records of the first waiting batch that are in the target's log already; keep ``rest``."""
+        """Report the records of the first waiting batch that are in the target's log already; keep
+        ``rest``."""
         ...
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:

@@ -1,16 +1,17 @@
 """Writes mm2py's own small records (configs, states, source offsets, offset syncs, the ledger).
 
-Flow: ``write``/``post`` -> one uncompressed batch -> Sender -> ``done``. Order per partition is kept. A batch
-is stored whole or not at all: the Sender neither joins nor cuts it.
+Flow: ``write``/``post`` -> one uncompressed batch -> Sender -> ``done``. Order per partition is
+kept. A batch is stored whole or not at all: the Sender neither joins nor cuts it.
 
 Invariants (tests of the same names):
 
 1. Each post is answered exactly once: with the offset of its first record, or with the error.
 2. A refused post fails alone; the others of its partition are sent again after it, in their order.
-3. A post is never written after it was taken back: its connection is reset, and later posts are sent under a new
-   producer epoch, after which the broker refuses the old one.
+3. A post is never written after it was taken back: its connection is reset, and later posts are
+   sent under a new producer epoch, after which the broker refuses the old one.
 4. When the permit's term ends, every post that is not answered fails and is never written.
-5. A topic without the right to write fails its posts after some attempts; later posts are attempted again.
+5. A topic without the right to write fails its posts after some attempts; later posts are attempted
+   again.
 """
 
 import asyncio
@@ -146,7 +147,8 @@ class RecordWriter:
         return post
 
     def take_back(self, post: Post) -> None:
-        """Do not write a post that is not answered; whether it was written already is unknown (3)."""
+        """Do not write a post that is not answered; whether it was written already is unknown
+        (3)."""
         waiting = self._unanswered.get(post.partition)
         if waiting is not None and post in waiting:
             # The lane is abandoned with all of its batches;
@@ -210,7 +212,8 @@ class RecordWriter:
             asyncio.get_running_loop().call_soon(self._refuse, target, error)
 
     def _refuse(self, target: TopicPartition, error: FatalServerError) -> None:
-        """Fail what waits where the right to write is missing; the Sender alone would retry without end (5)."""
+        """Fail what waits where the right to write is missing; the Sender alone would retry without
+        end (5)."""
         if self._transactions is not None:
             self._transactions.broke(error)
         waiting = self._unanswered.pop(target, deque())

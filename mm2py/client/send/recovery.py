@@ -1,7 +1,9 @@
-"""Recovers lanes after an error or a lost connection: a pause, the leader, a read of the log, another form of the batch.
+"""Recovers lanes after an error or a lost connection: a pause, the leader, a read of the log,
+another form of the batch.
 
-Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> reads the target's log (here) or changes the batch (repair.py) ->
-the lane's next state -> ``LaneOwner``. lane.py decides which of them is needed.
+Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> reads the target's log (here) or changes the
+batch (repair.py) -> the lane's next state -> ``LaneOwner``. lane.py decides which of them is
+needed.
 """
 
 import logging
@@ -123,14 +125,16 @@ class LaneRecovery:
         self._owner.ready(lane)
 
     async def _forgotten(self, lane: SenderLane, node_id: int) -> bool:
-        """Whether a resend could be stored twice, because the leader may have forgotten the batch (5)."""
+        """Whether a resend could be stored twice, because the leader may have forgotten the batch
+        (5)."""
         if lane.transactional or not lane.has_unknown():
             return False
         remembered_ms = await self._limits.remembered_ms(node_id)
         return lane.must_read_first(self._clock.now_ms() - remembered_ms)
 
     async def _resolve(self, lane: SenderLane) -> None:
-        """Determine from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
+        """Determine from the target's log which batches of unknown outcome are in it (rules 6 and
+        7)."""
         found: dict[int, Landed] = {}
         # A lasting id is read even without an unknown
         # outcome: a predecessor's late batch may be there.
@@ -184,9 +188,11 @@ class LaneRecovery:
             self._owner.doubted(source, batches[0].base_offset, batches[-1].last_offset, cause)
 
     async def _next_writer(self, lane: SenderLane) -> tuple[int, int]:
-        """Return the producer id and epoch that follow where the target does not know our sequences.
+        """Return the producer id and epoch that follow where the target does not know our
+        sequences.
 
-        A lasting id is used only with its first epoch: a predecessor's late write must collide with our sequences.
+        A lasting id is used only with its first epoch: a predecessor's late write must collide with
+        our sequences.
         """
         # Someone has used a higher epoch of this id; the one after ours may be taken, too.
         fenced = lane.error[0] == codes.INVALID_PRODUCER_EPOCH
@@ -209,14 +215,16 @@ def _all_ours(lane: SenderLane, found: dict[int, Landed]) -> bool:
 def late_write(target: TopicPartition) -> TargetMovedError:
     """Return the error of a lane in whose log a predecessor wrote late."""
     return TargetMovedError(
-        f"a late write of an earlier task is in {target} on the target; the task reads the log again"
+        f"a late write of an earlier task is in {target} on the target; the task reads the log "
+        "again"
     )
 
 
 def cut_back(target: TopicPartition, acknowledged: int) -> TargetMovedError:
     """Return the error of a lane whose log ends before acknowledged records."""
     return TargetMovedError(
-        f"{target} on the target ends below offset {acknowledged}, up to which it had acknowledged records: it lost them"
+        f"{target} on the target ends below offset {acknowledged}, up to which it had "
+        "acknowledged records: it lost them"
         " (unclean leader election); the task reads the log again"
     )
 
@@ -233,11 +241,13 @@ async def batches_of_producer(
     *,
     doubtful: int = 0,
 ) -> dict[int, Landed]:
-    """Return base sequence -> offset and records of every batch of (``producer_id``, ``epoch``) in the log.
+    """Return base sequence -> offset and records of every batch of (``producer_id``, ``epoch``) in
+    the log.
 
-    Reads from ``from_offset`` (the log end before our first batch, or the offset after our last acknowledged one; from
-    the log start if that is not in the log any more) to the log end at the time of the call. Only headers are decoded. If
-    the target lost acknowledged records, the ``doubtful`` records in flight can only be the last ones of the log.
+    Reads from ``from_offset`` (the log end before our first batch, or the offset after our last
+    acknowledged one; from the log start if that is not in the log any more) to the log end at the
+    time of the call. Only headers are decoded. If the target lost acknowledged records, the
+    ``doubtful`` records in flight can only be the last ones of the log.
 
     Raises:
         RetriableError: the leader is unreachable or changed; retry.
@@ -256,7 +266,8 @@ async def batches_of_producer(
 
 
 async def _log_end(cluster: Cluster, tp: TopicPartition) -> int:
-    """Return the log end by OffsetForLeaderEpoch: ListOffsets and Fetch stop at the high watermark, which may lag."""
+    """Return the log end by OffsetForLeaderEpoch: ListOffsets and Fetch stop at the high watermark,
+    which may lag."""
     leader = await cluster.leader(tp)
     # The end of the current epoch is the log end (Partition.lastOffsetForLeaderEpoch).
     query = EpochQuery(tp.topic, tp.partition, leader.epoch, leader.epoch)
@@ -281,7 +292,8 @@ async def _log_start(cluster: Cluster, tp: TopicPartition) -> int:
 def _note_ours(
     record_set: Bytes | None, position: int, producer: tuple[int, int], landed: dict[int, Landed]
 ) -> int:
-    """Add the batches of ``producer`` to ``landed``; return the offset after the last whole batch."""
+    """Add the batches of ``producer`` to ``landed``; return the offset after the last whole
+    batch."""
     at, end = 0, 0 if record_set is None else len(record_set)
     while record_set is not None and end - at >= HEADER_BYTES:
         fields = HEADER.unpack_from(record_set, at)

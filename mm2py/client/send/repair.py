@@ -1,7 +1,7 @@
 """Replacements of a batch that the target definitely refused: smaller, recompressed or re-encoded.
 
-Flow: ``Sent`` with its error -> ``repaired`` -> batches of the same records, or the partition's error.
-The record count never changes, so later sequence ranges stay valid.
+Flow: ``Sent`` with its error -> ``repaired`` -> batches of the same records, or the partition's
+error. The record count never changes, so later sequence ranges stay valid.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,20 +15,26 @@ from mm2py.protocol.splice import recompress, repack, split
 from mm2py.types import TopicPartition
 
 REMEDIES: Final = {
-    codes.INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms (1 hour by default since Kafka 4.0) or "
-    "message.timestamp.before.max.ms of topic {topic} on the target, or set its message.timestamp.type to "
+    codes.INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms (1 hour by default since "
+    "Kafka 4.0) or "
+    "message.timestamp.before.max.ms of topic {topic} on the target, or set its "
+    "message.timestamp.type to "
     "LogAppendTime",
-    codes.INVALID_RECORD: "compare the record with the settings of topic {topic} on the target: one "
+    codes.INVALID_RECORD: "compare the record with the settings of topic {topic} on the target: "
+    "one "
     "with cleanup.policy=compact takes no record without a key",
-    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: "topic {topic} on the target still has a message format older than "
-    "0.11, which knows no idempotent producers: set its message.format.version to 0.11.0 or newer (or remove "
+    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: "topic {topic} on the target still has a message "
+    "format older than "
+    "0.11, which knows no idempotent producers: set its message.format.version to 0.11.0 or "
+    "newer (or remove "
     "log.message.format.version from its brokers)",
 }
 """Remedies for Produce errors; more specific than those of ``error_codes``."""
 
 
 class Repair(NamedTuple):
-    """Batches to send instead; ``limit_bytes`` is the limit for later ones, 0 if the size was not the reason."""
+    """Batches to send instead; ``limit_bytes`` is the limit for later ones, 0 if the size was not
+    the reason."""
 
     batches: list[RecordBatch]
     limit_bytes: int = 0
@@ -87,7 +93,8 @@ async def _smaller(
 
 
 def _apart(sent: Sent, target: TopicPartition) -> list[RecordBatch]:
-    """Cut until the record that the broker named is the first of its part: those before it are still sent."""
+    """Cut until the record that the broker named is the first of its part: those before it are
+    still sent."""
     done: list[RecordBatch] = []
     part, index = sent.batch, sent.bad_record
     behind: list[RecordBatch] = []

@@ -1,18 +1,21 @@
 """Starting points of new lanes: after what predecessors wrote, under their producer id.
 
-Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) -> ``LaneBeginning``, or
-a ``LaneTail`` whose records are compared with the lane's first batches -> ``LaneBeginning``.
+Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) ->
+``LaneBeginning``, or a ``LaneTail`` whose records are compared with the lane's first batches ->
+``LaneBeginning``.
 
-A predecessor may have been killed, frozen or cut off, and a request of it may reach the log late. Its successor continues
-the sequences of the same producer id where the log shows them. So for the broker a late batch is a duplicate, or out of
-order; or it is in the log first: then the successor's batch is refused, and the log is read again.
+A predecessor may have been killed, frozen or cut off, and a request of it may reach the log late.
+Its successor continues the sequences of the same producer id where the log shows them. So for the
+broker a late batch is a duplicate, or out of order; or it is in the log first: then the successor's
+batch is refused, and the log is read again.
 
 Invariants (the model is tests/property/test_copy_continues.py):
 
 1. The producer id of a partition is durable before its first batch is sent.
-2. A producer id is continued only after its own last batch, read from the log, or where it began and wrote nothing;
-   otherwise the process's own new id is used.
-3. It is used with the epoch of that batch: under a new epoch a late batch of the old one would not collide.
+2. A producer id is continued only after its own last batch, read from the log, or where it began
+   and wrote nothing; otherwise the process's own new id is used.
+3. It is used with the epoch of that batch: under a new epoch a late batch of the old one would not
+   collide.
 """
 
 import asyncio
@@ -63,7 +66,8 @@ class LaneResume:
         self._admin = Admin(cluster)
         self._reads = PartitionReads(cluster, owner.spawn)
         self._tails: dict[TopicPartition, asyncio.Event] = {}
-        """Lanes whose first batches are being compared with the log; the event is set when more were offered."""
+        """Lanes whose first batches are being compared with the log; the event is set when more
+        were offered."""
 
     @property
     def identical(self) -> Identical:
@@ -83,7 +87,8 @@ class LaneResume:
     async def look(
         self, node_id: int, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
     ) -> dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError]:
-        """Return, and make durable, where each lane begins; or what has to be compared first, or an error of this lane alone.
+        """Return, and make durable, where each lane begins; or what has to be compared first, or an
+        error of this lane alone.
 
         Raises:
             RetriableError: the broker does not answer, or the offset map cannot be written now.
@@ -133,7 +138,8 @@ class LaneResume:
     async def _beginning(
         self, lane: SenderLane, beginning: LaneBeginning | LaneTail | Mm2pyError
     ) -> LaneBeginning | Mm2pyError:
-        """Return a beginning with its writer, or why that is not known now: the other lanes do not wait for it."""
+        """Return a beginning with its writer, or why that is not known now: the other lanes do not
+        wait for it."""
         end = _end_of(beginning)
         try:
             return LaneBeginning(end, await self._writer_before(lane, end))
@@ -141,7 +147,8 @@ class LaneResume:
             return error
 
     async def compare(self, lane: SenderLane, tail: LaneTail) -> LaneBeginning:
-        """Compare a lane's first batches with the tail of its log; return where it begins after that.
+        """Compare a lane's first batches with the tail of its log; return where it begins after
+        that.
 
         Raises:
             ProtocolError: the tail or a batch is damaged.
@@ -197,7 +204,8 @@ class LaneResume:
     def _doubt(
         self, lane: SenderLane, tail: LaneTail, first: RecordBatch, cause: Exception
     ) -> None:
-        """Report as many records from a batch on as the rest of the tail may have had; of those not read yet the dense range."""
+        """Report as many records from a batch on as the rest of the tail may have had; of those not
+        read yet the dense range."""
         if tail.is_aborted:
             return
         left, last = tail.left - first.count, first.last_offset
@@ -208,7 +216,8 @@ class LaneResume:
         self._owner.doubted(lane.source, first.runs[0][0], last + max(0, left), cause)
 
     async def _align(self, lane: SenderLane, tail: LaneTail, hole: int) -> None:
-        """Look among the lane's batches, and those that come soon, for the record behind a hole of the tail."""
+        """Look among the lane's batches, and those that come soon, for the record behind a hole of
+        the tail."""
         more = self._tails[lane.target]
         while lane.state is LaneState.OPENING and lane.queue:
             more.clear()
@@ -224,7 +233,8 @@ class LaneResume:
     # ---- producers
 
     def _producer(self, lane: SenderLane, beginning: LaneBeginning | LaneTail) -> int:
-        """Return the id to store for a partition; a tail may still show that the stored one continues."""
+        """Return the id to store for a partition; a tail may still show that the stored one
+        continues."""
         if self.identical is Identical.OFF:
             return -1
         if isinstance(beginning, LaneTail):
@@ -232,7 +242,8 @@ class LaneResume:
         return lane.producer_id if beginning.writer is None else beginning.writer.producer_id
 
     async def _writer_before(self, lane: SenderLane, end: int) -> Writer | None:
-        """Return the partition's producer if the batch before ``end`` is its own, or it wrote nothing yet; else None.
+        """Return the partition's producer if the batch before ``end`` is its own, or it wrote
+        nothing yet; else None.
 
         Raises:
             Mm2pyError: the log cannot be read now.

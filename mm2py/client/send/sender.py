@@ -1,9 +1,11 @@
-"""Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without duplicates.
+"""Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without
+duplicates.
 
-Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> response -> ``on_delivered``.
-One batch per partition per request, many partitions per request; partitions that lag on a distant broker are spread over
-several connections, each partition on one. opening.py finds leaders and log ends, recovery.py pauses, reads the target's
-log and splits, limits.py caches topic limits. Records are never decoded here.
+Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> response ->
+``on_delivered``. One batch per partition per request, many partitions per request; partitions that
+lag on a distant broker are spread over several connections, each partition on one. opening.py finds
+leaders and log ends, recovery.py pauses, reads the target's log and splits, limits.py caches topic
+limits. Records are never decoded here.
 """
 
 import asyncio
@@ -46,11 +48,13 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 FOREIGN_LOOK_S: Final = 60.0
-"""Interval at which another writer of a partition is identified, until one is reported that is not a mirror."""
+"""Interval at which another writer of a partition is identified, until one is reported that is not
+a mirror."""
 
 DEAL_BYTES: Final = 256 * 1024
-"""Backlog of a partition from which one connection is too slow over a long round trip: a broker's receive buffer
-(``socket.receive.buffer.bytes``, 100 KiB by default) limits the bytes in flight of a connection."""
+"""Backlog of a partition from which one connection is too slow over a long round trip: a broker's
+receive buffer (``socket.receive.buffer.bytes``, 100 KiB by default) limits the bytes in flight of a
+connection."""
 
 CODECS: Final = {
     "none": Codec.NONE,
@@ -85,18 +89,20 @@ def _ignore_throttles(_left_s: Mapping[int, float]) -> None:
 class Sender:
     """Sends batches to one cluster under one producer id.
 
-    ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
-    partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` reports
-    a partition that is refused and retried, with ``None`` that it makes progress again. ``on_doubt(source, first, last,
-    error)`` reports source offsets that are sent again although they may be in the log (rule 7). All on the event loop.
-    Each producer id is announced to ``mirror_ids`` before anything is sent under it.
+    ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per
+    target partition. ``on_failed(source, target, error)`` ends a partition.
+    ``on_stalled(target, error)`` reports a partition that is refused and retried, with ``None``
+    that it makes progress again. ``on_doubt(source, first, last, error)`` reports source offsets
+    that are sent again although they may be in the log (rule 7). All on the event loop. Each
+    producer id is announced to ``mirror_ids`` before anything is sent under it.
 
-    Nothing is sent unless ``permit`` allows it in the term in which the Sender was created; lanes keep their
-    states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
-    ``whole_batches`` no batch is joined or cut: one that is too large ends its partition. With ``copied`` records that a
-    predecessor wrote are recognised in the target's log (tail.py). With ``transactions`` a lane sends only while they
-    admit it, and an unknown outcome or a lost producer state ends the transaction instead of a read of the log; with
-    ``sends_last`` this Sender is for the records that go last in each transaction.
+    Nothing is sent unless ``permit`` allows it in the term in which the Sender was created; lanes
+    keep their states meanwhile. With ``owns_cluster`` the connections are opened and closed with
+    the Sender. With ``whole_batches`` no batch is joined or cut: one that is too large ends its
+    partition. With ``copied`` records that a predecessor wrote are recognised in the target's log
+    (tail.py). With ``transactions`` a lane sends only while they admit it, and an unknown outcome
+    or a lost producer state ends the transaction instead of a read of the log; with ``sends_last``
+    this Sender is for the records that go last in each transaction.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
@@ -152,7 +158,8 @@ class Sender:
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self, copied=copied)
         self._stalled: set[TopicPartition] = set()
         self._foreign: dict[TopicPartition, float] = {}
-        """Targets with another writer: when it may be identified again, never once it was reported."""
+        """Targets with another writer: when it may be identified again, never once it was
+        reported."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -165,7 +172,8 @@ class Sender:
         self.buffered_bytes = 0
 
     async def start(self) -> None:
-        """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one now."""
+        """Get a producer id (InitProducerId); ``RetriableError`` when the target cannot give one
+        now."""
         if self._owns_cluster:
             await self._cluster.connect()
         if self.transactions is not None:
@@ -175,7 +183,8 @@ class Sender:
         self.spawn(self._look_after())
 
     async def new_producer(self) -> tuple[int, int]:
-        """Return a new producer id and its epoch, announced: the one place where an id becomes ours.
+        """Return a new producer id and its epoch, announced: the one place where an id becomes
+        ours.
 
         Raises:
             Mm2pyError: the target gives none now, or it cannot be announced.
@@ -225,7 +234,8 @@ class Sender:
             self._opening.offered(lane)
 
     def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
-        """End a partition whose offsets must be identical at the first source offset without a record."""
+        """End a partition whose offsets must be identical at the first source offset without a
+        record."""
         if self._copied is None or self._copied.identical is not Identical.REQUIRE:
             return
         hole = lane.hole_before(batches)
@@ -241,7 +251,8 @@ class Sender:
         return lane.queued_bytes if lane is not None else 0
 
     def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
-        """Return the first source offset and the number of the records that ``give_back`` would drop, None for none."""
+        """Return the first source offset and the number of the records that ``give_back`` would
+        drop, None for none."""
         lane = self._lanes.get(target)
         # Batches that are compared with the log may turn out to be in it.
         if lane is None or (lane.state is LaneState.OPENING and self._opening.needs_queue(lane)):
@@ -252,7 +263,8 @@ class Sender:
         return batches[0].base_offset, sum(batch.count for batch in batches)
 
     def give_back(self, target: TopicPartition) -> None:
-        """Drop batches of a partition that are certainly not in its log: the source is read again from there."""
+        """Drop batches of a partition that are certainly not in its log: the source is read again
+        from there."""
         lane = self._lanes[target]
         before = lane.queued_bytes
         for batch in lane.give_back():
@@ -262,7 +274,8 @@ class Sender:
             self._idle.set()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or in flight; False when that takes longer than ``timeout_s``.
+        """Wait until nothing is queued or in flight; False when that takes longer than
+        ``timeout_s``.
 
         Without a permit it does not wait: nothing is sent, and no position may be written either.
         """
@@ -273,7 +286,8 @@ class Sender:
         return await Admin(self._cluster).log_starts(targets)
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Return the ids of the target's topics, never one of before; a topic that does not exist, or may not be described, is left out."""
+        """Return the ids of the target's topics, never one of before; a topic that does not exist,
+        or may not be described, is left out."""
         described = await Admin(self._cluster).describe_topics(topics)
         return {
             topic: self._cluster.known_topic_id(topic) or NO_TOPIC_ID
@@ -282,7 +296,8 @@ class Sender:
         }
 
     def let_create(self, topics: Collection[str]) -> None:
-        """Request metadata as Java's producer does: brokers with ``auto.create.topics.enable`` create missing topics."""
+        """Request metadata as Java's producer does: brokers with ``auto.create.topics.enable``
+        create missing topics."""
         self.spawn(self._let_create(sorted(topics)))
 
     async def _let_create(self, topics: Sequence[str]) -> None:
@@ -308,7 +323,8 @@ class Sender:
     def drop_unopened(self) -> None:
         """Drop, at a stop, the queues of partitions in OPENING.
 
-        Nothing of them is on the target, so there is no reason to wait: they are read again from their position.
+        Nothing of them is on the target, so there is no reason to wait: they are read again from
+        their position.
         """
         for lane in self._lanes.values():
             if lane.state is LaneState.OPENING:
@@ -317,8 +333,9 @@ class Sender:
     def abandon(self, target: TopicPartition) -> None:
         """Forget one partition: nothing of it is sent or delivered any more.
 
-        Later batches are sent under a new epoch: under the old one their first sequences would be duplicates of batches
-        in the log, and a batch that is still in flight could be stored after them.
+        Later batches are sent under a new epoch: under the old one their first sequences would be
+        duplicates of batches in the log, and a batch that is still in flight could be stored after
+        them.
         """
         self._stalled.discard(target)
         lane = self._lanes.pop(target, None)
@@ -352,7 +369,7 @@ class Sender:
         if self._owns_cluster:
             await self._cluster.close()
 
-    # -- LaneOwner: sending -------------------------------------------------------------------------
+    # -- LaneOwner: sending ------------------------------------------------------------------------
 
     def ready(self, lane: SenderLane) -> None:
         if not lane.admitted and not self._is_admitted(lane):
@@ -506,7 +523,8 @@ class Sender:
         )
 
     def _is_admitted(self, lane: SenderLane) -> bool:
-        """Whether a lane may send: retries belong to the open transaction, new batches must be admitted."""
+        """Whether a lane may send: retries belong to the open transaction, new batches must be
+        admitted."""
         if self.transactions is None or lane.state is LaneState.RETRYING:
             return True
         if lane.state is not LaneState.FLOWING or not lane.queue:
@@ -524,7 +542,7 @@ class Sender:
         if is_lasting and not self._sends_last and lane.error[0] != codes.CONCURRENT_TRANSACTIONS:
             self.resized(lane.withdraw())
 
-    # -- LaneOwner: reports -------------------------------------------------------------------------
+    # -- LaneOwner: reports ------------------------------------------------------------------------
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
         if self.transactions is not None:
@@ -567,7 +585,8 @@ class Sender:
         # With identical names in both directions applications of the target are expected writers.
         log.log(
             logging.WARNING if self._mirror_ids is None else logging.INFO,
-            "another program writes to a target partition, offsets are not the same on both clusters from here on"
+            "another program writes to a target partition, offsets are not the same on both "
+            "clusters from here on"
             " partition=%s producer_id=%d first_offset=%d last_offset=%d",
             target,
             producer_id,
@@ -587,7 +606,8 @@ class Sender:
             return False
 
     def _note_foreign(self, lane: SenderLane) -> None:
-        """Identify another writer between our batches; end the partition if offsets must be identical."""
+        """Identify another writer between our batches; end the partition if offsets must be
+        identical."""
         assert lane.foreign is not None
         (first, end), lane.foreign = lane.foreign, None
         required = self._copied is not None and self._copied.identical is Identical.REQUIRE

@@ -64,12 +64,14 @@ class Identical(StrEnum):
     REQUIRE = "require"
     """A partition whose offsets cannot be identical fails."""
     PREFER = "prefer"
-    """They are if the source has no holes and the target no other writer; otherwise it is reported."""
+    """They are if the source has no holes and the target no other writer; otherwise it is
+    reported."""
     OFF = "off"
 
 
 class LogEnd(NamedTuple):
-    """End of a target partition's log, its topic's id (zeros before Kafka 2.8), and the producer id that writes after it."""
+    """End of a target partition's log, its topic's id (zeros before Kafka 2.8), and the producer id
+    that writes after it."""
 
     offset: int
     topic_id: bytes
@@ -77,7 +79,8 @@ class LogEnd(NamedTuple):
 
 
 class KeptProducer(NamedTuple):
-    """The stored producer id of a partition's copies, -1 for none, and the target offset where it began to write."""
+    """The stored producer id of a partition's copies, -1 for none, and the target offset where it
+    began to write."""
 
     producer_id: int
     began: int
@@ -87,10 +90,12 @@ NO_PRODUCER: Final = KeptProducer(-1, -1)
 
 
 class CopiedSoFar(Protocol):
-    """Known copies of partitions, before their first batch is sent (``mm2py.runtime.tasks.offset_maps``)."""
+    """Known copies of partitions, before their first batch is sent
+    (``mm2py.runtime.tasks.offset_maps``)."""
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
-        """Return the target offset after the newest known copy in the topic with this id, -1 for none."""
+        """Return the target offset after the newest known copy in the topic with this id, -1 for
+        none."""
         ...
 
     @property
@@ -103,11 +108,13 @@ class CopiedSoFar(Protocol):
         ...
 
     def leave_producer(self, source: TopicPartition) -> Awaitable[None]:
-        """Store that the next copies have an id that ends with its process; returns when it is durable."""
+        """Store that the next copies have an id that ends with its process; returns when it is
+        durable."""
         ...
 
     def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
-        """Store where the target's logs end and who writes after that, by source partition; returns when it is durable.
+        """Store where the target's logs end and who writes after that, by source partition; returns
+        when it is durable.
 
         A log that ends before its newest known copy has lost it.
         """
@@ -213,7 +220,8 @@ class LaneTail:
         return self.end - self.start - self.recognised
 
     async def hole(self) -> int:
-        """Return how many offsets there are before the next record whose records are gone, as far as that was not settled."""
+        """Return how many offsets there are before the next record whose records are gone, as far
+        as that was not settled."""
         if self._gone or self.is_over or not await self._has_records():
             return 0
         if not self._open:
@@ -227,7 +235,8 @@ class LaneTail:
         return self._open[0][0] - self._next
 
     def align(self, batches: Sequence[RecordBatch], hole: int) -> bool:
-        """Look for the record behind a hole in all batches that were offered; return whether that is settled."""
+        """Look for the record behind a hole in all batches that were offered; return whether that
+        is settled."""
         wanted = [self._hash(record[1]) for record in islice(self._open, ALIKE)]
         offsets = [offset for offset, _ in islice(self._open, ALIKE)]
         # A second hole: only the records before it follow each other on the source, too.
@@ -267,7 +276,8 @@ class LaneTail:
         return hash(content if self._timed else content[1])
 
     async def compare(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
-        """Return the part of a batch that is in the log, and what is left to send; the batch's buffer is not released.
+        """Return the part of a batch that is in the log, and what is left to send; the batch's
+        buffer is not released.
 
         Raises:
             FatalServerError: it may not be read.
@@ -317,7 +327,8 @@ class LaneTail:
         return parts, _behind(batch, len(offsets)) if len(offsets) < len(contents) else None
 
     async def _find(self, content: Content) -> int:
-        """Return the offset of the next record with this content, -1 for none; skip the records before it."""
+        """Return the offset of the next record with this content, -1 for none; skip the records
+        before it."""
         while True:
             while self._open:
                 offset, record = self._open.popleft()
@@ -344,7 +355,8 @@ class LaneTail:
         self._open.extend(stored.contents())
 
     async def _has_records(self) -> bool:
-        """Read on until there is a record; False at the end, and where nothing of ours came for long."""
+        """Read on until there is a record; False at the end, and where nothing of ours came for
+        long."""
         while (
             not self._open
             and not self._stored
@@ -394,7 +406,8 @@ class LaneTail:
             at += size
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
-        """Whether a batch whose records have the broker's times is another writer's: equal contents do not make it a copy."""
+        """Whether a batch whose records have the broker's times is another writer's: equal contents
+        do not make it a copy."""
         producer_id, began = self._kept
         if not header[5] & LOG_APPEND_FLAG:
             return False
@@ -412,7 +425,8 @@ def not_identical(lane: SenderLane, cause: str) -> PartitionError:
         f"offsets.identical=require: {cause}, so {lane.target} on the target has other offsets",
         topic=lane.source.topic,
         partition=lane.source.partition,
-        remedy="set offsets.identical=prefer to copy it with other offsets, which the offset map translates",
+        remedy="set offsets.identical=prefer to copy it with other offsets, which the offset map "
+        "translates",
     )
 
 

@@ -1,7 +1,9 @@
-"""The transactions of one transactional id: which lanes may send when, and the requests to the coordinator.
+"""The transactions of one transactional id: which lanes may send when, and the requests to the
+coordinator.
 
-Flow: ``start`` (InitProducerId) -> ``admits`` per lane -> data is sent -> ``settle`` (all of it is acknowledged) -> the
-offset records are sent -> ``commit`` (EndTxn) -> the next transaction. Senders send the batches; this class never does.
+Flow: ``start`` (InitProducerId) -> ``admits`` per lane -> data is sent -> ``settle`` (all of it is
+acknowledged) -> the offset records are sent -> ``commit`` (EndTxn) -> the next transaction. Senders
+send the batches; this class never does.
 
 ::
 
@@ -15,13 +17,17 @@ offset records are sent -> ``commit`` (EndTxn) -> the next transaction. Senders 
 
 Invariants (tests of the same names):
 
-1. Nothing of a transaction is sent before it is open: in the old protocol no batch of a partition before
-   AddPartitionsToTxn of this transaction succeeded for it, in the new one (KIP-890) none under the previous epoch.
-2. A transaction is committed only when everything sent in it was acknowledged or definitely refused.
-3. Records that go last are sent after the acknowledgement of all data, and are acknowledged before the commit.
-4. After a response that ends the transaction (abort, time-out, fencing) nothing is sent and nothing is committed.
-5. A commit of unknown outcome is repeated under the same epoch until the coordinator answers; it is never
-   followed by an abort: the coordinator may have written the commit already.
+1. Nothing of a transaction is sent before it is open: in the old protocol no batch of a partition
+   before AddPartitionsToTxn of this transaction succeeded for it, in the new one (KIP-890) none
+   under the previous epoch.
+2. A transaction is committed only when everything sent in it was acknowledged or definitely
+   refused.
+3. Records that go last are sent after the acknowledgement of all data, and are acknowledged before
+   the commit.
+4. After a response that ends the transaction (abort, time-out, fencing) nothing is sent and nothing
+   is committed.
+5. A commit of unknown outcome is repeated under the same epoch until the coordinator answers; it is
+   never followed by an abort: the coordinator may have written the commit already.
 6. Nothing is sent, EndTxn included, without the permit.
 """
 
@@ -84,11 +90,13 @@ ENDS_TRANSACTION: Final = frozenset(
         codes.TRANSACTION_ABORTABLE,
     }
 )
-"""Produce errors after which the transaction can only be aborted. OUT_OF_ORDER_SEQUENCE_NUMBER is not among them: it may
-just follow from the refusal of an earlier batch, and the lane decides after that whether the sequence is lost (RESOLVING)."""
+"""Produce errors after which the transaction can only be aborted. OUT_OF_ORDER_SEQUENCE_NUMBER is
+not among them: it may just follow from the refusal of an earlier batch, and the lane decides after
+that whether the sequence is lost (RESOLVING)."""
 
 FENCED: Final = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
-"""A newer producer, or our own time-out: under ``transaction.version`` 2 InitProducerId with our id and epoch tells which (KIP-360)."""
+"""A newer producer, or our own time-out: under ``transaction.version`` 2 InitProducerId with our id
+and epoch tells which (KIP-360)."""
 
 _MOVED: Final = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
@@ -106,7 +114,8 @@ _NOT_ATTEMPTED: Final = 55
 FENCED_AT_ONCE: Final = 20
 
 FIRST_PAUSE_MS: Final = 20
-"""While the markers of the last transaction are written (CONCURRENT_TRANSACTIONS); the same pause as in Java."""
+"""While the markers of the last transaction are written (CONCURRENT_TRANSACTIONS); the same pause
+as in Java."""
 
 LONGEST_PAUSE_MS: Final = 1000
 QUIET_FAILURES: Final = 5
@@ -115,7 +124,8 @@ ABORT_S: Final = 2.0
 
 _INIT_KEY: Final = 22
 _INIT_OLDEST: Final = 3
-"""InitProducerId with id and epoch (KIP-360, Kafka 2.5): without it our time-out looks like fencing."""
+"""InitProducerId with id and epoch (KIP-360, Kafka 2.5): without it our time-out looks like
+fencing."""
 
 # A finalized feature in ApiVersions (KIP-584): brokers may know Produce 12 before it is enabled.
 _FEATURE: Final = "transaction.version"
@@ -196,12 +206,15 @@ class Transactions:
         return self._phase is Phase.BROKEN
 
     async def start(self) -> None:
-        """Get id and epoch, once: fences earlier producers of the id and aborts what they left open.
+        """Get id and epoch, once: fences earlier producers of the id and aborts what they left
+        open.
 
         Raises:
-            RetriableError: the coordinator is unavailable, or is still ending a transaction of the previous producer.
+            RetriableError: the coordinator is unavailable, or is still ending a transaction of the
+                previous producer.
             ConfigError: the cluster is too old, or refuses ``transaction.timeout.ms``.
-            FatalServerError: the principal may not use the transactional id; names the missing grant.
+            FatalServerError: the principal may not use the transactional id; names the missing
+                grant.
         """
         # Several Senders share this producer, and each starts it.
         async with self._starting:
@@ -213,7 +226,8 @@ class Transactions:
             answer = await self._init(-1, -1)
             if answer.error_code == TOO_LONG:
                 raise ConfigError(
-                    f"transaction.timeout.ms={self._timeout_ms} of the producer is refused by {self._cluster}",
+                    f"transaction.timeout.ms={self._timeout_ms} of the producer is refused by "
+                    f"{self._cluster}",
                     remedy="set it to at most the brokers' transaction.max.timeout.ms",
                 )
             if answer.error_code:
@@ -269,7 +283,8 @@ class Transactions:
         self._changed.set()
 
     def refused(self, code: int, text: str) -> None:
-        """Break the transaction: a batch got one of ``ENDS_TRANSACTION``, or its outcome stays unknown."""
+        """Break the transaction: a batch got one of ``ENDS_TRANSACTION``, or its outcome stays
+        unknown."""
         if self._phase is not Phase.BROKEN:
             self._phase = Phase.BROKEN
             self.began.set()
@@ -288,7 +303,8 @@ class Transactions:
     # ---- what ends a transaction
 
     async def settle(self) -> None:
-        """Stop sending new data, and wait until all batches in flight are answered (2); what was refused waits for the next transaction.
+        """Stop sending new data, and wait until all batches in flight are answered (2); what was
+        refused waits for the next transaction.
 
         Raises:
             Mm2pyError: what broke the transaction.
@@ -304,7 +320,8 @@ class Transactions:
             waiting.sender.ready(waiting.lane)
 
     async def commit(self) -> None:
-        """End the transaction after ``settle``; its records are visible to readers when this returns.
+        """End the transaction after ``settle``; its records are visible to readers when this
+        returns.
 
         Returns at once if it was ended already. Raises as ``settle``.
         """
@@ -360,7 +377,8 @@ class Transactions:
         )
 
     def _take_waiting(self) -> list[_WaitingLane]:
-        """Remove and return the lanes that have something to send; ``admits`` puts those back that must still wait."""
+        """Remove and return the lanes that have something to send; ``admits`` puts those back that
+        must still wait."""
         waiting, self._waiting = self._waiting, {}
         return [each for each in waiting.values() if each.lane.queue]
 
@@ -380,7 +398,8 @@ class Transactions:
     async def _add(self) -> None:
         """Add all waiting partitions with data, with one request (old protocol).
 
-        A partition that is refused lets a request fail for all of its partitions: the others are added without it, and it is tried apart.
+        A partition that is refused lets a request fail for all of its partitions: the others are
+        added without it, and it is tried apart.
         """
         while self._to_add:
             added = self._next_to_add()
@@ -450,7 +469,8 @@ class Transactions:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def _announce_next(self, producer_id: int) -> None:
-        """Publish the id that follows when the epochs of the last one are used up; earlier commits are valid."""
+        """Publish the id that follows when the epochs of the last one are used up; earlier commits
+        are valid."""
         backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
         while self._announce is not None:
             try:
@@ -488,9 +508,11 @@ class Transactions:
         offered = connection.versions.get(_INIT_KEY, (0, -1))
         if offered[1] < _INIT_OLDEST:
             raise ConfigError(
-                f"exactly-once needs brokers of Kafka 2.5 or newer, and so do jobs that write; {connection.address} of"
+                "exactly-once needs brokers of Kafka 2.5 or newer, and so do jobs that write; "
+                f"{connection.address} of"
                 f" {self._cluster} speaks InitProducerId up to version {offered[1]}",
-                remedy="upgrade the target's brokers; a flow can do with exactly.once.source.support=disabled",
+                remedy="upgrade the target's brokers; a flow can do with "
+                "exactly.once.source.support=disabled",
             )
         # Read before anything is sent: a transaction ends under the protocol that it began with.
         self.implicit = connection.feature_level(_FEATURE) >= _IMPLICIT
@@ -572,7 +594,8 @@ class Transactions:
             except Mm2pyError as error:
                 reason += f"; its coordinator cannot be asked: {error}"
         if fenced:
-            # Earlier coordinators forget the epoch that they time out: lastProducerEpoch becomes -1.
+            # Earlier coordinators forget the epoch that they time out: lastProducerEpoch becomes
+            # -1.
             timed_out = "" if self.implicit else ", or its coordinator timed the transaction out"
             self.broke(
                 ProducerFencedError(
@@ -585,7 +608,8 @@ class Transactions:
             self.broke(self._refusal(code, "Produce"))
         else:
             aborted = TransactionAbortedError(
-                f"the transaction of {self.transactional_id} is aborted, what it held is copied again:"
+                f"the transaction of {self.transactional_id} is aborted, what it held is copied "
+                "again:"
                 f" {reason}"
             )
             aborted.__cause__ = codes.server_error(code, text)
@@ -595,7 +619,8 @@ class Transactions:
         error = codes.server_error(code, f"{what} of transactional id {self.transactional_id}")
         if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             error.remedy = (
-                "grant the mirror's user Write and Describe on the target's resource TransactionalId"
+                "grant the mirror's user Write and Describe on the target's resource "
+                "TransactionalId"
                 f" {self.transactional_id}: "
                 + self._cluster.granting(
                     "Write --operation Describe",
@@ -619,7 +644,8 @@ class Transactions:
 
 
 async def check_transactions(cluster: Cluster, transactional_id: str) -> None:
-    """Check that a cluster supports transactions and discloses the coordinator of an id; changes nothing.
+    """Check that a cluster supports transactions and discloses the coordinator of an id; changes
+    nothing.
 
     Raises:
         ConfigError: the cluster is too old, or a grant is missing.
@@ -637,7 +663,8 @@ async def check_transactions(cluster: Cluster, transactional_id: str) -> None:
 async def fence_producers(
     cluster: Cluster, transactional_ids: Iterable[str], *, clock: Clock, timeout_ms: int
 ) -> None:
-    """Fence the producers of these ids and abort their open transactions (Java's ``Admin.fenceProducers``).
+    """Fence the producers of these ids and abort their open transactions (Java's
+    ``Admin.fenceProducers``).
 
     Raises:
         RetriableError: a coordinator is unavailable.

@@ -85,7 +85,8 @@ def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
     given = config.get(NAME)
     if given is not None and given != name:
         raise BadRequestError(
-            f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
+            f"Connector name configuration ({given}) doesn't match connector name in the URL "
+            f"({name})"
         )
     return {**config, NAME: name}
 
@@ -262,7 +263,8 @@ def restored_or_refused(
         if stored.get(key) is None or value not in {HIDDEN, seen[key]}:
             del texts[key]
             refused[key] = (
-                f"Configuration {key} holds {HIDDEN}, which stands for a stored secret, but no such secret"
+                f"Configuration {key} holds {HIDDEN}, which stands for a stored secret, but no "
+                "such secret"
                 " is stored under this key"
             )
         else:

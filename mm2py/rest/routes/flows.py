@@ -1,7 +1,8 @@
 """``/flows`` and ``/lag``: the product's own API, described at ``/openapi.json``.
 
-Flow: request -> ``FlowService`` -> views. Numbers of all members and every change are the leader's: single flows
-are forwarded by the application; lists ask each flow's leader and name who did not answer.
+Flow: request -> ``FlowService`` -> views. Numbers of all members and every change are the leader's:
+single flows are forwarded by the application; lists ask each flow's leader and name who did not
+answer.
 """
 
 import asyncio
@@ -73,7 +74,8 @@ RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"description": text, "content": {"application/json": {"schema": _ERROR_SCHEMA}}}
     for status, text in _ERRORS.items()
 }
-"""Error responses of each of our own endpoints. A reference: FastAPI would build a validator per endpoint and status, at each start."""
+"""Error responses of each of our own endpoints. A reference: FastAPI would build a validator per
+endpoint and status, at each start."""
 
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
@@ -149,7 +151,8 @@ def router(service: FlowService, changes: FlowChanges, forward: Forwarding) -> A
 
 
 def visible_flows(service: FlowService, request: Request) -> Sequence[FlowName]:
-    """Return the flows a request may be about: a worker's signature is good for its own flow alone."""
+    """Return the flows a request may be about: a worker's signature is good for its own flow
+    alone."""
     flows = sorted(service.flows())
     if SIGNED_FLOW in request.scope:
         return [flow for flow in flows if flow == request.scope[SIGNED_FLOW]]
@@ -187,7 +190,8 @@ class _Reads:
     async def _described(
         self, request: Request, flow: FlowName, *, alone: bool = False
     ) -> FlowView:
-        """Return what the flow's leader knows; what is known here, and why no more, where it does not answer."""
+        """Return what the flow's leader knows; what is known here, and why no more, where it does
+        not answer."""
         try:
             return await self._service.describe(flow)
         except ForwardError as error:
@@ -210,11 +214,13 @@ class _Reads:
         return await self._service.topics(named_flow(self._service, request, flow))
 
     async def forecast(self, request: Request, flow: FlowPath) -> list[ForecastView]:
-        """List when the source's retention overtakes which partitions, the soonest first; those that keep up are not in it."""
+        """List when the source's retention overtakes which partitions, the soonest first; those
+        that keep up are not in it."""
         return await self._service.forecast(named_flow(self._service, request, flow))
 
     async def samples(self, request: Request, flow: FlowPath) -> list[SampleView]:
-        """List lag and rates of this worker's part of a flow over the last hour, each 15 s, the oldest first."""
+        """List lag and rates of this worker's part of a flow over the last hour, each 15 s, the
+        oldest first."""
         return self._service.samples(named_flow(self._service, request, flow))
 
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
@@ -224,7 +230,8 @@ class _Reads:
     async def config(
         self, request: Request, response: Response, flow: FlowPath, *, revision: Then = None
     ) -> list[ConfigView]:
-        """List every property in force, the file's value, and who changed it; or what was after a revision."""
+        """List every property in force, the file's value, and who changed it; or what was after a
+        revision."""
         name = named_flow(self._service, request, flow)
         if revision is None:
             response.headers["ETag"] = revision_tag(
@@ -233,13 +240,15 @@ class _Reads:
         return self._service.config(name, revision)
 
     async def ledger(self, request: Request, flow: FlowPath, top: EventRows = 1_000) -> LedgerView:
-        """Show what a flow lost, stopped at or may have doubled, the newest first; read from its target."""
+        """Show what a flow lost, stopped at or may have doubled, the newest first; read from its
+        target."""
         return await self._service.ledger(named_flow(self._service, request, flow), top)
 
     async def groups(
         self, request: Request, flow: FlowPath, top: GroupRows = 1_000
     ) -> list[GroupView]:
-        """List the chosen groups of the source: what each would read again or skip on the target, and why."""
+        """List the chosen groups of the source: what each would read again or skip on the target,
+        and why."""
         return await self._service.groups(named_flow(self._service, request, flow), top)
 
     async def group(self, request: Request, flow: FlowPath, group: str) -> GroupView:
@@ -258,7 +267,8 @@ class _Reads:
             Direction, Query(description="`to-source`: topic and offset are those of the copy")
         ] = Direction.TO_TARGET,
     ) -> TranslationView:
-        """Translate one offset exactly: where its record is on the other cluster, or why it is not there."""
+        """Translate one offset exactly: where its record is on the other cluster, or why it is not
+        there."""
         name = named_flow(self._service, request, flow)
         where = TopicPartition(topic, partition)
         return await self._service.translate(name, where, offset, direction)
@@ -302,7 +312,8 @@ class _Reads:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What every change of a flow is given: its path, whether to change anything, and at which revision."""
+    """What every change of a flow is given: its path, whether to change anything, and at which
+    revision."""
 
     request: Request
     flow: str
@@ -350,8 +361,8 @@ class _Changes:
     ) -> ChangeResult:
         """Add a flow between two clusters of the properties file.
 
-        It runs on all workers and survives their restart. A flow of the file that sends only heartbeats, or
-        that was deleted, begins to copy; positions that are there count.
+        It runs on all workers and survives their restart. A flow of the file that sends only
+        heartbeats, or that was deleted, begins to copy; positions that are there count.
         """
         source, target, patches = flow_creation(await read_json(request, numbers_as_written=False))
         flow = self._changes.pair(source, target)
@@ -379,13 +390,15 @@ class _Changes:
     async def patch(self, given: Given) -> ChangeResult:
         """Change topics, excludes, rates or any other property of a flow's connectors.
 
-        The change is kept in Kafka: it survives a restart of all nodes and wins over the properties file.
+        The change is kept in Kafka: it survives a restart of all nodes and wins over the properties
+        file.
         """
         patches = flow_patch(await read_json(given.request, numbers_as_written=False))
         return await self._changes.patch(self._asked(given), patches)
 
     async def rollback(self, given: Given, revision: Revision) -> ChangeResult:
-        """Make properties and pauses what they were after a revision of the history; 0 is the file."""
+        """Make properties and pauses what they were after a revision of the history; 0 is the
+        file."""
         return await self._changes.rollback(self._asked(given), revision)
 
     async def pause(self, given: Given, part: Part) -> ChangeResult:
@@ -393,7 +406,8 @@ class _Changes:
         return await self._set(given, "pause", part)
 
     async def stop(self, given: Given, part: Part) -> ChangeResult:
-        """Stop a flow: its tasks end, positions stay. One topic or partition is held as if paused."""
+        """Stop a flow: its tasks end, positions stay. One topic or partition is held as if
+        paused."""
         return await self._set(given, "stop", part)
 
     async def resume(
@@ -419,7 +433,8 @@ class _Changes:
             bool, Query(description="only what has failed, and tasks of which a partition has")
         ] = False,
     ) -> ChangeResult:
-        """Restart the connectors and tasks of a flow, or the tasks that have one topic or partition."""
+        """Restart the connectors and tasks of a flow, or the tasks that have one topic or
+        partition."""
         asked = self._asked(given)
 
         async def elsewhere(error: ForwardError, task: TaskId) -> None:

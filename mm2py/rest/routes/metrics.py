@@ -1,7 +1,8 @@
 """``GET /metrics``: what this worker copies, in the text format of Prometheus.
 
-Flow: request -> herders and meters read on the event loop -> ``metric_families.families``, rendered in a thread -> text.
-Each worker shows its own partitions, connectors and tasks, so sums over all workers are right.
+Flow: request -> herders and meters read on the event loop -> ``metric_families.families``, rendered
+in a thread -> text. Each worker shows its own partitions, connectors and tasks, so sums over all
+workers are right.
 """
 
 import asyncio
@@ -59,7 +60,8 @@ class _Scrapes:
         self._processes = ProcessWatch()
 
     async def get(self, request: Request) -> Response:
-        """``GET /metrics``; ``compat`` names whose dashboards to serve, by default all; ``by=topic`` has no series of partitions."""
+        """``GET /metrics``; ``compat`` names whose dashboards to serve, by default all;
+        ``by=topic`` has no series of partitions."""
         compat, by_topic = _compat(request), _is_by_topic(request)
         async with self._one_at_a_time:
             reading = await _read(self._parts)
@@ -81,7 +83,8 @@ class _Single(Collector):
 
 
 def _rendered(reading: WorkerReading, compat: Collection[Compat]) -> list[bytes]:
-    """Return the text, metric by metric: to join 20 MB would hold up other threads for a tenth of a second."""
+    """Return the text, metric by metric: to join 20 MB would hold up other threads for a tenth of a
+    second."""
     return [generate_latest(_Single(family)) for family in families(reading, compat)]
 
 
@@ -124,7 +127,8 @@ async def _read(parts: RestParts) -> WorkerReading:
             reading.nodes.append(replace(node, partitions=shown))
             reading.checkpoint_ages.extend((flow, it) for it in herder.checkpoint_ages)
             problems = sum(1 for _ in work.wrongs([node]))
-            # Alerts know the state alone: that of a flow that is not to copy is never one to be woken for.
+            # Alerts know the state alone: that of a flow that is not to copy is never one to be
+            # woken for.
             state = DISABLED if work.disabled else work.state([node])
             reading.flows.append(FlowReading(flow, state, problems))
             _read_backfill(reading, flow, herder)
@@ -137,7 +141,8 @@ async def _read(parts: RestParts) -> WorkerReading:
 
 
 def _read_backfill(reading: WorkerReading, flow: FlowName, herder: Herder) -> None:
-    """Read the newest backfill where this worker leads: all follow its topic, and sums over workers are to be right."""
+    """Read the newest backfill where this worker leads: all follow its topic, and sums over workers
+    are to be right."""
     store = herder.backfills
     if store is None or not store.live or not herder.leads:
         return

@@ -1,7 +1,8 @@
 """``GET /livez`` and ``GET /readyz``: what an orchestrator asks, at once and without credentials.
 
-Flow: request -> ``Probes``, before the gate -> status from what herders know now. Both answer one word: the cause is
-in ``GET /health``, behind authentication. Neither asks a cluster, another worker or a herder's loop.
+Flow: request -> ``Probes``, before the gate -> status from what herders know now. Both answer one
+word: the cause is in ``GET /health``, behind authentication. Neither asks a cluster, another worker
+or a herder's loop.
 """
 
 from typing import Final, final
@@ -35,7 +36,8 @@ class Probes:
         await answer(scope, receive, send)
 
     def _ready(self) -> Response:
-        """Ready once each flow that decides takes part in its group, so that a rolling upgrade waits for it."""
+        """Ready once each flow that decides takes part in its group, so that a rolling upgrade
+        waits for it."""
         herders = decisive(self._parts.herders()).values()
         if herders and all(it.failure is None and not it.not_ready for it in herders):
             return json_response({"status": "ready"})

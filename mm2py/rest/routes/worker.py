@@ -1,7 +1,7 @@
 """Version, cluster and health of this worker (``RootResource``).
 
-The version is Kafka's, because clients take features from it; ours is in ``commit``. At the root of the dedicated
-mode it is that of all flows: all clusters, and the worst health.
+The version is Kafka's, because clients take features from it; ours is in ``commit``. At the root of
+the dedicated mode it is that of all flows: all clusters, and the worst health.
 """
 
 import asyncio
@@ -131,7 +131,8 @@ async def validate(call: RestCall) -> Response:
 
 
 def _with_refusals(infos: ConfigInfos, refused: Mapping[str, str]) -> ConfigInfos:
-    """Return the outcome with each refusal as the error of its key, where user interfaces show it."""
+    """Return the outcome with each refusal as the error of its key, where user interfaces show
+    it."""
     configs: list[tuple[ConfigKey | None, ConfigValue | None]] = []
     count, left = infos.error_count, dict(refused)
     for definition, value in infos.configs:

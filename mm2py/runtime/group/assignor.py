@@ -1,9 +1,11 @@
-"""Assignment of work to members: Connect's incremental cooperative protocol (KIP-415), and the eager one.
+"""Assignment of work to members: Connect's incremental cooperative protocol (KIP-415), and the
+eager one.
 
-Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` -> ``RoundPlan`` with the
-next state. Pure: the leader of a group calls it in each round and keeps the state only when that completed.
-Tasks as Java spreads them (``IncrementalCooperativeAssignor``, ``EagerAssignor``).
-Connectors all run on the leader: it alone writes task configs, so no worker needs another one over HTTP to copy.
+Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` ->
+``RoundPlan`` with the next state. Pure: the leader of a group calls it in each round and keeps the
+state only when that completed. Tasks as Java spreads them (``IncrementalCooperativeAssignor``,
+``EagerAssignor``). Connectors all run on the leader: it alone writes task configs, so no worker
+needs another one over HTTP to copy.
 """
 
 from collections import Counter
@@ -40,8 +42,8 @@ class AssignorState:
     """What a leader remembers from one round to the next.
 
     ``previous`` is all tasks that had or wait for an owner after round ``previous_generation``.
-    ``candidates`` were seen without work while the delay ran. ``revocations`` counts the rounds in a
-    row that revoked for balance.
+    ``candidates`` were seen without work while the delay ran. ``revocations`` counts the rounds in
+    a row that revoked for balance.
     """
 
     previous: Work = NO_WORK
@@ -59,7 +61,8 @@ FRESH: Final = AssignorState()
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The plan of one round: ``assigned`` is new work only; ``owners`` is all work by member after the round."""
+    """The plan of one round: ``assigned`` is new work only; ``owners`` is all work by member after
+    the round."""
 
     assigned: Mapping[str, Work]
     revoked: Mapping[str, Work]
@@ -81,8 +84,8 @@ def assign(
     """Plan one round of the incremental protocols.
 
     ``state`` is the last completed plan's; it counts only where that was the round before
-    ``generation``. ``now_ms`` is of any clock that never goes back. ``leader`` gets every connector,
-    without a delay; one that another member runs is revoked there first.
+    ``generation``. ``now_ms`` is of any clock that never goes back. ``leader`` gets every
+    connector, without a delay; one that another member runs is revoked there first.
     """
     # As Java, which compares with ``lastCompletedGenerationId``: without the previous view nothing
     # counts as lost, only as created.
@@ -164,9 +167,11 @@ def _lost_work(
     now_ms: int,
     max_delay_ms: int,
 ) -> tuple[Mapping[str, Work], Work, AssignorState]:
-    """Decide on work whose owner is gone: what candidates get, what keeps waiting, and the next state.
+    """Decide on work whose owner is gone: what candidates get, what keeps waiting, and the next
+    state.
 
-    As in Java a departed worker's tasks wait for ``scheduled.rebalance.max.delay.ms``, so that a rolling restart moves nothing.
+    As in Java a departed worker's tasks wait for ``scheduled.rebalance.max.delay.ms``, so that a
+    rolling restart moves nothing.
     """
     nothing = dict.fromkeys(kept, NO_WORK)
     calm = replace(state, delay_ends_ms=None, candidates=frozenset())
@@ -180,7 +185,8 @@ def _lost_work(
     # restarted.
     empty = frozenset(who for who, owned in kept.items() if not owned.tasks)
     if state.delay_ends_ms is not None and now_ms >= state.delay_ends_ms:
-        # Members that came back within the delay get the lost work; if there are none, it is spread over all.
+        # Members that came back within the delay get the lost work; if there are none, it is spread
+        # over all.
         present = sorted(state.candidates & kept.keys())
         return {**nothing, **_dealt(present, lost)}, NO_WORK, calm
     # The first departure begins the delay; later ones do not prolong it.
@@ -194,7 +200,8 @@ def _lost_work(
 def _revocation_round(
     state: AssignorState, *, surplus: bool, now_ms: int, max_delay_ms: int
 ) -> tuple[int, AssignorState]:
-    """Return how long revocation for balance waits (0: revoke now), so that a changing group does not flap (KIP-415, KAFKA-12495)."""
+    """Return how long revocation for balance waits (0: revoke now), so that a changing group does
+    not flap (KIP-415, KAFKA-12495)."""
     if not surplus:
         return 0, replace(state, revocations=0, next_revocation_ms=0)
     # KAFKA-12495: a group that keeps changing would revoke in each round; the exponential pause is
@@ -246,7 +253,8 @@ def _union(works: Iterable[Work]) -> Work:
 
 
 def _shared(works: Iterable[Work]) -> Work:
-    """Return work that more than one member claims to own (a member that came back after it was replaced)."""
+    """Return work that more than one member claims to own (a member that came back after it was
+    replaced)."""
     parts = tuple(works)
     return Work(
         _repeated(part.connectors for part in parts), _repeated(part.tasks for part in parts)

@@ -1,9 +1,10 @@
-"""A worker's membership with Connect's group protocol (KIP-415, KIP-507), with other mm2py workers only.
+"""A worker's membership with Connect's group protocol (KIP-415, KIP-507), with other mm2py workers
+only.
 
-Flow: owned work and config offset -> ``GroupMember`` -> (as leader: ``RoundLeader`` -> ``assign``) -> ``Round``; then ``signal``.
-The protocol name that the broker selects reveals a foreign member (Java's, or an older mm2py). Such a round is not
-synced: the foreign leader then waits in SyncGroup until the caller has stopped its work and left, so that no
-partition is ever copied by both.
+Flow: owned work and config offset -> ``GroupMember`` -> (as leader: ``RoundLeader`` -> ``assign``)
+-> ``Round``; then ``signal``. The protocol name that the broker selects reveals a foreign member
+(Java's, or an older mm2py). Such a round is not synced: the foreign leader then waits in SyncGroup
+until the caller has stopped its work and left, so that no partition is ever copied by both.
 """
 
 import asyncio
@@ -66,8 +67,8 @@ def _everything(_: str) -> bool:
 class ConnectMembership:
     """The ``WorkerMembership`` of real groups; used by one task, properties by any.
 
-    ``url`` is what other workers reach us at. ``runnable`` decides by a connector's class whether it is to be
-    assigned at all (the dedicated mode leaves out what it does not have).
+    ``url`` is what other workers reach us at. ``runnable`` decides by a connector's class whether
+    it is to be assigned at all (the dedicated mode leaves out what it does not have).
     """
 
     def __init__(
@@ -228,7 +229,8 @@ class ConnectMembership:
         return self._member.coordinator.group_id
 
     async def _look_from_outside(self) -> None:
-        """Refuse to join a settled group with foreign members; in one that is still rebalancing the answer to the join shows them."""
+        """Refuse to join a settled group with foreign members; in one that is still rebalancing the
+        answer to the join shows them."""
         # A join would force a rebalance on Java's workers, whose tasks stop for it (eager) or are
         # planned anew.
         group = await self._member.coordinator.describe()
@@ -351,14 +353,17 @@ def _foreign(group: DescribedGroup) -> bool:
 
 
 _REFRESH_S: Final = 3.0
-"""How long a leader that has read less than its members reads the config topic (``worker.sync.timeout.ms``)."""
+"""How long a leader that has read less than its members reads the config topic
+(``worker.sync.timeout.ms``)."""
 
 
 @final
 class RoundLeader:
-    """Plans rounds while this worker is the group's leader: metadata of all members -> ``assign`` -> bytes per member.
+    """Plans rounds while this worker is the group's leader: metadata of all members -> ``assign``
+    -> bytes per member.
 
-    It keeps the last completed plan, for the next round and for requests that need the owner of some work. No group I/O.
+    It keeps the last completed plan, for the next round and for requests that need the owner of
+    some work. No group I/O.
     """
 
     def __init__(
@@ -404,7 +409,8 @@ class RoundLeader:
             )
         elif missed_commit(snapshot, views):
             log.info(
-                "task configs were committed while the members joined, the round assigns nothing and"
+                "task configs were committed while the members joined, the round assigns nothing "
+                "and"
                 " another one follows commit_offset=%d",
                 snapshot.commit_offset,
             )
@@ -412,9 +418,11 @@ class RoundLeader:
             # one.
             needed, snapshot = snapshot.offset, None
         elif len(views) > 1 and unwritten(snapshot):
-            # A follower would start tasks of the former file before it has read what this worker writes.
+            # A follower would start tasks of the former file before it has read what this worker
+            # writes.
             log.info(
-                "configs differ from this worker's file, the round assigns nothing and another one follows"
+                "configs differ from this worker's file, the round assigns nothing and another "
+                "one follows"
             )
             needed, snapshot = snapshot.offset, None
         if snapshot is None:
@@ -502,7 +510,8 @@ class RoundLeader:
         }
 
     async def _snapshot_at(self, offset: int) -> ConfigSnapshot | None:
-        """Return a snapshot at least as new as every member's, None where the config topic cannot be read that far."""
+        """Return a snapshot at least as new as every member's, None where the config topic cannot
+        be read that far."""
         if self._store.snapshot().offset < offset:
             try:
                 # Shorter than a rebalance timeout: the members wait in SyncGroup meanwhile.
@@ -516,9 +525,9 @@ class RoundLeader:
 def missed_commit(snapshot: ConfigSnapshot, views: Mapping[str, MemberView]) -> bool:
     """Return whether a member joined before it had read the newest commit of task configs.
 
-    It may still run tasks that the commit has changed: a partition that the commit moved to another task
-    would be started by its next owner before that member has stopped it. Every member of a refused round
-    reads, stops its stale tasks and joins again.
+    It may still run tasks that the commit has changed: a partition that the commit moved to another
+    task would be started by its next owner before that member has stopped it. Every member of a
+    refused round reads, stops its stale tasks and joins again.
     """
     return min(view.config_offset for view in views.values()) < snapshot.commit_offset
 

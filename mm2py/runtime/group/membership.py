@@ -1,7 +1,8 @@
 """Membership of a worker in its group: rounds of assignment, and the leader.
 
-Flow: ``rejoin`` -> one ``Round`` -> the herder starts and stops work -> ``signal`` returns when the next round is
-due or the membership is over. It starts and stops no work itself. ``SoloMembership`` has no group at all.
+Flow: ``rejoin`` -> one ``Round`` -> the herder starts and stops work -> ``signal`` returns when the
+next round is due or the membership is over. It starts and stops no work itself. ``SoloMembership``
+has no group at all.
 """
 
 import asyncio
@@ -24,8 +25,9 @@ Unwritten = Callable[[ConfigSnapshot], bool]
 class Round:
     """Outcome of one rebalance for this worker.
 
-    ``assigned`` is only what is new, with the eager protocol everything (the caller stopped all before).
-    ``failed``: nothing may start, as not all have read the same configs or the leader has some to write; refresh and rejoin.
+    ``assigned`` is only what is new, with the eager protocol everything (the caller stopped all
+    before). ``failed``: nothing may start, as not all have read the same configs or the leader has
+    some to write; refresh and rejoin.
     """
 
     member_id: str
@@ -50,7 +52,8 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The membership is over: stop all work and write nothing more, then join anew with nothing owned."""
+    """The membership is over: stop all work and write nothing more, then join anew with nothing
+    owned."""
 
     reason: str
 
@@ -68,27 +71,32 @@ class WorkerMembership(Protocol):
 
     @property
     def solo(self) -> bool:
-        """Whether no other worker can ever join: requests wait for rounds, and nothing is signed."""
+        """Whether no other worker can ever join: requests wait for rounds, and nothing is
+        signed."""
         ...
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
         """Take part in one round; heartbeats continue meanwhile.
 
-        ``unwritten`` is asked where this worker plans the round for others too: it then assigns nothing.
+        ``unwritten`` is asked where this worker plans the round for others too: it then assigns
+        nothing.
 
         Raises:
             MembershipLostError: the membership is over, and ``owned`` may have another owner.
-            RetriableError: the coordinator is unreachable; work stays owned, and the caller retries.
+            RetriableError: the coordinator is unreachable; work stays owned, and the caller
+                retries.
             ForeignMemberError: not all members are ours; stop all work, then ``until_ours``.
         """
         ...
 
     async def is_empty(self) -> bool:
-        """Return whether the group has no member, not even this worker; raises as a call to it does."""
+        """Return whether the group has no member, not even this worker; raises as a call to it
+        does."""
         ...
 
     async def is_alone(self) -> bool:
-        """Return whether this worker is the group's only member now; raises as a call to it does."""
+        """Return whether this worker is the group's only member now; raises as a call to it
+        does."""
         ...
 
     async def until_ours(self) -> None:
@@ -145,7 +153,8 @@ class SoloMembership:
         self._joined = False
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
-        """Give out what is configured and not owned yet, take away what is not configured any more."""
+        """Give out what is configured and not owned yet, take away what is not configured any
+        more."""
         # ``StandaloneHerder`` runs whatever it has, whichever class.
         configured = configured_work(self._store.snapshot(), lambda _: True)
         self._joined = True

@@ -1,8 +1,9 @@
 """Requests between workers are signed with the group's session key.
 
-Flow: leader makes a key -> config topic -> ``sign_request`` at the sender -> ``verify_request`` at the receiver. It covers
-method, path, query, caller, time, a nonce and the digest of the body, and is checked before the body is read. Java's form
-(``InternalRequestSignature``) covers the body alone; no worker of ours sends or takes it.
+Flow: leader makes a key -> config topic -> ``sign_request`` at the sender -> ``verify_request`` at
+the receiver. It covers method, path, query, caller, time, a nonce and the digest of the body, and
+is checked before the body is read. Java's form (``InternalRequestSignature``) covers the body
+alone; no worker of ours sends or takes it.
 """
 
 import hmac
@@ -20,13 +21,16 @@ from mm2py.storage.config_state import SessionKey
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"
 CALLER_HEADER: Final = "X-Mm2py-Caller"
 STAMP_HEADER: Final = "X-Mm2py-Stamp"
-"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, and ``;life`` where the receiver has told it."""
+"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, and ``;life`` where the receiver
+has told it."""
 TERMS_HEADER: Final = "X-Mm2py-Terms"
-"""Of a refusal: ``time_ms;life;signature``, what the request has to be signed with in place of the sender's time. Signed for the nonce
-of that request: who only forwards could else have a request signed for a time of their choice."""
+"""Of a refusal: ``time_ms;life;signature``, what the request has to be signed with in place of the
+sender's time. Signed for the nonce of that request: who only forwards could else have a request
+signed for a time of their choice."""
 
 WINDOW_MS: Final = 60_000
-"""How long a signed request is valid, by the receiver's clock; a sender with another clock signs once more by that."""
+"""How long a signed request is valid, by the receiver's clock; a sender with another clock signs
+once more by that."""
 
 _ALGORITHMS: Final = {
     "hmacmd5": 512,
@@ -54,7 +58,8 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
     """Check ``inter.worker.signature.algorithm`` and ``inter.worker.verification.algorithms``.
 
     Raises:
-        ConfigError: one is not available, or own signatures would be refused by others with this config.
+        ConfigError: one is not available, or own signatures would be refused by others with this
+            config.
     """
     supported = "HmacSHA256, HmacSHA384, HmacSHA512, HmacSHA224, HmacSHA1 or HmacMD5"
     for prop, names in (
@@ -94,7 +99,8 @@ def new_session_key(
 
 
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
-    """Return whether the leader has to make a new key: too old, made by a clock that was ahead so far, or not as configured."""
+    """Return whether the leader has to make a new key: too old, made by a clock that was ahead so
+    far, or not as configured."""
     # Java looks at the age alone: a key made by a clock that was ahead would postpone the rotation
     # by as much.
     return key.algorithm != algorithm or abs(now_ms - key.created_ms) >= ttl_ms
@@ -113,8 +119,9 @@ def sign_request(
 ) -> dict[str, str]:
     """Return our three headers.
 
-    ``raw_target`` is path and query as sent, ``caller`` ``name;role``, ``receiver`` host and port of the worker
-    as the group's metadata have them, ``life`` which of its lives is meant, as far as it was told.
+    ``raw_target`` is path and query as sent, ``caller`` ``name;role``, ``receiver`` host and port
+    of the worker as the group's metadata have them, ``life`` which of its lives is meant, as far as
+    it was told.
 
     Raises:
         ValueError: ``caller`` is not valid in a header.
@@ -154,7 +161,8 @@ class SignedHead:
 def verify_request(
     headers: Mapping[str, str], method: str, raw_target: str, key: SessionKey | None
 ) -> SignedHead:
-    """Check our signature of a request's head, before its body is read; the caller may be trusted then.
+    """Check our signature of a request's head, before its body is read; the caller may be trusted
+    then.
 
     Raises:
         SignatureError: 403, or 503 while no session key is known.
@@ -183,7 +191,8 @@ def sign_terms(key: SessionKey, nonce: str, now_ms: int, life: str) -> dict[str,
 def read_terms(
     answer: Mapping[str, str], signed: Mapping[str, str], key: SessionKey
 ) -> tuple[int, str] | None:
-    """Return time and life in the answer to a ``signed`` request; None where there are none, or not of a worker that has the key."""
+    """Return time and life in the answer to a ``signed`` request; None where there are none, or not
+    of a worker that has the key."""
     terms, _, signature = answer.get(TERMS_HEADER, "").rpartition(";")
     nonce = signed[STAMP_HEADER].split(";")[1]
     if not hmac.compare_digest(signature.encode(), _terms_signature(key, nonce, terms).encode()):
@@ -193,7 +202,8 @@ def read_terms(
 
 
 class TermsError(SignatureError):
-    """A request was signed by another clock, or may have been served in this worker's former life: 403, with ``sign_terms``."""
+    """A request was signed by another clock, or may have been served in this worker's former life:
+    403, with ``sign_terms``."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=403)
@@ -203,8 +213,9 @@ class TermsError(SignatureError):
 class SeenRequests:
     """Nonces of the last minute, so that a signed request is served once.
 
-    ``receiver`` is host and port of this worker; "" takes requests that were signed for others too. ``started_ms`` is when its life began:
-    what its former one has served may come again, so until a minute later requests must name this one.
+    ``receiver`` is host and port of this worker; "" takes requests that were signed for others too.
+    ``started_ms`` is when its life began: what its former one has served may come again, so until a
+    minute later requests must name this one.
     """
 
     def __init__(self, receiver: str = "", started_ms: int = 0) -> None:
@@ -220,7 +231,8 @@ class SeenRequests:
 
         Raises:
             SignatureError: 403, it was served before, or signed for another worker.
-            TermsError: it was signed too long ago or ahead, or may have been served in a former life.
+            TermsError: it was signed too long ago or ahead, or may have been served in a former
+                life.
         """
         if self._receiver and head.receiver != self._receiver:
             raise SignatureError(

@@ -1,6 +1,7 @@
 """Values that a herder answers with, and the parts that it is given.
 
-Flow: composition root -> ``HerderParts`` -> ``mm2py.runtime.herder.herder.Herder`` -> values of this module.
+Flow: composition root -> ``HerderParts`` -> ``mm2py.runtime.herder.herder.Herder`` -> values of
+this module.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -78,7 +79,8 @@ class Validator(Protocol):
     """Checks connector configs."""
 
     async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
-        """Return what is wrong with a config; ``plugin`` is the name in the path, if there is one."""
+        """Return what is wrong with a config; ``plugin`` is the name in the path, if there is
+        one."""
         ...
 
 
@@ -130,7 +132,8 @@ class Overrides(Protocol):
 
 
 class FlowStores(Protocol):
-    """The stores of positions, maps and losses that a herder opens and closes; tasks use those of their hosts."""
+    """The stores of positions, maps and losses that a herder opens and closes; tasks use those of
+    their hosts."""
 
     async def start(self) -> None:
         """Read it to its end; may be called again after ``stop``."""
@@ -151,7 +154,8 @@ class OffsetEditing(Protocol):
     async def alter(
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> str:
-        """Write positions; ``BadRequestError`` or ``HerderError`` when the connector refuses them."""
+        """Write positions; ``BadRequestError`` or ``HerderError`` when the connector refuses
+        them."""
         ...
 
     async def reset(self, connector: str, config: Mapping[str, str]) -> str:
@@ -175,13 +179,15 @@ class HerderNode:
 class HerderParts:
     """The real objects of one herder, built by the composition root.
 
-    ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
-    creates and checks the internal topics; ``cluster_id`` is asked after both, ``cluster_ids`` (of source and
-    target; None where connectors may read any cluster) too; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target,
-    ``topic_limits`` asks it for ``max.message.bytes``, ``unwritable`` which internal topics may not be written, and why. ``overrides``, ``backfills`` and
-    ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
-    raising; overrides have their own.
+    ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it;
+    ``prepare`` creates and checks the internal topics; ``cluster_id`` is asked after both,
+    ``cluster_ids`` (of source and target; None where connectors may read any cluster) too;
+    ``resolve`` replaces placeholders; ``close`` closes what was opened; ``fence_producers`` fences
+    transactional ids on the target, ``topic_limits`` asks it for ``max.message.bytes``,
+    ``unwritable`` which internal topics may not be written, and why. ``overrides``, ``backfills``
+    and ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary
+    worker, whose ``guard`` gets all connectors before and after a change and refuses it by raising;
+    overrides have their own.
     """
 
     node: HerderNode

@@ -1,8 +1,8 @@
 """Connectors and tasks that are assigned to this node: start, stop, restart, and their states.
 
-Flow: herder -> ``start`` / ``stop`` -> connectors here, tasks in the task host -> states -> status store. A
-failed task is FAILED with its trace first, and runs again after a growing pause (``task.auto.restart``). It
-decides nothing about assignment and writes no config.
+Flow: herder -> ``start`` / ``stop`` -> connectors here, tasks in the task host -> states -> status
+store. A failed task is FAILED with its trace first, and runs again after a growing pause
+(``task.auto.restart``). It decides nothing about assignment and writes no config.
 """
 
 import asyncio
@@ -105,7 +105,8 @@ class AssignedWork:
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
         self._outdated: dict[str, tuple[ConnectorConfig, float]] = {}
-        """Per connector whose config was changed: that config, and since when it is known that its tasks have none of it."""
+        """Per connector whose config was changed: that config, and since when it is known that its
+        tasks have none of it."""
         self._waiting: frozenset[TaskId] = frozenset()
         self._exactly_once = parts.settings.exactly_once
         self._permit = parts.membership.permit
@@ -136,9 +137,10 @@ class AssignedWork:
     def due(self, work: Work, snapshot: ConfigSnapshot) -> Work:
         """Return what of ``work`` is configured and may start.
 
-        A task waits where its config was made of another connector config than the one in force: it would copy
-        what the user has changed, for the moment until the connector publishes. Java starts it. So it is here
-        after ``LONGEST_WAIT_S``: a connector that cannot publish does not keep its tasks from what they did before.
+        A task waits where its config was made of another connector config than the one in force: it
+        would copy what the user has changed, for the moment until the connector publishes. Java
+        starts it. So it is here after ``LONGEST_WAIT_S``: a connector that cannot publish does not
+        keep its tasks from what they did before.
         """
         # The time that a config is known to be outdated counts, not that of this call: rounds may
         # follow each other.
@@ -199,7 +201,8 @@ class AssignedWork:
     def changed(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> Work:
         """Return the tasks that a commit has changed or taken away; unchanged ones run on.
 
-        With exactly-once support all of them: before tasks of the new configs start, every producer is fenced.
+        With exactly-once support all of them: before tasks of the new configs start, every producer
+        is fenced.
         """
         names = frozenset(connectors)
         current = {task for name in names for task in snapshot.tasks(name)}
@@ -231,7 +234,8 @@ class AssignedWork:
         return True
 
     async def for_java(self) -> Mapping[str, tuple[ConnectorConfig, TaskConfigs]]:
-        """Return what Java's connectors would deal now, with the configs of those that run here; without what takes too long."""
+        """Return what Java's connectors would deal now, with the configs of those that run here;
+        without what takes too long."""
 
         async def ask(name: str) -> TaskConfigs | None:
             try:
@@ -259,7 +263,8 @@ class AssignedWork:
         return [
             name
             for name in sorted(connectors)
-            # An equal config counts too, as in Connect; one that was read before the start does not.
+            # An equal config counts too, as in Connect; one that was read before the start does
+            # not.
             if name in self._configs
             and name in configs
             and self._configs[name] is not configs[name]
@@ -279,7 +284,8 @@ class AssignedWork:
             self._start_connector(name, snapshot)
 
     async def repair_host(self) -> None:
-        """Stop tasks that run in the host but are not known here, start known ones that the host has lost."""
+        """Stop tasks that run in the host but are not known here, start known ones that the host
+        has lost."""
         # The host lives through losses of the membership and restarts of child processes; this
         # object's records may differ from it.
         there = frozenset(self._host.tasks())
@@ -293,7 +299,8 @@ class AssignedWork:
                 await self._launch(task, entry)
 
     def repair_states(self) -> None:
-        """Write states again where others are published, as by a worker that had the work before."""
+        """Write states again where others are published, as by a worker that had the work
+        before."""
         shown: list[tuple[str | TaskId, Status]] = [
             *self.connector_status().items(),
             *self.task_status().items(),
@@ -319,7 +326,8 @@ class AssignedWork:
         self._connectors[name].request_reconfiguration()
 
     async def comes_up(self, name: str, within_s: float) -> bool:
-        """Return whether a connector that was just started here does not fail; a slow one counts as up."""
+        """Return whether a connector that was just started here does not fail; a slow one counts as
+        up."""
         connector = self._connectors.get(name)
         if connector is None:
             return True
@@ -390,7 +398,8 @@ class AssignedWork:
         return {task: status for task, status in states if status is not None}
 
     def problems(self) -> Sequence[str]:
-        """What is wrong now, one line each: failed connectors and tasks, and problems that connectors report."""
+        """What is wrong now, one line each: failed connectors and tasks, and problems that
+        connectors report."""
         found = [f"task {task}: {s.cause}" for task, s in self.task_status().items() if s.cause]
         for name, connector in self._connectors.items():
             if connector.status.cause is not None:
@@ -398,7 +407,8 @@ class AssignedWork:
         return found + [f"{where}: {cause}" for where, cause in self.reported().items()]
 
     def reported(self) -> Mapping[str, str]:
-        """What connectors report though they run, with the cause, and commits that are not whole."""
+        """What connectors report though they run, with the cause, and commits that are not
+        whole."""
         problems = {
             f"{name}: {what}": cause
             for name, connector in self._connectors.items()
@@ -414,7 +424,8 @@ class AssignedWork:
         if self.waits:
             for task in sorted(self._waiting - self._tasks.keys()):
                 problems[str(task)] = (
-                    f"it waits for a config that {task.connector} makes of its changed one, after {LONGEST_WAIT_S:.0f} s it"
+                    f"it waits for a config that {task.connector} makes of its changed one, "
+                    f"after {LONGEST_WAIT_S:.0f} s it"
                     " runs with the former one"
                 )
         return problems | dict(self._host.problems())
@@ -428,7 +439,8 @@ class AssignedWork:
         ]
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Return the source partitions that no task has, because their copy does not exist, and what waits in them."""
+        """Return the source partitions that no task has, because their copy does not exist, and
+        what waits in them."""
         return {
             partition: waiting
             for connector in self._connectors.values()
@@ -544,7 +556,8 @@ class AssignedWork:
             )
             await self._host.start_task(spec)
         except Exception as error:
-            # A placeholder that cannot be resolved, a host that cannot start, or a defect: no one else would start it again.
+            # A placeholder that cannot be resolved, a host that cannot start, or a defect: no one
+            # else would start it again.
             if not isinstance(error, Mm2pyError):
                 log.exception("task cannot be started task=%s", task)
             entry.refused = Status(State.FAILED, error)
@@ -620,7 +633,8 @@ class AssignedWork:
         self._put(work, Status(State.RUNNING), trace=trace or None)
 
     def _begin(self, work: str | TaskId) -> None:
-        """What ran in a process that was killed does not run before it has started here, however long that takes."""
+        """What ran in a process that was killed does not run before it has started here, however
+        long that takes."""
         # A killed worker's last word is RUNNING, which readers of the status topic would believe.
         stored = self._parts.status.get(work)
         if stored is not None and stored.state is State.RUNNING:

@@ -1,11 +1,13 @@
 """Keeps the tasks of this worker away from partitions that a backfill copies, and gives them back.
 
-Flow: record of the backfill topic -> ``kept_out`` -> task host -> no task here copies it -> ``notice`` -> the backfill
-begins; handed over -> the task that has the partition continues at its stored position.
+Flow: record of the backfill topic -> ``kept_out`` -> task host -> no task here copies it ->
+``notice`` -> the backfill begins; handed over -> the task that has the partition continues at its
+stored position.
 
 Invariants, tests of the same names:
 
-1. A task is started only after the topic was read to its end, and never copies what was kept out then.
+1. A task is started only after the topic was read to its end, and never copies what was kept out
+   then.
 2. A notice is written only after no task of this worker copies what was reserved before it.
 """
 
@@ -72,7 +74,8 @@ class BackfillWatch:
         self._running: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Act on what is in the topic now, then on every change; called before tasks are started."""
+        """Act on what is in the topic now, then on every change; called before tasks are
+        started."""
         # Before the first look: a record that is read in between must not be missed.
         self._backfills.listen(self._changed.set)
         self._noticed = 0

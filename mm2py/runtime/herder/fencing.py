@@ -1,13 +1,15 @@
-"""Zombies of earlier task configs are fenced before tasks with exactly-once support start, as Connect's ``ZombieFencing`` does (KIP-618).
+"""Zombies of earlier task configs are fenced before tasks with exactly-once support start, as
+Connect's ``ZombieFencing`` does (KIP-618).
 
-Flow: commit of task configs -> every worker stops the tasks before, a round of the group -> ``compare`` on the leader:
-InitProducerId on every transactional id of the tasks before -> task count record -> each worker reads it, ``fence`` returns
--> the task gets its producer -> ``verify``: are its configs still in force, and is it still assigned here? Workers ask
-each other for nothing.
+Flow: commit of task configs -> every worker stops the tasks before, a round of the group ->
+``compare`` on the leader: InitProducerId on every transactional id of the tasks before -> task
+count record -> each worker reads it, ``fence`` returns -> the task gets its producer -> ``verify``:
+are its configs still in force, and is it still assigned here? Workers ask each other for nothing.
 
 Invariants (tests of the same names):
 
-1. The task count record of a commit is written only when all producers of the tasks before it are fenced.
+1. The task count record of a commit is written only when all producers of the tasks before it are
+   fenced.
 2. A record is not written for another commit than the one its round was for.
 3. A task whose configs were replaced before its producer was made does not start.
 """
@@ -37,7 +39,8 @@ RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _FencingRound:
-    """One round of fencing: the commit by its generation, its number of tasks, and that of the task count record before."""
+    """One round of fencing: the commit by its generation, its number of tasks, and that of the task
+    count record before."""
 
     generation: int
     tasks: int
@@ -70,7 +73,8 @@ class Fencing(StartGuard):
     # ---- tasks of this worker
 
     async def fence(self, task: TaskId) -> None:
-        """Return when the leader has fenced the producers of earlier configs of a connector here."""
+        """Return when the leader has fenced the producers of earlier configs of a connector
+        here."""
         until_s = self._clock.monotonic() + FENCED_S
         # Polled, not awaited: the record comes through the config topic like any other, and a task
         # that waits is rare.
@@ -82,7 +86,10 @@ class Fencing(StartGuard):
                 raise error
             if self._clock.monotonic() >= until_s:
                 cause = (
-                    f"the leader of the group at {self._parts.membership.leader_url} has not done it"
+                    (
+                        f"the leader of the group at {self._parts.membership.leader_url} has not "
+                        "done it"
+                    )
                     if error is None
                     else str(error)
                 )
@@ -96,7 +103,8 @@ class Fencing(StartGuard):
         await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
         if parts.config.snapshot().generations.get(task.connector, -1) != generation:
             raise RetriableError(
-                f"Cannot start source task {task} with exactly-once support as the connector has already"
+                f"Cannot start source task {task} with exactly-once support as the connector has "
+                "already"
                 " generated a new set of task configs"
             )
         # Running here is what was assigned in the last round; without a permit that may be over.
@@ -120,8 +128,8 @@ class Fencing(StartGuard):
     def compare(self, snapshot: ConfigSnapshot) -> None:
         """As the leader, begin a round for every connector whose tasks wait for one.
 
-        To be called after a round of the group: every member has stopped the tasks before then, so that only
-        zombies are fenced.
+        To be called after a round of the group: every member has stopped the tasks before then, so
+        that only zombies are fenced.
         """
         if not self._parts.settings.leader_writes_in_transactions or not self._leads():
             return
@@ -155,7 +163,8 @@ class Fencing(StartGuard):
             # Tried every second; logged when the cause changes.
             if str(self._failed.get(name)) != str(error):
                 log.warning(
-                    "producers of earlier tasks are not fenced yet, tried again connector=%s cause=%s",
+                    "producers of earlier tasks are not fenced yet, tried again connector=%s "
+                    "cause=%s",
                     name,
                     error,
                 )
@@ -179,7 +188,8 @@ class Fencing(StartGuard):
         if not await self._queue.submit(is_due):
             return
         before = pending.fenced
-        # One producer before and one now have the same id: the new one fences the old one by itself.
+        # One producer before and one now have the same id: the new one fences the old one by
+        # itself.
         if before is not None and not before == pending.tasks == 1:
             await self.fence_tasks(name, before)
             log.info("producers of earlier tasks are fenced connector=%s count=%d", name, before)
@@ -197,7 +207,8 @@ class Fencing(StartGuard):
         return membership.permit.valid and membership.is_leader
 
     def _pending(self, name: str, snapshot: ConfigSnapshot) -> _FencingRound | None:
-        """Return the round that a connector waits for; a sink, or one without tasks, waits for none."""
+        """Return the round that a connector waits for; a sink, or one without tasks, waits for
+        none."""
         config = snapshot.connectors.get(name)
         if (
             config is None

@@ -1,9 +1,10 @@
 """One flow, or one ordinary worker, on one node: what REST, ``/flows`` and the process ask of it.
 
-Flow: request -> validation beside the loop -> queue -> leader or owner? -> change recorded for the history -> config
-topic -> every worker acts on what it reads. A refused request has written nothing. Standalone is the
-same herder with a membership of one; there requests wait for a round instead of being refused. Methods raise
-``HerderError``, ``ConfigError`` (400) or ``RetriableError`` (503), and nothing else.
+Flow: request -> validation beside the loop -> queue -> leader or owner? -> change recorded for the
+history -> config topic -> every worker acts on what it reads. A refused request has written
+nothing. Standalone is the same herder with a membership of one; there requests wait for a round
+instead of being refused. Methods raise ``HerderError``, ``ConfigError`` (400) or ``RetriableError``
+(503), and nothing else.
 """
 
 import logging
@@ -64,8 +65,9 @@ CHANGE_S: Final = 10.0
 class Herder:
     """Connectors as seen from one node; ``actor`` is the caller's name, for the history.
 
-    "Leader only" and "owner only" methods raise ``ForwardError`` on every other worker. While the herder waits for
-    its next start (``failure``) everything but what is answered at once raises ``HerderFailedError``.
+    "Leader only" and "owner only" methods raise ``ForwardError`` on every other worker. While the
+    herder waits for its next start (``failure``) everything but what is answered at once raises
+    ``HerderFailedError``.
     """
 
     def __init__(self, parts: HerderParts, *, clock: Clock) -> None:
@@ -94,7 +96,8 @@ class Herder:
 
     @property
     def not_ready(self) -> str:
-        """What it waits for before it can take part in its group, with the cause; empty while it does."""
+        """What it waits for before it can take part in its group, with the cause; empty while it
+        does."""
         return self._life.not_ready()
 
     async def accept_changes(self) -> None:
@@ -148,7 +151,8 @@ class Herder:
 
     @property
     def configured(self) -> Mapping[str, Mapping[str, str]]:
-        """Connectors' configs by the file and by changes, as far as those were read; none on an ordinary worker."""
+        """Connectors' configs by the file and by changes, as far as those were read; none on an
+        ordinary worker."""
         overrides = self._parts.overrides
         return {} if overrides is None else overrides.effective()
 
@@ -165,7 +169,8 @@ class Herder:
         return self.configured.get(info.name, info.config)
 
     def resolved_config(self, name: str) -> dict[str, str]:
-        """Return a connector's config as its connector gets it, with secrets: for clients, never to be shown.
+        """Return a connector's config as its connector gets it, with secrets: for clients, never to
+        be shown.
 
         Raises:
             NotFoundError: there is no such connector.
@@ -174,7 +179,8 @@ class Herder:
         return self.resolved(self._configured(name))
 
     def resolved(self, config: ConnectorConfig) -> dict[str, str]:
-        """Return a connector's config with the values of its placeholders; ``ConfigError`` where one has none now."""
+        """Return a connector's config with the values of its placeholders; ``ConfigError`` where
+        one has none now."""
         return self._parts.resolve(config)
 
     def task_config_now(self, task: TaskId) -> ConnectorConfig:
@@ -186,7 +192,8 @@ class Herder:
         return self._parts.config.snapshot().target(name)
 
     def status(self, name: str) -> ConnectorState:
-        """Return all states of a connector; ``NotFoundError``: ``No status found for connector c``."""
+        """Return all states of a connector; ``NotFoundError``: ``No status found for connector
+        c``."""
         state = connector_state(name, self._parts)
         if state is None:
             raise NotFoundError(f"No status found for connector {name}")
@@ -216,7 +223,8 @@ class Herder:
         return self._parts.config.snapshot().session_key
 
     def node_snapshot(self) -> NodeSnapshot:
-        """Return lag and rates of the partitions that this node copies, and what connectors report."""
+        """Return lag and rates of the partitions that this node copies, and what connectors
+        report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
         # No task has them, so no meter of a task shows them.
@@ -269,15 +277,18 @@ class Herder:
             self._life.work.hold(overrides.held())
 
     async def wait_for_configs(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until ``condition`` is true, evaluated at every change of the config topic; False after the timeout."""
+        """Wait until ``condition`` is true, evaluated at every change of the config topic; False
+        after the timeout."""
         return await self._parts.config.wait_until(condition, timeout_s)
 
     # ---- through the queue: 90 s, health 0.8 s, then HerderTimeoutError
 
     async def health(self) -> Health:
-        """Return within a second whether the loop answers; at once while it waits for a cluster or its group.
+        """Return within a second whether the loop answers; at once while it waits for a cluster or
+        its group.
 
-        A loop that is busy for less than ``HEALTH_TIMEOUT_S`` is healthy: it starts or stops work in a rebalance.
+        A loop that is busy for less than ``HEALTH_TIMEOUT_S`` is healthy: it starts or stops work
+        in a rebalance.
         """
         # A cluster that is down is not this worker's fault: an unhealthy answer would have an
         # orchestrator kill it.
@@ -359,7 +370,8 @@ class Herder:
     async def put_config(
         self, name: str, config: ConnectorConfig, *, actor: str
     ) -> tuple[bool, ConnectorInfo]:
-        """Create a connector or replace its config, an equal one too; return whether it is new, and what it is now."""
+        """Create a connector or replace its config, an equal one too; return whether it is new, and
+        what it is now."""
         checked = await self._validated(name, config)
 
         async def change() -> tuple[bool, ConnectorInfo]:
@@ -420,8 +432,8 @@ class Herder:
     async def stop_connector(self, name: str, *, actor: str) -> None:
         """Make a connector STOPPED: the target state, then a commit of no tasks.
 
-        In this order a stop that is cut short is completed by the next leader; the other way round, the connector
-        would stay STARTED without tasks.
+        In this order a stop that is cut short is completed by the next leader; the other way round,
+        the connector would stay STARTED without tasks.
         """
 
         async def change() -> None:
@@ -544,7 +556,8 @@ class Herder:
         # Without tasks too: STOPPED is written before the empty list of tasks.
         if snapshot.target(name) is not TargetState.STOPPED or snapshot.task_counts.get(name, 0):
             raise BadRequestError(
-                "Connectors must be in the STOPPED state before their offsets can be modified. This can"
+                "Connectors must be in the STOPPED state before their offsets can be modified. "
+                "This can"
                 " be done for the specified connector by issuing a 'PUT' request to the"
                 f" '/connectors/{name}/stop' endpoint"
             )

@@ -1,9 +1,11 @@
 """Duties of a group's leader besides assigning work: what it writes to the config topic by itself.
 
-Flow: a round -> ``LeaderDuties.enter`` -> states of deleted work become tombstones; a new leader first writes the configs
-that differ from file and overrides, so that no connector starts with an older one, and ``unwritten`` keeps the group's tasks
-from that too. Session keys and later changes run in the queue. A failed write fails no flow: the stored configs stay in force, and ``problems`` names the cause.
-Connector -> ``TaskPublication.publish`` -> compared with what is stored -> commit record -> every worker.
+Flow: a round -> ``LeaderDuties.enter`` -> states of deleted work become tombstones; a new leader
+first writes the configs that differ from file and overrides, so that no connector starts with an
+older one, and ``unwritten`` keeps the group's tasks from that too. Session keys and later changes
+run in the queue. A failed write fails no flow: the stored configs stay in force, and ``problems``
+names the cause. Connector -> ``TaskPublication.publish`` -> compared with what is stored -> commit
+record -> every worker.
 """
 
 import asyncio
@@ -53,7 +55,8 @@ class LeaderDuties:
         return {f"{what} cannot be written": str(cause) for what, cause in self._failed.items()}
 
     async def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
-        """Note which worker leads after a round, and do the leader's duties; this may write to the config topic."""
+        """Note which worker leads after a round, and do the leader's duties; this may write to the
+        config topic."""
         won = outcome.leader and not self._leads
         self._leads = outcome.leader
         if not outcome.leader:
@@ -69,16 +72,19 @@ class LeaderDuties:
             self._plan(_CLAIM, self._claim_again)
         self.forget_states(snapshot)
         if not self._parts.membership.solo:
-            # With every protocol: Java's older ones sign nothing, our workers sign all they send each other.
+            # With every protocol: Java's older ones sign nothing, our workers sign all they send
+            # each other.
             self._plan("session key", self._rotate_key)
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
             await self._carry_out("derived configs", self._write_derived)
 
     def unwritten(self, snapshot: ConfigSnapshot) -> bool:
-        """Return whether tasks are stored that file and overrides changed, and this worker has not tried to write that.
+        """Return whether tasks are stored that file and overrides changed, and this worker has not
+        tried to write that.
 
-        It tries once before work is dealt (``enter``): where it may not write, the group works with what is stored.
+        It tries once before work is dealt (``enter``): where it may not write, the group works with
+        what is stored.
         """
         overrides = self._parts.overrides
         # A leader has written (or tried) in ``enter``: asking again would refuse every round while
@@ -99,7 +105,8 @@ class LeaderDuties:
         return privileged is None or privileged.claimed
 
     async def _claim(self) -> None:
-        """Fence the previous leader; a missing ACL fails the flow, as any other wrong configuration."""
+        """Fence the previous leader; a missing ACL fails the flow, as any other wrong
+        configuration."""
         if self._may_write():
             return
         # Java backs off and stays in the group as well (``fencedFromConfigTopic``).
@@ -120,7 +127,8 @@ class LeaderDuties:
                 await privileged.claim()
 
     def compare(self, snapshot: ConfigSnapshot) -> None:
-        """As the leader, complete interrupted stops: STOPPED was written, but not the commit of zero tasks that follows it."""
+        """As the leader, complete interrupted stops: STOPPED was written, but not the commit of
+        zero tasks that follows it."""
         if self._leads and not self._may_write():
             self._plan(_CLAIM, self._claim_again)
         # KIP-875: STOPPED and the empty task list are two records; a crash between them leaves
@@ -135,13 +143,15 @@ class LeaderDuties:
         self._failed.clear()
 
     def derive_again(self) -> None:
-        """Write what file and overrides define now, where this worker leads and the topic differs."""
+        """Write what file and overrides define now, where this worker leads and the topic
+        differs."""
         # Other workers read the change from the config topic.
         if self._leads:
             self._plan("derived configs", self._write_derived)
 
     def forget_states(self, snapshot: ConfigSnapshot) -> None:
-        """As the leader, remove the states of connectors and tasks that are not configured any more."""
+        """As the leader, remove the states of connectors and tasks that are not configured any
+        more."""
         if not self._leads:
             return
         status = self._parts.status
@@ -218,7 +228,8 @@ class LeaderDuties:
         return next((it for it in targets if it is not TargetState.STARTED), None)
 
     async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
-        """Remove the former copying connector after a change of ``copy.connector``: both would copy every record."""
+        """Remove the former copying connector after a change of ``copy.connector``: both would copy
+        every record."""
         config = self._parts.config
         for name in COPIERS & config.snapshot().connectors.keys():
             if not _is_former_copier(name, derived):
@@ -304,7 +315,8 @@ def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
 
 LEADER_WAIT_S: Final = 10.0
 HAND_OVER_S: Final = 5.0
-"""What the last writes of a group's last worker may take together: an unreachable target must not delay a stop."""
+"""What the last writes of a group's last worker may take together: an unreachable target must not
+delay a stop."""
 
 TaskConfigs = Sequence[Mapping[str, str]]
 
@@ -333,7 +345,8 @@ class TaskPublication:
         self._leader_changed.set()
 
     def forget(self, name: str) -> None:
-        """Forget what a connector published: its target state changed, and a stop removes its task configs."""
+        """Forget what a connector published: its target state changed, and a stop removes its task
+        configs."""
         self._published.pop(name, None)
 
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
@@ -347,8 +360,8 @@ class TaskPublication:
     ) -> None:
         """Bring task configs into force if they differ from those that are.
 
-        ``made_of`` is the raw config of the connector that made them: when another one is in force by
-        now, or the connector is not to run, nothing is written.
+        ``made_of`` is the raw config of the connector that made them: when another one is in force
+        by now, or the connector is not to run, nothing is written.
         """
         parts = self._parts
         # Until the end of this call nothing counts as published: a comparison in between would
@@ -370,16 +383,19 @@ class TaskPublication:
     async def _store(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
     ) -> None:
-        """Write task configs; runs in the queue, in order with everything else that the leader writes."""
+        """Write task configs; runs in the queue, in order with everything else that the leader
+        writes."""
         parts, snapshot = self._parts, self._parts.config.snapshot()
         # Looked at again: the queue may have run a deletion, a stop or the same publication first.
         if not _current(name, made_of, snapshot) or not self._differs(name, configs, snapshot):
             return
         if not (parts.membership.permit.valid and parts.membership.is_leader):
             raise RetriableError(
-                f"connector {name} runs on a worker that does not lead the group, only the leader writes task"
+                f"connector {name} runs on a worker that does not lead the group, only the "
+                "leader writes task"
                 " configs",
-                remedy="the next rebalance moves it; bring all workers to one version if it does not",
+                remedy="the next rebalance moves it; bring all workers to one version if it does "
+                "not",
             )
         what = f"writing {len(configs)} task configs for connector {name} to the config topic"
         with self._queue.stage(what):
@@ -397,7 +413,8 @@ class TaskPublication:
         )
 
     async def is_last(self) -> bool:
-        """Return whether no other worker is in the group: the last plan may have one that left within the heartbeat since."""
+        """Return whether no other worker is in the group: the last plan may have one that left
+        within the heartbeat since."""
         membership = self._parts.membership
         # One member in the last plan: no request needed.
         if not self.may_hand_over or len(membership.member_urls()) == 1:
@@ -410,9 +427,11 @@ class TaskPublication:
             return False
 
     async def hand_over(self, dealt: Mapping[str, tuple[ConnectorConfig, TaskConfigs]]) -> None:
-        """Leave the task configs that Java's connectors would make at their start, when no task runs in this group any more.
+        """Leave the task configs that Java's connectors would make at their start, when no task
+        runs in this group any more.
 
-        A worker that joins meanwhile waits for a round, and reads this commit before it is assigned anything.
+        A worker that joins meanwhile waits for a round, and reads this commit before it is assigned
+        anything.
         """
         config, loop = self._parts.config, asyncio.get_running_loop()
         until_s = loop.time() + HAND_OVER_S
@@ -441,13 +460,15 @@ class TaskPublication:
                     await config.put_tasks(name, records, told)
             except (Mm2pyError, TimeoutError) as error:
                 log.info(
-                    "task configs stay as they are, a Java worker would start its tasks twice connector=%s cause=%s",
+                    "task configs stay as they are, a Java worker would start its tasks twice "
+                    "connector=%s cause=%s",
                     name,
                     cause_text(error),
                 )
 
     async def _until_led(self) -> None:
-        """Wait for a round that makes this worker the leader, or fail later: a rebalance in progress is no error."""
+        """Wait for a round that makes this worker the leader, or fail later: a rebalance in
+        progress is no error."""
         until_s = self._clock.monotonic() + LEADER_WAIT_S
         while (
             not self._parts.membership.is_leader
@@ -458,7 +479,8 @@ class TaskPublication:
             await wait_or_stop(self._clock, left_s, self._leader_changed)
 
     def _differs(self, name: str, configs: TaskConfigs, snapshot: ConfigSnapshot) -> bool:
-        """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
+        """Whether tasks, or the connector config that they were made of, differ from the committed
+        ones."""
         stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
         # A commit that is incomplete has to be written again, whatever its parts say.
         broken = snapshot.inconsistent | snapshot.unfinished
@@ -469,7 +491,8 @@ class TaskPublication:
             return bool(configs)
         # Converters and other keys of the framework reach tasks by the connector config alone.
         raw = snapshot.connectors.get(name, {})
-        # Workers of earlier builds run what is published: only where a commit starts every task anew, Java's form stays in force.
+        # Workers of earlier builds run what is published: only where a commit starts every task
+        # anew, Java's form stays in force.
         form_counts = not self._parts.settings.exactly_once
         # KAFKA-9228: as in Java the connector config that the tasks were last made of counts too
         # (``appliedConnectorConfig``).
@@ -479,7 +502,8 @@ class TaskPublication:
         )
 
     def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
-        """Add Java's task class, and put placeholders back where resolved secrets would be stored."""
+        """Add Java's task class, and put placeholders back where resolved secrets would be
+        stored."""
         whole = dict(config)
         if "task.class" not in whole:
             task_class = self._task_class(raw)

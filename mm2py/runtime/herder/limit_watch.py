@@ -1,11 +1,14 @@
-"""Starts tasks again whose partitions failed for the size of a record, once the target topic takes it.
+"""Starts tasks again whose partitions failed for the size of a record, once the target topic takes
+it.
 
-Flow: ``FlowMeter.on_oversized`` -> every ``LIMITS_EVERY_S``, while there is one, the limits of those topics -> restart of the task
-on the herder's loop. Nothing is asked while no partition waits for a limit.
+Flow: ``FlowMeter.on_oversized`` -> every ``LIMITS_EVERY_S``, while there is one, the limits of
+those topics -> restart of the task on the herder's loop. Nothing is asked while no partition waits
+for a limit.
 
 Invariants, tests of the same names:
 
-1. A task is started again only for a limit that is higher than the one that its partition failed at, and holds the record.
+1. A task is started again only for a limit that is higher than the one that its partition failed
+   at, and holds the record.
 2. No limit is tried twice for a record: a partition that fails again waits for a higher one.
 """
 
@@ -100,7 +103,8 @@ class LimitWatch:
         return limit_bytes >= (max(least, tried + 1) if needed == it.needed_bytes else least)
 
     def _drop_others(self) -> None:
-        """Forget partitions that do not wait any more: their task was started again or is another worker's."""
+        """Forget partitions that do not wait any more: their task was started again or is another
+        worker's."""
         failed = {
             str(task) for task, it in self._work.task_status().items() if it.state is State.FAILED
         }

@@ -1,8 +1,9 @@
 """The loop of one herder on one node: Connect's herder thread as one asyncio task.
 
-Flow: round of the group -> work starts and stops -> queued requests, restarts, config changes (``ConfigChanges``) -> what
-runs is compared with what should run -> wait for the next reason. While the membership is in doubt the
-permit blocks every write; once it is lost, all work stops, and the worker joins anew with nothing owned.
+Flow: round of the group -> work starts and stops -> queued requests, restarts, config changes
+(``ConfigChanges``) -> what runs is compared with what should run -> wait for the next reason. While
+the membership is in doubt the permit blocks every write; once it is lost, all work stops, and the
+worker joins anew with nothing owned.
 """
 
 import asyncio
@@ -45,7 +46,8 @@ log = logging.getLogger(__name__)
 class ConfigChanges:
     """Changes read from the config topic that the loop has not handled yet.
 
-    ``note`` notes and wakes, nothing more: it runs inside of the store's reader, where a wait would hold up the fold.
+    ``note`` notes and wakes, nothing more: it runs inside of the store's reader, where a wait would
+    hold up the fold.
     """
 
     def __init__(
@@ -107,10 +109,10 @@ class ConfigChanges:
                 self._updated.discard(name)
                 self.rebalance_expected = True  # a round takes its work away
             case TasksChanged(name):
-                # Changed tasks stop, a round starts them again. An incomplete commit changes nothing here: tasks
-                # continue until the connector's owner has published its task configs again.
-                # An incomplete commit stays so when compaction has removed task records before
-                # their commit was read.
+                # Changed tasks stop, a round starts them again. An incomplete commit changes
+                # nothing here: tasks continue until the connector's owner has published its task
+                # configs again. An incomplete commit stays so when compaction has removed task
+                # records before their commit was read.
                 if name not in self._store.snapshot().inconsistent:
                     self._committed.add(name)
                     self.rebalance_expected = True
@@ -133,7 +135,8 @@ class ConfigChanges:
 
 
 def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> RestartRequest:
-    """Return the request of the two that reaches further; waiting ones of a connector become one."""
+    """Return the request of the two that reaches further; waiting ones of a connector become
+    one."""
     # As ``DistributedHerder.onRestartRequest``: of each connector's requests the one of highest
     # impact is kept.
     return new if waiting is None or new.impact >= waiting.impact else waiting
@@ -212,7 +215,8 @@ class HerderLoop:
         self._compare_later()
 
     async def turn(self) -> None:
-        """Handle everything that is due; return after the next event, or at once where a round is due."""
+        """Handle everything that is due; return after the next event, or at once where a round is
+        due."""
         # A record of a newer version may change what this flow is: nothing is started or written
         # beside it.
         self._check_settings()
@@ -298,7 +302,8 @@ class HerderLoop:
                 stopped.cancel()
 
     def _compare_later(self) -> None:
-        """Schedule the next comparison: events make most turns, this bounds the time without one."""
+        """Schedule the next comparison: events make most turns, this bounds the time without
+        one."""
 
         async def again() -> None:
             if self._joined and not self._must_join and self._permit.valid:
@@ -352,7 +357,8 @@ class HerderLoop:
                 await patience.wait(self._rebuilt(error) or error)
 
     def _rebuilt(self, error: RetriableError) -> RetriableError | None:
-        """Return what only a restart of the worker cures: its stores hold what a former cluster had at these addresses."""
+        """Return what only a restart of the worker cures: its stores hold what a former cluster had
+        at these addresses."""
         before, now = self._cluster_id, self._parts.cluster_id()
         cause = error.__cause__
         if now != before:
@@ -362,22 +368,25 @@ class HerderLoop:
         else:
             return None
         return RetriableError(
-            f"the flow's config topic is gone, the target was rebuilt or another cluster has its address: {what}",
-            remedy="restart the flow's workers, which make the internal topics again and copy every topic from its beginning",
+            "the flow's config topic is gone, the target was rebuilt or another cluster has its "
+            f"address: {what}",
+            remedy="restart the flow's workers, which make the internal topics again and copy "
+            "every topic from its beginning",
         )
 
     async def _round(self) -> bool:
         """Take part in one round; False: another one is due at once."""
-        # A member that joins has read every commit that made others join, and has stopped what those changed;
-        # a commit that comes while the members join makes the leader refuse the round (`RoundLeader.plan`).
-        # Java reads only after a failed round; here every member joins with what the others may
-        # have read already.
+        # A member that joins has read every commit that made others join, and has stopped what
+        # those changed; a commit that comes while the members join makes the leader refuse the
+        # round (`RoundLeader.plan`). Java reads only after a failed round; here every member joins
+        # with what the others may have read already.
         await self._read_config()
         await self._stop_stale()
         signal = self._signal.result() if self._signal is not None and self._signal.done() else None
         self._drop_signal()
         if isinstance(signal, Lost):
-            # It came while the config was read: what runs here belongs to a membership that is over.
+            # It came while the config was read: what runs here belongs to a membership that is
+            # over.
             raise MembershipLostError(signal)
         # In the eager protocol a member owns nothing while it joins.
         if self._eager:
@@ -400,17 +409,20 @@ class HerderLoop:
         # Also what could not be started yet: a later turn starts it (``_repair``).
         self._owned = (kept | outcome.assigned) - outcome.revoked
         self._parts.meter.life.rebalances += 1
-        # Only where a member made the group fall back to the eager protocol is anything left to stop.
+        # Only where a member made the group fall back to the eager protocol is anything left to
+        # stop.
         await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
         # Java's cases 1 and 2b of ``handleRebalanceCompleted``.
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
             await self._read_config()
         if outcome.failed:
-            # What a new leader writes now has been read by every member that the next round gives work to.
+            # What a new leader writes now has been read by every member that the next round gives
+            # work to.
             await self.duties.enter(outcome, config.snapshot())
             raise RetriableError(
-                "not every member of the group had read the same configs, or its leader had to write others"
+                "not every member of the group had read the same configs, or its leader had to "
+                "write others"
             )
         # A partition may move from one of our tasks to another.
         await self._stop_stale()
@@ -446,7 +458,8 @@ class HerderLoop:
             self._queue.post(_look_again, delay_s=LONGEST_WAIT_S)
 
     async def _stop_work(self, work: Work) -> None:
-        """Stop work in order: positions committed, states written, before another worker may start it."""
+        """Stop work in order: positions committed, states written, before another worker may start
+        it."""
         if not work & self._work.running:
             return
         stage = f"stopping {len(work.connectors)} connector(s) and {len(work.tasks)} tasks"
@@ -536,7 +549,8 @@ class HerderLoop:
     async def _repair(self) -> None:
         """Reconcile after a lost event, an interrupted change or a stale leader; assigns nothing.
 
-        Called between two rounds, when nothing is being started or stopped. Costs a few set operations where nothing differs.
+        Called between two rounds, when nothing is being started or stopped. Costs a few set
+        operations where nothing differs.
         """
         snapshot, owned = self._parts.config.snapshot(), self._owned
         running = self._work.running

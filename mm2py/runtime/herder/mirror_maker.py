@@ -1,7 +1,7 @@
 """All flows of one properties file on one node (Java's ``MirrorMaker``).
 
-Flow: ``start`` -> one herder per flow, side by side -> ``stop`` in parallel. A flow that cannot be started at all
-leaves the others running; the process ends by itself only when none is left.
+Flow: ``start`` -> one herder per flow, side by side -> ``stop`` in parallel. A flow that cannot be
+started at all leaves the others running; the process ends by itself only when none is left.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Stored positions of a connector, read and changed by hand (KIP-875).
 
-Flow: entries -> the connector's own check (``check_offsets``) -> records of the offset store -> the message of
-the answer. The herder checks that the connector is STOPPED and that the caller may ask.
+Flow: entries -> the connector's own check (``check_offsets``) -> records of the offset store -> the
+message of the answer. The herder checks that the connector is STOPPED and that the caller may ask.
 """
 
 import logging
@@ -67,8 +67,8 @@ class OffsetEditor:
     Args:
         store: where they are; started and stopped by its owner.
         find: returns the class of a connector, as ``Plugins.find``.
-        own: opens the store over a connector's own topic, which counts before ``store``; None where the worker
-            does not use them.
+        own: opens the store over a connector's own topic, which counts before ``store``; None where
+            the worker does not use them.
     """
 
     def __init__(
@@ -101,7 +101,8 @@ class OffsetEditor:
     async def alter(
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> str:
-        """Write positions and return the message of the answer; of two for one partition the last counts.
+        """Write positions and return the message of the answer; of two for one partition the last
+        counts.
 
         Raises:
             BadRequestError: there is nothing to write, or the connector refuses it.
@@ -187,7 +188,8 @@ def _confirmed(
     config: Mapping[str, str],
     entries: Sequence[OffsetEntry],
 ) -> bool:
-    """Ask the connector's own hook; Java's connectors return false where they do not override it."""
+    """Ask the connector's own hook; Java's connectors return false where they do not override
+    it."""
     try:
         factory = find(config.get("connector.class", ""))
         check = cast("CheckOffsets | None", getattr(factory, "check_offsets", None))
@@ -368,9 +370,12 @@ def _failed(what: str, connector: str, error: Mm2pyError) -> HerderError:
     text = f"Failed to {what} for connector {connector}"
     if isinstance(error, ServerError) and error.code in _HAS_MEMBERS:
         return HerderError(
-            f"{text} either because its tasks haven't stopped completely yet or the connector was resumed before the"
-            " request could be successfully completed. If the connector is in a stopped state, this operation can be safely"
-            " retried. If it doesn't eventually succeed, the worker with the zombie sink task has to be restarted."
+            f"{text} either because its tasks haven't stopped completely yet or the connector "
+            "was resumed before the"
+            " request could be successfully completed. If the connector is in a stopped state, "
+            "this operation can be safely"
+            " retried. If it doesn't eventually succeed, the worker with the zombie sink task "
+            "has to be restarted."
         )
     return HerderError(f"{text}: {error}")
 
@@ -382,7 +387,8 @@ def _parsed(entry: OffsetEntry) -> tuple[TopicPartition, int | None]:
         raise BadRequestError("The partition for a sink connector offset cannot be null or missing")
     if TOPIC not in partition or PARTITION not in partition:
         raise BadRequestError(
-            f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'"
+            f"The partition for a sink connector offset must contain the keys '{TOPIC}' and "
+            f"'{PARTITION}'"
         )
     if partition[TOPIC] is None:
         raise BadRequestError("Kafka topic names must be valid strings and may not be null")
@@ -406,7 +412,8 @@ def _integer(value: JsonScalar, what: str, name: str, *, bits: int) -> int:
     if _DIGITS.fullmatch(text) and -most <= int(text) < most:
         return int(text)
     raise BadRequestError(
-        f"Failed to parse the following Kafka {what} value in the provided offsets: '{text}'. {name} values for sink"
+        f"Failed to parse the following Kafka {what} value in the provided offsets: '{text}'. "
+        f"{name} values for sink"
         " connectors need to be integers."
     )
 

@@ -1,8 +1,9 @@
 """Requests of one herder, run one after the other on its loop (Connect's herder thread).
 
-Flow: a caller -> ``submit`` (waits for the result, 90 s) -> ``run_due`` in the herder's loop, in the order
-of submission -> the caller. Internal work comes by ``post``, also for later. ``stage`` records what the loop
-is doing; a caller that times out gets it in its error (KIP-1017's worker stages).
+Flow: a caller -> ``submit`` (waits for the result, 90 s) -> ``run_due`` in the herder's loop, in
+the order of submission -> the caller. Internal work comes by ``post``, also for later. ``stage``
+records what the loop is doing; a caller that times out gets it in its error (KIP-1017's worker
+stages).
 """
 
 import asyncio
@@ -25,7 +26,8 @@ REQUEST_TIMEOUT_S: Final = 90.0
 """Java's ``RestServer.DEFAULT_REST_REQUEST_TIMEOUT_MS``."""
 
 HEALTH_TIMEOUT_S: Final = 10.0
-"""Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop that answers nothing for longer is stuck."""
+"""Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop that answers nothing for longer is
+stuck."""
 
 HEALTH_ANSWER_S: Final = 0.8
 """A health check is answered within this time, busy or not: probes time out after a second."""
@@ -79,7 +81,8 @@ class HerderQueue:
 
     @property
     def waits_s(self) -> float:
-        """How long the request has waited that was due first, also one whose caller has gone; 0 without any."""
+        """How long the request has waited that was due first, also one whose caller has gone; 0
+        without any."""
         now = self._clock.monotonic()
         # Requests under way count too: a loop that hangs in one is stuck.
         return now - min((now, *(it.due_s for it in (*self._taken, *self._requests))))
@@ -98,7 +101,8 @@ class HerderQueue:
     async def submit(
         self, work: Callable[[], Awaitable[T]], *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> T:
-        """Run ``work`` on the loop and return its result; one that was not begun in time never runs.
+        """Run ``work`` on the loop and return its result; one that was not begun in time never
+        runs.
 
         Raises:
             HerderTimeoutError: it took too long.
@@ -155,7 +159,8 @@ class HerderQueue:
         self._woken.set()
 
     async def run_due(self, hold: Callable[[], bool] = _never) -> None:
-        """Run what was due when this was called, in the order it came; the rest waits once ``hold()``."""
+        """Run what was due when this was called, in the order it came; the rest waits once
+        ``hold()``."""
         # Before the list is read: what is added after this wakes the next turn.
         self._woken.clear()
         now = self._clock.monotonic()

@@ -1,13 +1,16 @@
 """Whether Spark copies a flow whose ``flow.engine`` is spark, and the way back to its workers.
 
-Flow: config of the source connector, records of the backfill topic -> every ``LOOK_S`` -> ``problems`` of this node; a stream of a
-flow that is paused is asked to pause, one whose engine is worker to end, and where its driver is gone it is ended from here.
+Flow: config of the source connector, records of the backfill topic -> every ``LOOK_S`` ->
+``problems`` of this node; a stream of a flow that is paused is asked to pause, one whose engine is
+worker to end, and where its driver is gone it is ended from here.
 
 Invariants, tests of the same names:
 
-1. A flow whose engine is spark is shown with a problem unless a driver lives and every partition that it has reserved is copied by a
-   lane that renews. The workers copy what no stream has reserved.
-2. A stream is recalled only after the engine was worker for ``SURE_S``, and ended from here only when its driver is gone.
+1. A flow whose engine is spark is shown with a problem unless a driver lives and every partition
+   that it has reserved is copied by a lane that renews. The workers copy what no stream has
+   reserved.
+2. A stream is recalled only after the engine was worker for ``SURE_S``, and ended from here only
+   when its driver is gone.
 """
 
 import asyncio
@@ -149,7 +152,8 @@ class StreamWatch:
 
 
 def _wanted(snapshot: ConfigSnapshot) -> Wanted | None:
-    """Return what a stream of the flow is to do by its config, None where nothing is to be copied, or that is not known."""
+    """Return what a stream of the flow is to do by its config, None where nothing is to be copied,
+    or that is not known."""
     for name, config in snapshot.connectors.items():
         if canonical_class(config.get("connector.class") or "") != MIRROR_SOURCE_CONNECTOR:
             continue
@@ -165,7 +169,8 @@ def _no_driver(stream: Job | None, *, keeps: bool) -> Mapping[str, str]:
     copied = "nothing is copied" if keeps else "workers copy meanwhile"
     last = "" if stream is None or not stream.cause else f" (the last one: {stream.cause})"
     return {
-        _ENGINE: f"flow.engine is spark and no mm2py stream runs, {copied}{last}: start it, or set flow.engine = worker"
+        _ENGINE: f"flow.engine is spark and no mm2py stream runs, {copied}{last}: start it, or "
+        "set flow.engine = worker"
     }
 
 

@@ -1,8 +1,9 @@
 """The life of a herder: opening, its loop, closing, and a new start after a failure.
 
-Flow: clusters answer, topics exist, stores are read -> ``HerderLoop.turn`` until a stop or an error -> work stopped,
-group left, stores closed -> after an error a pause (1 s, doubling to 60 s), then all of it again. Only a wrong file
-or topic at the very first start ends the herder: it is refused as any other wrong configuration.
+Flow: clusters answer, topics exist, stores are read -> ``HerderLoop.turn`` until a stop or an error
+-> work stopped, group left, stores closed -> after an error a pause (1 s, doubling to 60 s), then
+all of it again. Only a wrong file or topic at the very first start ends the herder: it is refused
+as any other wrong configuration.
 """
 
 import asyncio
@@ -87,7 +88,8 @@ class Supervisor:
         self._waits: dict[str, str] = {}
         self.loop = self._new_loop()
         self.failure: Mm2pyError | None = None
-        """Why the herder does not run: None while it runs, and until it fails for the first time."""
+        """Why the herder does not run: None while it runs, and until it fails for the first
+        time."""
 
     def stop(self) -> None:
         """Begin an orderly stop; ``run`` returns when it is done."""
@@ -123,7 +125,8 @@ class Supervisor:
         return (*self.work.problems(), *streams, *duties)
 
     def not_ready(self) -> str:
-        """What this node waits for before it can take part in its group, with the cause; empty while it does."""
+        """What this node waits for before it can take part in its group, with the cause; empty
+        while it does."""
         return self.waiting() or ("" if self.loop.started else "is starting")
 
     def waiting(self) -> str:
@@ -131,7 +134,8 @@ class Supervisor:
         return "; ".join(self._waits.values())
 
     def idles(self) -> str:
-        """Why nothing is done here though the flow has not failed: what it waits for, or the state of its group."""
+        """Why nothing is done here though the flow has not failed: what it waits for, or the state
+        of its group."""
         # SUSPENDED lasts as long as heartbeats are not confirmed.
         if self.waiting() or self._parts.meter.state != _SUSPENDED:
             return self.waiting()
@@ -160,7 +164,8 @@ class Supervisor:
     # ---- one life
 
     async def _live(self) -> bool:
-        """Open, run until the stop or an error (``failure``), close; return whether the loop was reached."""
+        """Open, run until the stop or an error (``failure``), close; return whether the loop was
+        reached."""
         # Each life has a fresh loop: nothing of a failed one can leak into the next.
         loop = self.loop = self._new_loop()
         try:
@@ -223,7 +228,8 @@ class Supervisor:
         return True
 
     async def _ask_for_rights(self) -> None:
-        """Name the internal topics that may not be written until they may: an idle flow may write its first record to one after days."""
+        """Name the internal topics that may not be written until they may: an idle flow may write
+        its first record to one after days."""
         while True:
             with suppress(Mm2pyError):  # the target is away, which others report
                 refused = await self._parts.unwritable()
@@ -256,14 +262,16 @@ class Supervisor:
             await asyncio.gather(*reading, return_exceptions=True)
 
     async def _read_backfills(self, backfills: BackfillStore) -> None:
-        """Read the topic; where it may not be created there is no backfill, and none begins without this worker's notice."""
+        """Read the topic; where it may not be created there is no backfill, and none begins without
+        this worker's notice."""
         try:
             await backfills.start()
         except ConfigError as error:
             log.warning("history of this flow cannot be copied by a backfill cause=%s", error)
 
     def _reading_overrides(self) -> Sequence["asyncio.Task[bool]"]:
-        """Read the overrides once: they stay open from one life to the next, so that they can be changed."""
+        """Read the overrides once: they stay open from one life to the next, so that they can be
+        changed."""
         overrides, opening = self._parts.overrides, self._opening
         if overrides is None:
             return ()

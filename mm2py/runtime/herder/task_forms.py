@@ -7,12 +7,14 @@ computes another map of a task starts that task anew, amid its backlog.
 
 Invariants (tests of the same names):
 
-1. Two forms of one task are one task: none restarts for it. Where a commit restarts every task (exactly-once support), neither is
-   published over the other.
+1. Two forms of one task are one task: none restarts for it. Where a commit restarts every task
+   (exactly-once support), neither is published over the other.
 2. What a task runs with does not depend on the form in which its config is published.
-3. Only the last worker of a group, after its tasks have stopped and while its permit is valid, publishes Java's form.
+3. Only the last worker of a group, after its tasks have stopped and while its permit is valid,
+   publishes Java's form.
 4. If that is interrupted, the deal in force is the former one or the new one, each whole.
-5. The deal of that worker is kept beside Java's form: the next worker of ours continues with it, a Java worker with its own.
+5. The deal of that worker is kept beside Java's form: the next worker of ours continues with it, a
+   Java worker with its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,10 +34,12 @@ _InForce = Callable[[Mapping[str, str], Mapping[str, str], int, ClusterIds], Map
 
 @final
 class TaskForms:
-    """The forms of the task configs of one flow; of connectors without a second form both are the same.
+    """The forms of the task configs of one flow; of connectors without a second form both are the
+    same.
 
     Args:
-        clusters: the ids of the flow's clusters; None where a connector may read any, as in a Connect worker.
+        clusters: the ids of the flow's clusters; None where a connector may read any, as in a
+            Connect worker.
     """
 
     def __init__(self, plugins: Plugins, clusters: Callable[[], ClusterIds] | None) -> None:
@@ -54,7 +58,8 @@ class TaskForms:
     def same(
         self, one: ConnectorConfig | None, other: ConnectorConfig, connector: ConnectorConfig
     ) -> bool:
-        """Return whether both are one task, in whichever form: what both tell must agree, what one tells may be missing in the other."""
+        """Return whether both are one task, in whichever form: what both tell must agree, what one
+        tells may be missing in the other."""
         # The cheap answer first: it is asked per task and turn.
         if one is None or one == other:
             return one is not None
@@ -85,7 +90,8 @@ class TaskForms:
 
 
 def parted(plain: ConnectorConfig) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what Java publishes of a plain config, and what is kept beside it: what no task can find by itself, and our deal."""
+    """Return what Java publishes of a plain config, and what is kept beside it: what no task can
+    find by itself, and our deal."""
     texts = texts_of(plain)
     names = [name for name in texts if name.startswith(BESIDE)]
     beside = {name.removeprefix(BESIDE): texts.pop(name) for name in names}

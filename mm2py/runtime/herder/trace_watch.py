@@ -1,7 +1,8 @@
-"""Writes what RUNNING work of this worker does not copy into its published state, as the trace: every worker shows the same.
+"""Writes what RUNNING work of this worker does not copy into its published state, as the trace:
+every worker shows the same.
 
-Flow: meter of the flow, problems of connectors -> each ``EVERY_S``, where it is not what the status topic has ->
-``AssignedWork.explain``. Connect has no state for work that is done in part.
+Flow: meter of the flow, problems of connectors -> each ``EVERY_S``, where it is not what the status
+topic has -> ``AssignedWork.explain``. Connect has no state for work that is done in part.
 """
 
 import asyncio
@@ -91,7 +92,8 @@ class TraceWatch:
 
 
 def causes_of_tasks(meter: FlowMeter) -> Mapping[str, Sequence[str]]:
-    """Return what tasks report that harms, and which partitions are FAILED or HELD; not those that a backfill copies."""
+    """Return what tasks report that harms, and which partitions are FAILED or HELD; not those that
+    a backfill copies."""
     causes: dict[str, list[str]] = {}
     for it in meter.findings:
         if it.harms:

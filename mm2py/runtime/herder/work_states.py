@@ -1,7 +1,8 @@
-"""States of a connector and its tasks as every worker reads them, and what a restart request selects (KIP-745).
+"""States of a connector and its tasks as every worker reads them, and what a restart request
+selects (KIP-745).
 
-Flow: ``StoredStatus`` -> ``WorkState`` -> ``ConnectorState`` -> ``plan_restart``. Reads only; every worker makes the
-same plan and carries out its own part.
+Flow: ``StoredStatus`` -> ``WorkState`` -> ``ConnectorState`` -> ``plan_restart``. Reads only; every
+worker makes the same plan and carries out its own part.
 """
 
 from dataclasses import replace

@@ -1,8 +1,9 @@
 """One connector of this node: started, paused or stopped as its target state demands.
 
-Flow: ``start`` -> connector's loops -> ``request_reconfiguration`` -> ``task_configs`` -> ``apply``.
-Start and publication are tried again without end; FAILED is final but for STOPPED. A connector that fails
-takes no other with it; it is cut off when it does not stop within Connect's 5 s.
+Flow: ``start`` -> connector's loops -> ``request_reconfiguration`` -> ``task_configs`` ->
+``apply``. Start and publication are tried again without end; FAILED is final but for STOPPED. A
+connector that fails takes no other with it; it is cut off when it does not stop within Connect's 5
+s.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ STOP_TIMEOUT_S: Final = 5.0
 
 FIRST_RETRY_S: Final = 0.25
 LONGEST_RETRY_S: Final = 60.0
-"""Pauses between attempts to publish task configs (Java's ``ExponentialBackoff(250, 2, 60000, 0)``)."""
+"""Pauses between attempts to publish task configs (Java's
+``ExponentialBackoff(250, 2, 60000, 0)``)."""
 
 TaskConfigs = Sequence[Mapping[str, str]]
 Resolve = Callable[[Mapping[str, str | None]], Mapping[str, str]]
@@ -53,7 +55,8 @@ class _ReportsNotes(Protocol):
 
 @runtime_checkable
 class _ReportsBacklog(Protocol):
-    """A connector that knows which source partitions wait for their copy, and what waits with them."""
+    """A connector that knows which source partitions wait for their copy, and what waits with
+    them."""
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]: ...
 
@@ -67,7 +70,8 @@ class _DealsAsJava(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFacts:
-    """What a connector may ask about its flow: bytes per second by source partition, task configs in force, partitions kept out."""
+    """What a connector may ask about its flow: bytes per second by source partition, task configs
+    in force, partitions kept out."""
 
     rates: Callable[[], Mapping[TopicPartition, float]]
     published: Callable[[], TaskConfigs]
@@ -81,8 +85,8 @@ class WorkerConnector:
     Args:
         build: makes the connector from its config; ``ConfigError`` makes it FAILED.
         config: complete config; ``resolve`` makes it what the connector gets, at each start.
-        apply: takes the task configs after each (re)configuration; what it raises is tried again with
-            growing pauses (250 ms to 60 s), a ``ConfigError`` fails the connector.
+        apply: takes the task configs after each (re)configuration; what it raises is tried again
+            with growing pauses (250 ms to 60 s), a ``ConfigError`` fails the connector.
         on_status: called at each change of state.
         target: the state it is to have; ``set_target`` changes it.
         facts: what it may ask about its flow.
@@ -135,7 +139,8 @@ class WorkerConnector:
         return self.status.state
 
     def problems(self) -> Mapping[str, str]:
-        """What is wrong though the connector runs, with the cause, and why it does not start; none where it does not report any."""
+        """What is wrong though the connector runs, with the cause, and why it does not start; none
+        where it does not report any."""
         connector: object = self._connector
         problems = dict(connector.problems()) if isinstance(connector, _ReportsProblems) else {}
         problems |= self._waits
@@ -144,23 +149,27 @@ class WorkerConnector:
         return problems
 
     def notes(self) -> Mapping[str, str]:
-        """What is worth knowing though nothing is wrong; none where the connector does not report any."""
+        """What is worth knowing though nothing is wrong; none where the connector does not report
+        any."""
         connector: object = self._connector
         return connector.notes() if isinstance(connector, _ReportsNotes) else {}
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Return the partitions that no task has, because their copy does not exist, and what waits in them."""
+        """Return the partitions that no task has, because their copy does not exist, and what waits
+        in them."""
         connector: object = self._connector
         return connector.backlog() if isinstance(connector, _ReportsBacklog) else {}
 
     async def java_task_configs(self) -> TaskConfigs | None:
-        """Return what Java's connector would make if it started now; None where that is not known, or it does not run."""
+        """Return what Java's connector would make if it started now; None where that is not known,
+        or it does not run."""
         connector: object = self._connector
         if self.status.state is not State.RUNNING or not isinstance(connector, _DealsAsJava):
             return None
         limit = parse_config(FrameworkConfig, self._resolved).tasks_max
         configs = await connector.java_task_configs(limit)
-        # What only this worker adds to the connector's config, or sets there, is none of Java's; placeholders are put back later.
+        # What only this worker adds to the connector's config, or sets there, is none of Java's;
+        # placeholders are put back later.
         ours = self._resolved.keys() - self._config.keys()
         written = {
             name: text
@@ -191,7 +200,8 @@ class WorkerConnector:
         self._lifecycle.to(State.FAILED, error)
 
     def set_target(self, target: TargetState) -> None:
-        """Start, pause or stop it in the background; a FAILED one takes only STOPPED (Connect's rule)."""
+        """Start, pause or stop it in the background; a FAILED one takes only STOPPED (Connect's
+        rule)."""
         if target is not self._target:
             self._target = target
             self._changed.set()
@@ -302,7 +312,8 @@ class WorkerConnector:
                     self._unpublished = ""
 
     async def _or_changed(self, work: Awaitable[object]) -> None:
-        """Wait for ``work``; it is cancelled when the connector is to stop or to change its state."""
+        """Wait for ``work``; it is cancelled when the connector is to stop or to change its
+        state."""
         running = asyncio.ensure_future(work)
         changed = asyncio.ensure_future(self._changed.wait())
         try:

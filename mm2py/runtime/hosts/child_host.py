@@ -1,7 +1,8 @@
 """The ``TaskHost`` of one flow over child processes.
 
-Flow: worker -> ``ChildTaskHost`` -> a host of the pool -> ``InProcessTaskHost`` there; states, meters, losses and
-topics come back as ``TaskReports``. A host that ends makes its tasks FAILED; a restart gives them another host.
+Flow: worker -> ``ChildTaskHost`` -> a host of the pool -> ``InProcessTaskHost`` there; states,
+meters, losses and topics come back as ``TaskReports``. A host that ends makes its tasks FAILED; a
+restart gives them another host.
 """
 
 import asyncio
@@ -27,10 +28,12 @@ from mm2py.types import State, TaskId, TopicPartition
 log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0
-"""A host cancels a task at its deadline; a host that has not answered this long after it is killed."""
+"""A host cancels a task at its deadline; a host that has not answered this long after it is
+killed."""
 
 SILENT_S: Final = 10.0
-"""A host that was silent for this long is shown as a problem of its flows; it sends something every 4 seconds."""
+"""A host that was silent for this long is shown as a problem of its flows; it sends something every
+4 seconds."""
 
 _ALWAYS_S: Final = 1e15
 
@@ -83,7 +86,8 @@ class ChildTaskHost:
         self._permit = permit
         self._end_watch = permit.watch(self._permit_changed)
         self._tasks: dict[TaskId, _Hosted] = {}
-        # A lock lives while a call holds it or waits for it: one per task, so that its calls run in order.
+        # A lock lives while a call holds it or waits for it: one per task, so that its calls run in
+        # order.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._openings: WeakValueDictionary[HostLink, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
@@ -131,7 +135,8 @@ class ChildTaskHost:
     def problems(self) -> Mapping[str, str]:
         """Hosts of this flow that are silent: the states of their tasks may be stale."""
         return {
-            f"task host {link.pid}": f"no sign of life for {link.silent_s:.0f} s: the states and the lag of"
+            (f"task host {link.pid}"): f"no sign of life for {link.silent_s:.0f} s: the states and "
+            "the lag of"
             " its tasks may be wrong; it is killed and started again if it stays silent"
             for link in self._channels
             if link.silent_s >= SILENT_S
@@ -181,7 +186,8 @@ class ChildTaskHost:
                 async with asyncio.timeout(timeout_s + CUT_OFF_S):
                     await self._channels[link].ask(InProcessTaskHost.stop_task, task, timeout_s)
             except TimeoutError:
-                # It may still copy, and another worker may get its partitions: only its death is certain.
+                # It may still copy, and another worker may get its partitions: only its death is
+                # certain.
                 link.kill(f"it did not stop {task} within {timeout_s + CUT_OFF_S:g} s")
                 await link.gone()
             except Mm2pyError as error:
@@ -252,7 +258,8 @@ class ChildTaskHost:
         link.detach(channel)
 
     def _permit_changed(self) -> None:
-        """Send the permit's end to all hosts: each compares it with its own clock, since any of these processes may freeze."""
+        """Send the permit's end to all hosts: each compares it with its own clock, since any of
+        these processes may freeze."""
         term, until_s = self._permit.term, _finite(self._permit.until_s)
         for link, channel in self._channels.items():
             # Posted, not asked: it must leave at once, and a frozen host must not hold it up for

@@ -1,15 +1,16 @@
 """The pipe between a worker and a task host: each end calls methods of the other. Version 2.
 
-Flow: ``Channel.post`` or ``ask`` -> frame -> socket -> ``HostPipe.listen`` of the other end -> the method -> its answer.
+Flow: ``Channel.post`` or ``ask`` -> frame -> socket -> ``HostPipe.listen`` of the other end -> the
+method -> its answer.
 
 ::
 
     u32 length of what follows | u8 version | u32 channel | u32 id | u8 length of the name | name | JSON
 
-All numbers are big endian. Channel 0 is the host itself, each flow on it has one of its own. The name is a method's,
-and the JSON its arguments in the order of its signature, from whose annotations both ends know the types. ``=`` is the
-answer to the call with that id, ``!`` its failure; id 0 wants none. Anything else is a ``ProtocolError``, after which
-the pipe cannot be used.
+All numbers are big endian. Channel 0 is the host itself, each flow on it has one of its own. The
+name is a method's, and the JSON its arguments in the order of its signature, from whose annotations
+both ends know the types. ``=`` is the answer to the call with that id, ``!`` its failure; id 0
+wants none. Anything else is a ``ProtocolError``, after which the pipe cannot be used.
 """
 
 import asyncio
@@ -77,7 +78,8 @@ MOST_CAUSES: Final = 10
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception on its way through the pipe, as plain data: nothing is ever unpickled. Stack frames stay behind."""
+    """An exception on its way through the pipe, as plain data: nothing is ever unpickled. Stack
+    frames stay behind."""
 
     kind: str
     message: str
@@ -98,7 +100,8 @@ class Failure:
         return cls(type(error).__name__, one_line(error), "", tuple(causes))
 
     def error(self) -> Exception:
-        """Return an exception of the same class, text and causes; that of a foreign class has the name alone."""
+        """Return an exception of the same class, text and causes; that of a foreign class has the
+        name alone."""
         chain = [_error(self.kind, self.message, self.remedy)]
         chain += [_error(kind, text) for kind, text in self.causes]
         for error, cause in pairwise(chain):
@@ -128,7 +131,8 @@ def _error(kind: str, message: str, remedy: str = "") -> Exception:
         error = error_class(-1, "", remedy=remedy)
     else:
         error = error_class(message, remedy=remedy)
-    # What a constructor adds to its message, as the partition or the code, is part of the text that was sent.
+    # What a constructor adds to its message, as the partition or the code, is part of the text that
+    # was sent.
     error.message = message
     return error
 
@@ -163,7 +167,8 @@ def encode_frame(frame: Frame) -> bytes:
     # host.
     if len(body) >= LONGEST_BYTES:
         raise FatalError(
-            f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task host,"
+            f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and "
+            "task host,"
             f" which takes {LONGEST_BYTES}",
             remedy="spread its partitions over more tasks",
         )
@@ -361,7 +366,8 @@ class HostPipe:
                 self._take_call(frame)
 
     def fail(self, error: Mm2pyError) -> None:
-        """Let all calls fail that wait for an answer, and all later ones: the other side is gone."""
+        """Let all calls fail that wait for an answer, and all later ones: the other side is
+        gone."""
         self._failed = error
         for pending in self._pending.values():
             if not pending.answer.done():

@@ -1,7 +1,7 @@
 """Task hosts in child processes: started on need, watched, and shared by all flows of a worker.
 
-Flow: ``HostPool.pick`` -> ``HostLink`` (one child) -> calls over its pipe. A child that ends, or is silent for too
-long, is reported to every flow that used it.
+Flow: ``HostPool.pick`` -> ``HostLink`` (one child) -> calls over its pipe. A child that ends, or is
+silent for too long, is reported to every flow that used it.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ HELLO_WITHIN_S: Final = 30.0
 BYE_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 5.0
 SILENT_LOOKS: Final = 6
-"""A host sends something every 4 seconds. Checks are counted, not seconds: this process may have been frozen itself."""
+"""A host sends something every 4 seconds. Checks are counted, not seconds: this process may have
+been frozen itself."""
 
 
 class HostProcess(Protocol):
@@ -91,7 +92,8 @@ class HostLink:
             raise self._error()
 
     def attach(self, ended: Callable[["HostLink", Mm2pyError], None]) -> Channel:
-        """Return a channel for a flow; ``ended`` is called when the child is gone, and its tasks with it."""
+        """Return a channel for a flow; ``ended`` is called when the child is gone, and its tasks
+        with it."""
         number = next(self._numbers)
         self._users[number] = ended
         return self._pipe.channel(number)
@@ -220,7 +222,8 @@ class HostPool:
     async def pick(self, *, own: bool = False, light: bool = False) -> HostLink:
         """Return the host with the fewest tasks, a new one while there may be more.
 
-        ``own``: always a new one. ``light``: the task needs no core, so no process is started for it beside others.
+        ``own``: always a new one. ``light``: the task needs no core, so no process is started for
+        it beside others.
 
         Raises:
             FatalError: none can be started.

@@ -1,12 +1,14 @@
-"""Task hosts as child processes, forked by a starter process: their start, and their end (docs/adr/0001-task-hosts.md).
+"""Task hosts as child processes, forked by a starter process: their start, and their end
+(docs/adr/0001-task-hosts.md).
 
-Flow: ``HostStarter.fork_now`` before the worker has a loop, a thread or a connection -> the starter, which has loaded
-what a host needs -> one fork per host with an end of its pipe (``SCM_RIGHTS``) -> ``HostLink`` over the other end. A host
-thus has a loop, connections and locks of its own, and starts in a hundredth of the time that loading takes. A starter that
-was killed, and its hosts with it, is replaced by one that loads everything again.
+Flow: ``HostStarter.fork_now`` before the worker has a loop, a thread or a connection -> the
+starter, which has loaded what a host needs -> one fork per host with an end of its pipe
+(``SCM_RIGHTS``) -> ``HostLink`` over the other end. A host thus has a loop, connections and locks
+of its own, and starts in a hundredth of the time that loading takes. A starter that was killed, and
+its hosts with it, is replaced by one that loads everything again.
 
-When the worker is gone: the starter ends with it -> SIGUSR1 from the kernel to the hosts -> libc's ``alarm`` -> SIGALRM;
-pipe closed -> a thread -> exit.
+When the worker is gone: the starter ends with it -> SIGUSR1 from the kernel to the hosts -> libc's
+``alarm`` -> SIGALRM; pipe closed -> a thread -> exit.
 """
 
 import asyncio
@@ -39,22 +41,26 @@ START_WITHIN_S: Final = 30.0
 """A starter that does not answer for this long is frozen or starved, and is replaced."""
 
 ORPHAN_ENDS_AFTER_S: Final = 10.0
-"""``HostService`` has 2 s for the tasks of a worker that is gone, and connections may be slow to close."""
+"""``HostService`` has 2 s for the tasks of a worker that is gone, and connections may be slow to
+close."""
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that only the worker handles: a terminal and a service manager signal the whole process group, hosts included."""
+"""Signals that only the worker handles: a terminal and a service manager signal the whole process
+group, hosts included."""
 
 _EVENT: Final = struct.Struct("!iii")
-"""From the starter: process id or 0, ``_STARTED`` or ``_ENDED``, and errno or exit code (negative: a signal)."""
+"""From the starter: process id or 0, ``_STARTED`` or ``_ENDED``, and errno or exit code (negative:
+a signal)."""
 _STARTED: Final = 0
 _ENDED: Final = 1
 
 
 @final
 class ChildProcess:
-    """A host as ``HostLink`` sees it; ``unreported`` is called when its starter does not report its end."""
+    """A host as ``HostLink`` sees it; ``unreported`` is called when its starter does not report its
+    end."""
 
     def __init__(self, pid: int, unreported: Callable[[], None]) -> None:
         self.pid: Final = pid
@@ -91,7 +97,8 @@ class HostStarter:
     """The worker's side of the process that forks its task hosts.
 
     Args:
-        command: starts such a process, which calls ``serve_starts`` with the number of a descriptor, its last argument.
+        command: starts such a process, which calls ``serve_starts`` with the number of a
+            descriptor, its last argument.
         version: of this program; a host's must be the same.
     """
 
@@ -110,7 +117,8 @@ class HostStarter:
         ``run`` serves one host, given the descriptor of its pipe.
         """
         _flush_output()
-        # Before the fork: a collection writes to the header of every object, which would unshare the loaded modules' pages.
+        # Before the fork: a collection writes to the header of every object, which would unshare
+        # the loaded modules' pages.
         gc.freeze()
         # A parent may have left SIGCHLD ignored; then waitpid would find no child.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -241,7 +249,8 @@ def _flush_output() -> None:
 
 @contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Block signals to the whole process group during a fork, until the child ignores them by itself."""
+    """Block signals to the whole process group during a fork, until the child ignores them by
+    itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         yield
@@ -255,7 +264,8 @@ def _signals_blocked() -> Generator[None]:
 def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn:
     """Fork a host per descriptor that comes over ``control``, and report ends; never returns.
 
-    Synchronous and without threads, so that a fork copies no lock that is held. ``run`` is called in the host.
+    Synchronous and without threads, so that a fork copies no lock that is held. ``run`` is called
+    in the host.
     """
     # Ctrl-C goes to the whole foreground group: only the worker may decide when the others end.
     for number in ENDS:

@@ -1,7 +1,8 @@
 """What a task host calls at its worker: states, losses, meters and log lines of its tasks.
 
-Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> ``written`` -> positions may pass;
-``FlowMeter`` -> ``MeterRelay`` -> the worker's meters; ``LogRecord`` -> ``PipeLogHandler`` -> ``write_line``.
+Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> ``written`` ->
+positions may pass; ``FlowMeter`` -> ``MeterRelay`` -> the worker's meters; ``LogRecord`` ->
+``PipeLogHandler`` -> ``write_line``.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ from mm2py.types import State, TaskId, TopicPartition
 log = logging.getLogger(__name__)
 
 LEDGER_WAIT_S: Final = 1.0
-"""Longest wait for the ledger as a whole before the partitions that it has not written are named."""
+"""Longest wait for the ledger as a whole before the partitions that it has not written are
+named."""
 
 AGES_EVERY: Final = 5
 """Ages change with each record, and few look at them: they are sent with each fifth report."""
@@ -125,7 +127,8 @@ class TaskReports:
     def measured(
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
-        """Take the meters that changed; ``gone`` are last counts of ended tasks, from before ``partitions``."""
+        """Take the meters that changed; ``gone`` are last counts of ended tasks, from before
+        ``partitions``."""
         self._reports.meter.apply(partitions, gone)
 
     def found(self, findings: tuple[Finding, ...]) -> None:
@@ -153,11 +156,13 @@ class TaskReports:
         self._reports.on_topic(task, topic)
 
     def happened(self, event: LossEvent) -> None:
-        """Write an event to the loss ledger; the host holds positions of its partition until it is ``written``."""
+        """Write an event to the loss ledger; the host holds positions of its partition until it is
+        ``written``."""
         self._reports.events.report(event)
 
     async def written(self) -> tuple[TopicPartition, ...]:
-        """Wait for the ledger, a second at most; return partitions with events that it has not written."""
+        """Wait for the ledger, a second at most; return partitions with events that it has not
+        written."""
         await self._reports.events.flush(LEDGER_WAIT_S)
         return tuple(self._reports.events.unwritten())
 
@@ -244,7 +249,8 @@ class LedgerRelay(EventSink):
                 ANSWER_WITHIN_S,
             )
             stored = {}
-        # Our own notes have arrived before (the channel keeps the order), and a failover may have written a newer id since.
+        # Our own notes have arrived before (the channel keeps the order), and a failover may have
+        # written a newer id since.
         return self._noted | stored
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
@@ -363,7 +369,8 @@ class MeterRelay:
         self._sent.pop(meter.source, None)
         self._aged.pop(meter.source, None)
         if not self._gone:
-            # All partitions of a task in one report, which precedes the answer that the task has stopped.
+            # All partitions of a task in one report, which precedes the answer that the task has
+            # stopped.
             asyncio.get_running_loop().call_soon(self.send)
         self._gone.append(meter.snapshot(self._clock.now_ms()))
 

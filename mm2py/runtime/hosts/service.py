@@ -1,8 +1,8 @@
 """The child's side of a task host: serves a worker's calls.
 
-Flow: pipe -> ``HostService`` on channel 0, the ``InProcessTaskHost`` of a flow on its channel -> tasks; their states,
-meters and losses -> ``TaskReports`` of the worker. It ends with the pipe: the worker is gone then, and only what the
-membership's session still covers is written and committed.
+Flow: pipe -> ``HostService`` on channel 0, the ``InProcessTaskHost`` of a flow on its channel ->
+tasks; their states, meters and losses -> ``TaskReports`` of the worker. It ends with the pipe: the
+worker is gone then, and only what the membership's session still covers is written and committed.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ METERS_EVERY_S: Final = 1.0
 SIGN_OF_LIFE_TICKS: Final = 4
 """Quiet seconds between signs of life: each wakes two processes, and the worker looks every 5 s."""
 DRAIN_S: Final = 2.0
-"""For tasks whose worker is gone: the shortest session timeout in use is 6 s, and the last heartbeat may be 2 s old."""
+"""For tasks whose worker is gone: the shortest session timeout in use is 6 s, and the last
+heartbeat may be 2 s old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,8 @@ class HostService:
 
     Args:
         pipe: to the worker.
-        build: makes a flow from its spec and where it reports; raises ``Mm2pyError`` where its config is wrong.
+        build: makes a flow from its spec and where it reports; raises ``Mm2pyError`` where its
+            config is wrong.
         set_level: changes the level of a logger.
         version: of this program; the worker's must be the same.
     """
@@ -135,7 +137,8 @@ class HostService:
         term: int,
         until_s: float,
     ) -> None:
-        """Build a flow and serve it on a channel of its own, in the present state of the worker's other hosts.
+        """Build a flow and serve it on a channel of its own, in the present state of the worker's
+        other hosts.
 
         Raises:
             Mm2pyError: its config cannot be run.
@@ -179,8 +182,8 @@ class HostService:
     def permit(self, number: int, term: int, until_s: float) -> None:
         """A flow may be written for until ``until_s`` in ``term``.
 
-        The instant is on the monotonic clock, which all processes of a machine share: a host that was frozen reads old calls first,
-        and must not take them for new permission.
+        The instant is on the monotonic clock, which all processes of a machine share: a host that
+        was frozen reads old calls first, and must not take them for new permission.
         """
         opened = self._flows.get(number)
         if opened is not None:

@@ -1,6 +1,7 @@
 """What is installed, as Connect's ``/connector-plugins`` shows it.
 
-Flow: ``Plugins`` -> ``InstalledPlugins`` -> plug-ins and the keys of each, Connect's own among them.
+Flow: ``Plugins`` -> ``InstalledPlugins`` -> plug-ins and the keys of each, Connect's own among
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,12 +40,14 @@ _OTHER_KINDS: Final = frozenset(
 
 
 def version_problem(plugin: str, requested: str, installed_version: str) -> str:
-    """Return Java's message where another version than the requested one is installed, else an empty text; ranges pass."""
+    """Return Java's message where another version than the requested one is installed, else an
+    empty text; ranges pass."""
     requested = requested.strip()
     if not requested or requested == installed_version or requested.startswith(("[", "(")):
         return ""
     return (
-        f"Plugin {plugin} not found that matches the version range [{requested},{requested}], available versions:"
+        f"Plugin {plugin} not found that matches the version range [{requested},{requested}], "
+        "available versions:"
         f" [{installed_version}]"
     )
 
@@ -56,7 +59,8 @@ _KINDS: Final[Mapping[str, Kind]] = {"transformation": "transforms", "predicate"
 class PluginInfo:
     """One plug-in in one role (``source``, ``sink``, ``converter``, ...).
 
-    ``error``: why it cannot be imported; its role is ``unknown`` then, its class the entry point's name.
+    ``error``: why it cannot be imported; its role is ``unknown`` then, its class the entry point's
+    name.
     """
 
     java_class: str
@@ -94,7 +98,8 @@ class InstalledPlugins:
         self._plugins = plugins
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
-        """Return sinks, sources, what cannot be imported, transforms, predicates, converters and header converters."""
+        """Return sinks, sources, what cannot be imported, transforms, predicates, converters and
+        header converters."""
         listed = [
             PluginInfo(factory.java_class, plugin_type(factory), _version(factory))
             for factory in self._plugins.factories()
@@ -170,7 +175,8 @@ def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
 
 
 def _listed(factory: ConnectorFactory) -> Sequence[Option]:
-    """Return its own keys, then those of Connect that it does not define again, as Connect lists them."""
+    """Return its own keys, then those of Connect that it does not define again, as Connect lists
+    them."""
     model, own = model_of(factory), _own(factory)
     if model is not None and "name" in options_of(model):
         # As Java's mirror connectors, which define the common keys again in front of theirs.

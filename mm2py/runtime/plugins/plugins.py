@@ -1,8 +1,8 @@
 """Finds connectors by entry point (group ``mm2py.connectors``).
 
-Flow: ``connector.class`` -> ``Plugins.find`` -> the class that builds the connector. A name is Java's
-class name, its last part, that without ``Connector``, or the entry point's name. Nothing is imported
-before it is asked for; what cannot be imported is logged once and hurts no other.
+Flow: ``connector.class`` -> ``Plugins.find`` -> the class that builds the connector. A name is
+Java's class name, its last part, that without ``Connector``, or the entry point's name. Nothing is
+imported before it is asked for; what cannot be imported is logged once and hurts no other.
 """
 
 import logging
@@ -72,7 +72,8 @@ class Plugins:
                 return other
         raise ConfigError(
             f"connector.class={class_name}: no such connector is installed",
-            remedy=f"use one of {', '.join(self.names) or '(none installed)'}, or install the package that"
+            remedy=f"use one of {', '.join(self.names) or '(none installed)'}, or install the "
+            "package that"
             " brings it",
         )
 
@@ -107,7 +108,8 @@ def _imported(entry: EntryPoint) -> ConnectorFactory:
         ) from error
     if not is_connector:
         raise ConfigError(
-            f"connector {entry.name} ({entry.value}) is no connector: it must be a class with java_class",
+            f"connector {entry.name} ({entry.value}) is no connector: it must be a class with "
+            "java_class",
             remedy="fix the entry point",
         )
     return cast("ConnectorFactory", loaded)

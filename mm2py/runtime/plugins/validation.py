@@ -1,7 +1,9 @@
-"""Checks connector configs as Connect does, in its order and words (``AbstractHerder.validateConnectorConfig``).
+"""Checks connector configs as Connect does, in its order and words
+(``AbstractHerder.validateConnectorConfig``).
 
-Flow: config -> placeholders resolved -> keys of Connect and of the connector, one by one -> what the
-connector checks of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
+Flow: config -> placeholders resolved -> keys of Connect and of the connector, one by one -> what
+the connector checks of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and
+writes nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -85,7 +87,8 @@ class ConfigValidator:
             dedicated mode the clusters of the file); the answer shows its values masked.
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
-        worker: the config of the worker that would run a connector with this config; None checks nothing of it.
+        worker: the config of the worker that would run a connector with this config; None checks
+            nothing of it.
     """
 
     def __init__(
@@ -107,8 +110,8 @@ class ConfigValidator:
         """Return what is wrong with a config; ``plugin`` is the name in the path, if there is one.
 
         Raises:
-            BadRequestError: the config names no connector, an unknown one, or another than ``plugin``; or it
-                does not fit a record of the config topic.
+            BadRequestError: the config names no connector, an unknown one, or another than
+                ``plugin``; or it does not fit a record of the config topic.
         """
         too_long = limit_problem(config.get("name") or "", config)
         if too_long:
@@ -278,7 +281,8 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, findings: _Finding
         findings.add(
             _BOUNDARY,
             "The connector does not support connector-defined transaction boundaries with the given"
-            " configuration. Please reconfigure it to use a different transaction boundary definition.",
+            " configuration. Please reconfigure it to use a different transaction boundary "
+            "definition.",
         )
 
 
@@ -303,7 +307,8 @@ def _check_sink(
 def _check_support(
     factory: ConnectorFactory, texts: Mapping[str, str], findings: _Findings, *, enabled: bool
 ) -> None:
-    """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong replaces it."""
+    """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong
+    replaces it."""
     if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in findings.values:
         return
     model = model_of(factory)
@@ -316,10 +321,14 @@ def _check_support(
     if not getattr(factory, "exactly_once_support", False):
         findings.add(
             _SUPPORT,
-            "The connector does not implement the API required for preflight validation of exactly-once"
-            " source support. Please consult the documentation for the connector to determine whether it"
-            " supports exactly-once semantics, and then consider reconfiguring the connector to use the value"
-            ' "requested" for this property (which will disable this preflight check and allow the connector'
+            "The connector does not implement the API required for preflight validation of "
+            "exactly-once"
+            " source support. Please consult the documentation for the connector to determine "
+            "whether it"
+            " supports exactly-once semantics, and then consider reconfiguring the connector to "
+            "use the value"
+            ' "requested" for this property (which will disable this preflight check and allow '
+            "the connector"
             " to be created).",
         )
 
@@ -382,13 +391,15 @@ def topic_problems(texts: _Texts) -> Iterator[tuple[str, str]]:
     if dead and dead in named:
         yield (
             _TOPICS,
-            f"The DLQ topic '{dead}' may not be included in the list of topics ('{_TOPICS}={rendered(named)}') consumed by the"
+            f"The DLQ topic '{dead}' may not be included in the list of topics "
+            f"('{_TOPICS}={rendered(named)}') consumed by the"
             " connector",
         )
     elif dead and regex and _matches(regex, dead):
         yield (
             _REGEX,
-            f"The DLQ topic '{dead}' may not be matched by the regex for the topics ('{_REGEX}={regex}') consumed by the"
+            f"The DLQ topic '{dead}' may not be matched by the regex for the topics "
+            f"('{_REGEX}={regex}') consumed by the"
             " connector",
         )
 
@@ -401,7 +412,8 @@ def _matches(regex: str, topic: str) -> bool:
 
 
 def group_problem(texts: _Texts, worker: _Texts) -> tuple[str, str] | None:
-    """Return the key and the text where a sink's consumer group is the workers' own, None where it is not."""
+    """Return the key and the text where a sink's consumer group is the workers' own, None where it
+    is not."""
     workers = worker.get("group.id", "")
     given = with_prefix(texts, _OVERRIDE).get("group.id")
     if given is not None and given == workers:
@@ -413,6 +425,7 @@ def group_problem(texts: _Texts, worker: _Texts) -> tuple[str, str] | None:
     if given is None and f"connect-{name}" == workers:
         return (
             "name",
-            f"Consumer group for sink connector named {name} conflicts with Connect worker group {workers}",
+            f"Consumer group for sink connector named {name} conflicts with Connect worker group "
+            f"{workers}",
         )
     return None

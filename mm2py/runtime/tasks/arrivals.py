@@ -1,16 +1,19 @@
-"""Acknowledgements of the target, batched for a moment, and their order where transforms route records.
+"""Acknowledgements of the target, batched for a moment, and their order where transforms route
+records.
 
-Flow: ``add`` per acknowledged batch -> runs of equal shift grow -> ``report(Delivery)`` per source partition.
-A batch costs a few integer steps here; positions, meters and offset syncs cost once per report. A caller that
-needs the present state (a commit, a failure) calls ``flush`` first.
+Flow: ``add`` per acknowledged batch -> runs of equal shift grow -> ``report(Delivery)`` per source
+partition. A batch costs a few integer steps here; positions, meters and offset syncs cost once per
+report. A caller that needs the present state (a commit, a failure) calls ``flush`` first.
 
-With transforms, ``SourceOrder`` comes before: each source batch is a ``Part`` whose records leave in one partition queue per target
-partition. Parts are passed on in source order once every record before them is acknowledged or dropped, so that no position and
-no page of the offset map passes a record that a transform sent elsewhere and that has not arrived there.
+With transforms, ``SourceOrder`` comes before: each source batch is a ``Part`` whose records leave
+in one partition queue per target partition. Parts are passed on in source order once every record
+before them is acknowledged or dropped, so that no position and no page of the offset map passes a
+record that a transform sent elsewhere and that has not arrived there.
 
 Invariants of ``SourceOrder``, tests of the same names:
 
-1. A part is done when all of its records are acknowledged and every part of its source partition before it is done.
+1. A part is done when all of its records are acknowledged and every part of its source partition
+   before it is done.
 2. Records are counted, not compared by offset: a source topic that was recreated begins at 0.
 3. A batch that joins the records of several parts counts when the last of them is done.
 """
@@ -71,8 +74,8 @@ class _LandedRuns:
 class Arrivals:
     """Gathers acknowledgements and passes them on, in source order per partition, each once.
 
-    ``report(delivery)`` must not raise. Without ``by_itself`` it reports at ``flush`` alone. With ``now_ms`` a report says when the
-    newest record was acknowledged.
+    ``report(delivery)`` must not raise. Without ``by_itself`` it reports at ``flush`` alone. With
+    ``now_ms`` a report says when the newest record was acknowledged.
     """
 
     def __init__(
@@ -107,7 +110,8 @@ class Arrivals:
     def passes(
         self, source: TopicPartition, target: TopicPartition, records: int, through: int
     ) -> None:
-        """Report records without a copy on ``target`` after what was gathered: everything up to source offset ``through`` is done."""
+        """Report records without a copy on ``target`` after what was gathered: everything up to
+        source offset ``through`` is done."""
         # Gathered copies come first, in one report: a position must not pass them.
         landed = self._landed.pop(source, None) or _LandedRuns(target)
         self._report(landed.delivery(source, records, through))
@@ -134,7 +138,8 @@ class Arrivals:
             self._report(landed.delivery(source))
 
     def close(self) -> None:
-        """Discard what was not reported: the task is over, and those records will be copied again."""
+        """Discard what was not reported: the task is over, and those records will be copied
+        again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -145,14 +150,16 @@ class Arrivals:
 
 
 MOST_PARTS: Final = 1_000
-"""With this many unfinished parts a source partition is held until the target partition that they wait for accepts its records."""
+"""With this many unfinished parts a source partition is held until the target partition that they
+wait for accepts its records."""
 
 
 class Part(NamedTuple):
     """What transforms made of one source batch.
 
-    ``records``: how many of them left for each target partition; ``passed``: how many have no copy in the partition's own
-    target, because they were dropped or left for another one; ``through``: source offset of the last one, ``first`` of the first.
+    ``records``: how many of them left for each target partition; ``passed``: how many have no copy
+    in the partition's own target, because they were dropped or left for another one; ``through``:
+    source offset of the last one, ``first`` of the first.
     """
 
     records: Mapping[TopicPartition, int]
@@ -178,7 +185,8 @@ class InOrder(Protocol):
 
 
 class _PartDue(NamedTuple):
-    """A part, and how many records of the source partition must have arrived in each target partition for it."""
+    """A part, and how many records of the source partition must have arrived in each target
+    partition for it."""
 
     records: Mapping[TopicPartition, int]
     passed: int
@@ -235,7 +243,8 @@ class SourceOrder:
     def arrived(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> bool:
-        """Note one acknowledged batch; return whether it is of the source partition's own target."""
+        """Note one acknowledged batch; return whether it is of the source partition's own
+        target."""
         state = self._sources[source]
         end = state.arrived[target] = state.arrived.get(target, 0) + batch.count
         if target == state.home:
@@ -258,7 +267,8 @@ class SourceOrder:
             self._release(source, state, part.through)
 
     def returnable(self, source: TopicPartition, records: int) -> tuple[int, int] | None:
-        """Return where the parts begin that are not done, and of how many records they were made; None unless ``records`` are all that is left of them."""
+        """Return where the parts begin that are not done, and of how many records they were made;
+        None unless ``records`` are all that is left of them."""
         state = self._sources.get(source)
         if state is None or not state.parts:
             return None
@@ -293,7 +303,8 @@ class SourceOrder:
         )
 
     def overdue(self) -> Iterator[tuple[TopicPartition, TopicPartition]]:
-        """Return source partitions with many unfinished parts, each with a target partition that they wait for."""
+        """Return source partitions with many unfinished parts, each with a target partition that
+        they wait for."""
         for source, state in self._sources.items():
             if len(state.parts) >= MOST_PARTS:
                 due = state.parts[0].records.items()

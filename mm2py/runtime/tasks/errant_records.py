@@ -1,8 +1,10 @@
-"""What happens to a record that cannot be processed: retried, skipped, sent to the dead letter queue, or fatal (``errors.*``).
+"""What happens to a record that cannot be processed: retried, skipped, sent to the dead letter
+queue, or fatal (``errors.*``).
 
-Flow: operation on a record -> ``ErrantRecords.attempt`` -> its result, or ``None`` for a record that is skipped; it is
-counted, logged and sent to the dead letter queue (Java's ``RetryWithToleranceOperator``, ``LogReporter``,
-``DeadLetterQueueReporter``; KIP-298, KIP-610). Runs on the task's thread.
+Flow: operation on a record -> ``ErrantRecords.attempt`` -> its result, or ``None`` for a record
+that is skipped; it is counted, logged and sent to the dead letter queue (Java's
+``RetryWithToleranceOperator``, ``LogReporter``, ``DeadLetterQueueReporter``; KIP-298, KIP-610).
+Runs on the task's thread.
 """
 
 import logging
@@ -42,7 +44,8 @@ _JAVA_NAMES: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 
 class TaskEndsError(FatalError):
-    """A record was to be tried again when its task ended: it is neither processed nor left out, and the next owner reads it again.
+    """A record was to be tried again when its task ended: it is neither processed nor left out, and
+    the next owner reads it again.
 
     Java leaves it out there, and commits past it.
     """
@@ -116,7 +119,8 @@ class ErrantRecords:
         self.skipped = self.kept = 0
         """Records that were left out, and that were sent to the dead letter queue."""
         self.tried_again = ""
-        """Why a record has been tried again for ``LONG_S``, empty where none has; for other threads."""
+        """Why a record has been tried again for ``LONG_S``, empty where none has; for other
+        threads."""
         self.stopping: threading.Event = threading.Event()
         """Ends the pauses between attempts; the loop's own."""
         self._all = errors.errors_tolerance == "all"
@@ -133,7 +137,8 @@ class ErrantRecords:
         record: SinkRecord,
         call: Callable[[SinkRecord], T],
     ) -> T | None:
-        """Return what a class makes of a record at a stage, None where the record is left out. Once per record and step.
+        """Return what a class makes of a record at a stage, None where the record is left out. Once
+        per record and step.
 
         Raises:
             FatalError: it cannot be processed and ``errors.tolerance=none``.
@@ -160,11 +165,13 @@ class ErrantRecords:
         record: SinkRecord,
         call: Callable[[SinkRecord], SinkRecord | None],
     ) -> SinkRecord | None:
-        """Return what a transform makes of a record, None where it drops it or ``errors.tolerance`` does."""
+        """Return what a transform makes of a record, None where it drops it or ``errors.tolerance``
+        does."""
         return self.attempt(Stage.TRANSFORMATION, class_name, record, call)
 
     def converted(self, converters: RecordConverters, record: SinkRecord) -> SinkRecord | None:
-        """Return a record with key, value and headers converted, None where ``errors.tolerance`` leaves it out."""
+        """Return a record with key, value and headers converted, None where ``errors.tolerance``
+        leaves it out."""
         current: SinkRecord | None = record
         for stage, converter, call in (
             (Stage.KEY_CONVERTER, converters.key, converters.decoded_key),
@@ -180,11 +187,13 @@ class ErrantRecords:
         return current
 
     def put_failed(self, record: SinkRecord, error: Exception) -> None:
-        """Take a record that the task itself could not deliver; ``FatalError`` with ``errors.tolerance=none``."""
+        """Take a record that the task itself could not deliver; ``FatalError`` with
+        ``errors.tolerance=none``."""
         self._failed(Operation(Stage.TASK_PUT, SINK_TASK), record, error)
 
     def flush(self) -> None:
-        """Wait until skipped records are in the dead letter queue: no position after them may be committed before."""
+        """Wait until skipped records are in the dead letter queue: no position after them may be
+        committed before."""
         if self._queue is not None:
             self._queue.flush()
 
@@ -247,12 +256,14 @@ class ErrantRecords:
 
     def _described(self, operation: Operation, raw: SinkRecord, error: Exception) -> str:
         text = (
-            f"Error encountered in task {self._connector}-{self._task}. Executing stage '{operation.stage}' with"
+            f"Error encountered in task {self._connector}-{self._task}. Executing stage "
+            f"'{operation.stage}' with"
             f" class '{operation.class_name}'"
         )
         if self._errors.errors_log_include_messages:
             text += (
-                f", where consumed record is {{topic='{raw.original_topic}', partition={raw.original_partition},"
+                f", where consumed record is {{topic='{raw.original_topic}', "
+                f"partition={raw.original_partition},"
                 f" offset={raw.offset}, timestamp={raw.timestamp_ms}}}"
             )
         return f"{text}. cause={error}"

@@ -1,4 +1,5 @@
-"""Source partitions of one task that are not read now: their target does not accept records, or they are paused.
+"""Source partitions of one task that are not read now: their target does not accept records, or
+they are paused.
 
 Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> ``task.hold`` /
 ``task.release``. A partition is read again when neither reason is left.
@@ -6,9 +7,10 @@ Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> `
 Invariants (the model is in tests/unit/runtime/test_worker_task.py):
 
 1. Nothing is read without room in ``buffer.memory``, for any number of held partitions.
-2. No partition blocks the others for ever: while the memory is full, partitions whose target accepts nothing return the
-   batches that are certainly not in its log, and read them again later, each time after a longer pause. Only a task that
-   ``ReadsAgain`` does, one with transforms where nothing of them has left.
+2. No partition blocks the others for ever: while the memory is full, partitions whose target
+   accepts nothing return the batches that are certainly not in its log, and read them again later,
+   each time after a longer pause. Only a task that ``ReadsAgain`` does, one with transforms where
+   nothing of them has left.
 """
 
 import math
@@ -24,7 +26,8 @@ WHOLE_TOPIC: Final = -1
 """Partition number for all of a topic in a set of pauses."""
 
 STUCK_S: Final = 5.0
-"""A target partition that accepted nothing for this long may be stuck for hours; a slow one accepts something."""
+"""A target partition that accepted nothing for this long may be stuck for hours; a slow one accepts
+something."""
 
 LONGEST_REST_S: Final = 20.0
 """Longest pause before a partition that returned its batches is read again."""
@@ -34,8 +37,9 @@ LONGEST_REST_S: Final = 20.0
 class HeldPartitions:
     """Tracks both reasons separately.
 
-    While the memory is full, every partition that uses more than its share is held: ``buffer.memory`` / (2 x partitions of
-    the task). Batches of a task that cannot read them again (``ReadsAgain``) stay in the Sender.
+    While the memory is full, every partition that uses more than its share is held:
+    ``buffer.memory`` / (2 x partitions of the task). Batches of a task that cannot read them again
+    (``ReadsAgain``) stay in the Sender.
 
     Args:
         task: holds and releases what it is asked to.
@@ -60,9 +64,11 @@ class HeldPartitions:
         # Polling again for a few free KiB would shred the fetches; an eighth keeps both sides busy.
         self._least_bytes = max(1, memory_bytes // 8)
         self.full: dict[TopicPartition, TopicPartition] = {}
-        """Source -> target of partitions whose target does not drain; always the same object, which the hot path keeps."""
+        """Source -> target of partitions whose target does not drain; always the same object, which
+        the hot path keeps."""
         self._moved_at: dict[TopicPartition, float] = {}
-        """For those in ``full``: when the target last accepted something, or when they were held."""
+        """For those in ``full``: when the target last accepted something, or when they were
+        held."""
         self._resting: dict[TopicPartition, float] = {}
         """For those in ``full`` that have returned all batches: until when they rest."""
         self._rest_s: dict[TopicPartition, float] = {}
@@ -76,7 +82,8 @@ class HeldPartitions:
         return self._paused
 
     def room_bytes(self) -> int:
-        """Return how many bytes may be read now; 0 while there is too little memory for another poll."""
+        """Return how many bytes may be read now; 0 while there is too little memory for another
+        poll."""
         free = self._memory_bytes - self._sender.buffered_bytes
         # Two eighths, so that one poll fills an eighth and leaves one for what is in flight.
         return free if free >= 2 * self._least_bytes else 0
@@ -84,8 +91,8 @@ class HeldPartitions:
     def hold_full(self, handed_over: Sequence[Outgoing]) -> None:
         """Hold partitions that were just handed over and whose backlog is too large.
 
-        One partition alone gets a third of the memory: over a WAN five requests in flight hold 5 MB, and as much
-        has to wait for their place.
+        One partition alone gets a third of the memory: over a WAN five requests in flight hold 5
+        MB, and as much has to wait for their place.
         """
         buffered = self._sender.buffered_bytes
         allowed = max(self._least_bytes, (self._memory_bytes - buffered) // 2)
@@ -93,7 +100,8 @@ class HeldPartitions:
             self._hold_above(allowed, [(source, target) for source, target, _ in handed_over])
 
     def hold_above_share(self, pairs: Iterable[tuple[TopicPartition, TopicPartition]]) -> None:
-        """The memory is full: hold those of ``pairs`` (source, target) with more than their share; the stuck ones give back."""
+        """The memory is full: hold those of ``pairs`` (source, target) with more than their share;
+        the stuck ones give back."""
         share = self._memory_bytes // (2 * max(1, self._partitions()))
         self._hold_above(share, pairs)
         stuck_since = self._clock.monotonic() - STUCK_S
@@ -116,7 +124,8 @@ class HeldPartitions:
         self._task.release([source for source in over if source not in self._paused])
 
     def hold_stalled(self, source: TopicPartition, target: TopicPartition) -> None:
-        """Hold a partition whose target takes nothing for now; its next acknowledgements release it."""
+        """Hold a partition whose target takes nothing for now; its next acknowledgements release
+        it."""
         self._hold_above(0, [(source, target)])
         if source in self.full:
             # The Sender has said that the target refuses: no need to wait STUCK_S to see it.
@@ -136,12 +145,14 @@ class HeldPartitions:
                     self._task.release([source])
 
     def drained_at(self, target: TopicPartition) -> None:
-        """As ``drained``, for all source partitions that are held because of a target partition that they share."""
+        """As ``drained``, for all source partitions that are held because of a target partition
+        that they share."""
         for source in [it for it, held_by in self.full.items() if held_by == target]:
             self.drained(source, target)
 
     def forget(self, source: TopicPartition) -> None:
-        """Stop holding a partition for its target: that drains again, or the partition failed and is not read any more."""
+        """Stop holding a partition for its target: that drains again, or the partition failed and
+        is not read any more."""
         for by_source in (self.full, self._moved_at, self._resting):
             by_source.pop(source, None)
 
@@ -154,7 +165,8 @@ class HeldPartitions:
         self._all = paused
 
     def look(self, partitions: Collection[TopicPartition]) -> None:
-        """Hold and release so that of the task's ``partitions`` exactly the paused ones are not read."""
+        """Hold and release so that of the task's ``partitions`` exactly the paused ones are not
+        read."""
         wanted = self._wanted
         paused = {
             p

@@ -1,13 +1,14 @@
 """States of connectors and tasks, and which changes of state are valid.
 
-Any state may follow any other (a status topic is read by every worker, and a rebalance may come between any two steps),
-but for these rules:
+Any state may follow any other (a status topic is read by every worker, and a rebalance may come
+between any two steps), but for these rules:
 
 1. A state is never entered twice in a row: the listener writes a record per change.
 2. DESTROYED is final.
 3. STOPPED is a state of connectors only (KIP-875); the tasks of a stopped connector do not exist.
-4. FAILED ends only by RESTARTING, or when the work is taken away or stopped. As in Connect nothing restarts a failed task
-   by itself, and the first cause is the one that is shown: what fails later is usually its consequence.
+4. FAILED ends only by RESTARTING, or when the work is taken away or stopped. As in Connect nothing
+   restarts a failed task by itself, and the first cause is the one that is shown: what fails later
+   is usually its consequence.
 """
 
 import logging
@@ -20,7 +21,8 @@ from mm2py.types import State
 log = logging.getLogger(__name__)
 
 LONGEST_TEXT: Final = 8_192
-"""Characters of an error that are passed on: a plug-in's may quote a whole record, which no record of the status topic holds."""
+"""Characters of an error that are passed on: a plug-in's may quote a whole record, which no record
+of the status topic holds."""
 
 _AFTER_FAILURE: Final = frozenset(
     {State.UNASSIGNED, State.RESTARTING, State.STOPPED, State.DESTROYED}
@@ -85,12 +87,14 @@ def one_line(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return at most ``LONGEST_TEXT`` of a text, without a word that is cut: masks do not match half of a secret."""
+    """Return at most ``LONGEST_TEXT`` of a text, without a word that is cut: masks do not match
+    half of a secret."""
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rpartition(' ')[0]} ..."
 
 
 def trace_of(error: BaseException) -> str:
-    """Return an error and its causes, one line each; stack frames would show this machine's paths."""
+    """Return an error and its causes, one line each; stack frames would show this machine's
+    paths."""
     lines: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(lines) < 10:

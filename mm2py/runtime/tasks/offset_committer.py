@@ -1,11 +1,12 @@
 """Source positions of one task: what was acknowledged, and when that is written.
 
 Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow's offset store.
-Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where the
-task reports that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
-fails loses nothing: its positions are pending again unless newer ones are; 4 an unchanged position is
-not written again, nor is a value that is the stored one; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged; 6 a stored
-position is never ahead of the offset map; 7 it is stored with the id of the topic that its record is in.
+Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where
+the task reports that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a
+commit that fails loses nothing: its positions are pending again unless newer ones are; 4 an
+unchanged position is not written again, nor is a value that is the stored one; 5 a position waits
+while the loss ledger has an event of its partition that is not acknowledged; 6 a stored position is
+never ahead of the offset map; 7 it is stored with the id of the topic that its record is in.
 """
 
 import asyncio
@@ -59,11 +60,12 @@ class OffsetCommitter:
         connector: first part of every key.
         source_partition: key of a partition, in Java's member order.
         source_offset: value that means: everything up to this position is copied.
-        timeout_ms: bound of one commit (``offset.flush.timeout.ms``); None where it commits a transaction: then
-            it takes as long as that takes, and raises.
+        timeout_ms: bound of one commit (``offset.flush.timeout.ms``); None where it commits a
+            transaction: then it takes as long as that takes, and raises.
         withheld: partitions whose position must not be written yet (``EventSink.unwritten``).
         maps: offset maps, which are written before positions.
-        on_failure: called with the reason why positions cannot be written, and with an empty text when they are again.
+        on_failure: called with the reason why positions cannot be written, and with an empty text
+            when they are again.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class OffsetCommitter:
         self._written: dict[TopicPartition, tuple[int, bytes | None]] = {}
         self._failed: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
-        """Topic ids of the positions in ``_pending``; those of what was written are in ``_written_ids``."""
+        """Topic ids of the positions in ``_pending``; those of what was written are in
+        ``_written_ids``."""
         self._written_ids: dict[TopicPartition, bytes] = {}
         self._failing = False
         self._turn = asyncio.Lock()
@@ -104,7 +107,8 @@ class OffsetCommitter:
         return self._pending
 
     def has_few(self, records: int) -> bool:
-        """Whether fewer than so many would be copied again after a kill; a first position is many."""
+        """Whether fewer than so many would be copied again after a kill; a first position is
+        many."""
         total = 0
         for partition, position in self._pending.items():
             written = self._written.get(partition)
@@ -124,7 +128,8 @@ class OffsetCommitter:
             self._ids[partition] = self._maps.of(partition).source_id
 
     def failed(self, partition: TopicPartition) -> None:
-        """Freeze a partition where it is: later records may be acknowledged, but one before is not."""
+        """Freeze a partition where it is: later records may be acknowledged, but one before is
+        not."""
         self._failed.add(partition)
 
     async def commit(self) -> bool:
@@ -151,7 +156,8 @@ class OffsetCommitter:
             new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    # What was acknowledged by now is in the maps: a position is taken after its runs were noted.
+                    # What was acknowledged by now is in the maps: a position is taken after its
+                    # runs were noted.
                     await self._maps.write()
                     if new:
                         await self._store.set(new)

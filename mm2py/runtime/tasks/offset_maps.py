@@ -1,15 +1,18 @@
-"""The exact offset maps of one task's partitions: filled by acknowledgements, written before positions.
+"""The exact offset maps of one task's partitions: filled by acknowledgements, written before
+positions.
 
-Flow: ``load`` at the start -> acknowledged runs, marks -> ``write`` -> ``mm2py.storage.offset_map_store``. A target that lost
-what it had acknowledged is noticed here: its offsets go back.
+Flow: ``load`` at the start -> acknowledged runs, marks -> ``write`` ->
+``mm2py.storage.offset_map_store``. A target that lost what it had acknowledged is noticed here: its
+offsets go back.
 
-Invariants, tests of the same names: 1 what is written covers every position that was acknowledged before; 2 what could
-not be written is written with the next turn; 3 only the open page of a partition is in memory; 4 a page is removed only
-after everything that was written of its partition, and an offset in either log is never in it (``map_pruning``);
-5 a topic that was deleted gets the open page of every partition again, and what its other pages had is unknown, not guessed;
-6 a copy whose position was set continues where that copy ended, whenever its task ends: before its first record the map has where it
-began, on both sides;
-7 a copy that was deleted and made again, or that the replication policy names anew, is noticed without a record: its map loses all copies, and the
+Invariants, tests of the same names: 1 what is written covers every position that was acknowledged
+before; 2 what could not be written is written with the next turn; 3 only the open page of a
+partition is in memory; 4 a page is removed only after everything that was written of its partition,
+and an offset in either log is never in it (``map_pruning``); 5 a topic that was deleted gets the
+open page of every partition again, and what its other pages had is unknown, not guessed; 6 a copy
+whose position was set continues where that copy ended, whenever its task ends: before its first
+record the map has where it began, on both sides; 7 a copy that was deleted and made again, or that
+the replication policy names anew, is noticed without a record: its map loses all copies, and the
 loss is reported once (``LostCopies``).
 """
 
@@ -50,10 +53,12 @@ class TaskOffsetMaps:
     Args:
         store: where they are kept.
         identical: ``offsets.identical``.
-        sweeps: whether this task removes the maps of topics that are gone, whichever task copied them.
-        shares_targets: other tasks of the flow write into the same target partitions (transforms route them there), so
-            that copies of a predecessor cannot be distinguished from theirs.
-        in_transactions: maps are written in one transaction with the records that they are about: where a copy begins too.
+        sweeps: whether this task removes the maps of topics that are gone, whichever task copied
+            them.
+        shares_targets: other tasks of the flow write into the same target partitions (transforms
+            route them there), so that copies of a predecessor cannot be distinguished from theirs.
+        in_transactions: maps are written in one transaction with the records that they are about:
+            where a copy begins too.
     """
 
     def __init__(
@@ -74,12 +79,14 @@ class TaskOffsetMaps:
         self._topics_lost = 0
         self._turn = asyncio.Lock()
         self._astray: set[TopicPartition] = set()
-        """Partitions whose copy does not continue at the end of the map, until ``begin`` has put its beginning there."""
+        """Partitions whose copy does not continue at the end of the map, until ``begin`` has put
+        its beginning there."""
         self._unsettled: set[TopicPartition] = set()
         """Partitions whose stored position is above their newest page."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
         self.on_refusal: Callable[[str], None] = _log_refusal
-        """Called with the reason why maps cannot be kept, and with an empty text when they are again."""
+        """Called with the reason why maps cannot be kept, and with an empty text when they are
+        again."""
 
     def of(self, partition: TopicPartition) -> PartitionMap:
         partition_map = self._maps.get(partition)
@@ -95,7 +102,8 @@ class TaskOffsetMaps:
 
     @property
     def copied(self) -> "TaskOffsetMaps | None":
-        """This object, where copies that a predecessor wrote after the last page must be recognised in the target's log."""
+        """This object, where copies that a predecessor wrote after the last page must be recognised
+        in the target's log."""
         return None if self._shares_targets else self.kept
 
     @property
@@ -134,9 +142,11 @@ class TaskOffsetMaps:
         self._unsettled.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
-        """Return where the copy continues, given the stored position (-1: none): after the newest copy in the map.
+        """Return where the copy continues, given the stored position (-1: none): after the newest
+        copy in the map.
 
-        A position that is not the one that the map was written with was set by another program or an operator: it is followed.
+        A position that is not the one that the map was written with was set by another program or
+        an operator: it is followed.
         """
         partition_map = self.of(partition)
         resumed, covered = partition_map.resume(position), partition_map.covered
@@ -153,7 +163,8 @@ class TaskOffsetMaps:
         self._astray.add(partition)
         if position > covered:
             log.warning(
-                "offsets were passed without the offset map, another program copied them or the position was"
+                "offsets were passed without the offset map, another program copied them or the "
+                "position was"
                 " set; they are not translated exactly partition=%s first_offset=%d last_offset=%d",
                 partition,
                 covered,
@@ -162,7 +173,8 @@ class TaskOffsetMaps:
             partition_map.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
         else:
             log.warning(
-                "records are copied again: the position was set back, or the topic of the positions was deleted"
+                "records are copied again: the position was set back, or the topic of the "
+                "positions was deleted"
                 " partition=%s first_offset=%d last_offset=%d",
                 partition,
                 max(position, 0),
@@ -179,7 +191,8 @@ class TaskOffsetMaps:
         return KeptProducer(partition_map.producer_id, partition_map.producer_from)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
-        """Return the target offset after the newest known copy, -1 where the copy does not continue there."""
+        """Return the target offset after the newest known copy, -1 where the copy does not continue
+        there."""
         partition_map = self.of(source)
         # The tail of the target's log belongs to the copy before the position was set; comparing
         # records with it would find nothing.
@@ -196,13 +209,15 @@ class TaskOffsetMaps:
         await self.write()
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
-        """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
+        """Note where the target's logs end before the first copy; returns when that is durable, or
+        will be with that copy."""
         for source, (end, topic_id, producer_id) in ends.items():
             partition_map = self.of(source)
             # Before any batch leaves: a copy that the target lost must not be counted as there once
             # new ones take its offsets.
             if not partition_map.is_empty:
-                # A topic that was created again has none of the copies, however far it has grown since.
+                # A topic that was created again has none of the copies, however far it has grown
+                # since.
                 loss = partition_map.lose_target(
                     0 if partition_map.is_of_another(topic_id) else end
                 )
@@ -227,7 +242,8 @@ class TaskOffsetMaps:
     def partitions_of_another(
         self, ids: Mapping[TopicPartition, bytes]
     ) -> Mapping[TopicPartition, bytes]:
-        """Return the partitions whose copies are in another topic than the one that is there now, with its id."""
+        """Return the partitions whose copies are in another topic than the one that is there now,
+        with its id."""
         return {
             partition: topic_id
             for partition, topic_id in ids.items()
@@ -255,7 +271,8 @@ class TaskOffsetMaps:
         *,
         with_maps: bool = False,
     ) -> None:
-        """Positions are about to be stored, ``with_maps`` in one transaction; ``epochs`` are the leader epochs of their records."""
+        """Positions are about to be stored, ``with_maps`` in one transaction; ``epochs`` are the
+        leader epochs of their records."""
         for partition, position in positions.items():
             partition_map = self.of(partition)
             # The page goes into the same transaction as the position: both become visible together.
@@ -318,7 +335,8 @@ class TaskOffsetMaps:
         ]
 
     async def prune(self, starts: Mapping[TopicPartition, tuple[int, int]], most: int) -> int:
-        """Remove expired pages, given where both logs of partitions begin; returns how many, at most ``most``.
+        """Remove expired pages, given where both logs of partitions begin; returns how many, at
+        most ``most``.
 
         Raises:
             Mm2pyError: they cannot be removed now.
@@ -359,7 +377,8 @@ class TaskOffsetMaps:
         return most - left
 
     async def write(self) -> None:
-        """Write what changed since the last time; a topic that refuses is reported once and tried again.
+        """Write what changed since the last time; a topic that refuses is reported once and tried
+        again.
 
         Raises:
             RetriableError: not now; it stays for the next time.
@@ -406,7 +425,8 @@ class TaskOffsetMaps:
                 self.on_refusal("")
 
     async def settle(self) -> None:
-        """Write the positions that this task stored last into their maps, at its end: any other position was set then.
+        """Write the positions that this task stored last into their maps, at its end: any other
+        position was set then.
 
         Raises:
             RetriableError: not now.
@@ -430,13 +450,15 @@ class TaskOffsetMaps:
 
     def _note_refusal(self, error: Mm2pyError) -> None:
         self.on_refusal(
-            "the offset map cannot be kept, records are copied all the same; offsets are translated by offset syncs"
+            "the offset map cannot be kept, records are copied all the same; offsets are "
+            "translated by offset syncs"
             f" only, and a kill may double records: {error}"
         )
 
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:
-    """Return pages that were not written yet with those that came since: a page ends those with higher numbers."""
+    """Return pages that were not written yet with those that came since: a page ends those with
+    higher numbers."""
     # A map that was cut back begins at a lower number: pages above it that still wait are of a past
     # that is over.
     first = newer[0].number if newer else before[-1].number + 1
@@ -533,7 +555,8 @@ class MapPruning:
     async def _starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return where the logs of partitions and of their copies begin, of those where both are known."""
+        """Return where the logs of partitions and of their copies begin, of those where both are
+        known."""
         targets = {partition: self._logs.target_of(partition) for partition in partitions}
         sources = await self._logs.log_starts(partitions)
         copies = await self._sender.log_starts(targets.values())
@@ -549,12 +572,14 @@ class MapPruning:
 
 COPIES_LOOK_S: Final = 60.0
 CONFIRM_S: Final = 10.0
-"""Pause before a loss is confirmed: a broker that is cut off from the controllers answers with ids of before."""
+"""Pause before a loss is confirmed: a broker that is cut off from the controllers answers with ids
+of before."""
 
 
 @final
 class LostCopies:
-    """Notices, at the start of a task and then now and then, that the target's topics are others than those of its maps.
+    """Notices, at the start of a task and then now and then, that the target's topics are others
+    than those of its maps.
 
     Args:
         maps: the task's.
@@ -575,7 +600,8 @@ class LostCopies:
         self._permit, self._clock = permit, clock
         self._suspected: Mapping[TopicPartition, bytes] = {}
         self._had: set[tuple[TopicPartition, bytes]] = set()
-        """Copies that the maps have been about since the start: a topic that was deleted does not return."""
+        """Copies that the maps have been about since the start: a topic that was deleted does not
+        return."""
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""

@@ -1,7 +1,9 @@
-"""Positions of a connector with an offset topic of its own (``offsets.storage.topic``, KIP-618), as Java's ``ConnectorOffsetBackingStore``.
+"""Positions of a connector with an offset topic of its own (``offsets.storage.topic``, KIP-618), as
+Java's ``ConnectorOffsetBackingStore``.
 
-Flow: ``get`` -> its own topic, for what that has not the worker's; ``set`` -> its own topic -> a copy in the worker's, for which nothing waits.
-Java reads its own topic first: positions that were stored in the worker's alone would not count for it.
+Flow: ``get`` -> its own topic, for what that has not the worker's; ``set`` -> its own topic -> a
+copy in the worker's, for which nothing waits. Java reads its own topic first: positions that were
+stored in the worker's alone would not count for it.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Adapts a task that returns ordinary records to the batch loop.
 
-Flow: ``SourceTask.poll`` -> transforms -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
-acknowledgement -> ``SourceTask.delivered`` per record. It numbers the records itself, since a connector's source offset
-need not be a number; a position is committed once every earlier record of its source partition is acknowledged
-(Connect's ``SubmittedRecords``).
+Flow: ``SourceTask.poll`` -> transforms -> converters -> records grouped by target partition -> one
+batch each -> ``Outgoing``; acknowledgement -> ``SourceTask.delivered`` per record. It numbers the
+records itself, since a connector's source offset need not be a number; a position is committed once
+every earlier record of its source partition is acknowledged (Connect's ``SubmittedRecords``).
 """
 
 import asyncio
@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BATCH_BYTES: Final = 512 << 10
-"""Below the default ``max.message.bytes``, so that a batch is too large only if a single record is."""
+"""Below the default ``max.message.bytes``, so that a batch is too large only if a single record
+is."""
 
 IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
@@ -57,7 +58,8 @@ BATCH_OVERHEAD_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How a connector's records become bytes, and what happens to one that cannot (``errors.*``)."""
+    """How a connector's records become bytes, and what happens to one that cannot
+    (``errors.*``)."""
 
     converters: RecordConverters = BYTES_ONLY
     errors: FrameworkConfig = field(default_factory=FrameworkConfig)
@@ -108,8 +110,9 @@ class _UnderWay(NamedTuple):
 class RecordTaskAdapter:
     """Implements ``BatchSourceTask`` over a ``SourceTask``, and knows its positions.
 
-    All records for one target partition travel in one lane, so that records of many source partitions share
-    batches; each lane has a made-up source ``TopicPartition``, so that the worker sees one order per lane.
+    All records for one target partition travel in one lane, so that records of many source
+    partitions share batches; each lane has a made-up source ``TopicPartition``, so that the worker
+    sees one order per lane.
     """
 
     def __init__(
@@ -142,7 +145,8 @@ class RecordTaskAdapter:
         await self._task.start()
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
-        """Return the task's next records as batches; the budget is the task's own affair, as in Java."""
+        """Return the task's next records as batches; the budget is the task's own affair, as in
+        Java."""
         working = self._working
         if working is None:
             records = await self._task.poll()
@@ -183,7 +187,8 @@ class RecordTaskAdapter:
         return [self._batches(lane, numbered) for lane, numbered in lanes.items()]
 
     def acknowledged(self, lane: TopicPartition, position: int) -> None:
-        """Take an acknowledgement of a lane; passes on what became a finished prefix of a source partition."""
+        """Take an acknowledgement of a lane; passes on what became a finished prefix of a source
+        partition."""
         moved: dict[int, _Submitted] = {}
         # A dict keeps the order of sending, so the first number beyond ends the search.
         for number, (_, submitted) in self._lanes[lane].items():
@@ -270,7 +275,8 @@ class RecordTaskAdapter:
         return [_Transformed(it, None if done() else self._transformed(it)) for it in records]
 
     def _transformed(self, record: SourceRecord) -> SourceRecord | None:
-        """Return what transforms make of a record, None where they drop it; a part that they leave keeps its schema."""
+        """Return what transforms make of a record, None where they drop it; a part that they leave
+        keeps its schema."""
         assert self._chain is not None, "it is what this is about"
         # One record type for transforms of sources and sinks; a source's record has no offset of
         # Kafka (-1).
@@ -338,7 +344,8 @@ class RecordTaskAdapter:
 
 
 async def end_work(working: "asyncio.Future[T]") -> None:
-    """Wait for transforms at the end of their task, but not for long; what they made counts no more."""
+    """Wait for transforms at the end of their task, but not for long; what they made counts no
+    more."""
     if not (await asyncio.wait({working}, timeout=END_S))[0]:
         log.warning("a transform is still running; abandoned")
     # Reads the exception: asyncio would report it as never retrieved.
@@ -348,7 +355,8 @@ async def end_work(working: "asyncio.Future[T]") -> None:
 def new_batch(
     numbers: Sequence[int], records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE
 ) -> RecordBatch:
-    """Return a batch of records with these ascending source offsets, or sequence numbers in their place."""
+    """Return a batch of records with these ascending source offsets, or sequence numbers in their
+    place."""
     bodies = [record_body(record.key, record.value, record.headers) for record in records]
     return packed_batch(numbers, [record.timestamp for record in records], bodies, codec)
 
@@ -403,6 +411,7 @@ def _weight(record: NewRecord) -> int:
 def _described(record: SourceRecord) -> str:
     text = (
         f"source_partition={record.source_partition} source_offset={record.source_offset}"
-        f" timestamp_ms={record.timestamp_ms} key={record.key!r} value={record.value!r} headers={record.headers!r}"
+        f" timestamp_ms={record.timestamp_ms} key={record.key!r} value={record.value!r} "
+        f"headers={record.headers!r}"
     )
     return text if len(text) <= SHOWN_RECORD_CHARS else f"{text[:SHOWN_RECORD_CHARS]}..."

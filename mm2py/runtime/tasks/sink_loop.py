@@ -1,16 +1,22 @@
 """The loop of one sink task: read as a member of a group, put, commit.
 
-Flow: ``GroupConsumer.poll`` -> ``Prepare`` (converters, transforms, ``errors.*``) -> ``SinkTask.put``; every
-``offset.flush.interval.ms``, at a revocation and at the end ``SinkTask.pre_commit`` -> ``GroupConsumer.commit`` (Java's
-``WorkerSinkTask``). All of it on one thread; knows no Kafka client and no event loop.
+Flow: ``GroupConsumer.poll`` -> ``Prepare`` (converters, transforms, ``errors.*``) ->
+``SinkTask.put``; every ``offset.flush.interval.ms``, at a revocation and at the end
+``SinkTask.pre_commit`` -> ``GroupConsumer.commit`` (Java's ``WorkerSinkTask``). All of it on one
+thread; knows no Kafka client and no event loop.
 
 Invariants, tests of the same names:
 
-1. A position is committed only when ``pre_commit`` allowed it, and never past a record that was not put.
-2. What a partition has read is committed before another member gets it; what was lost is not committed.
-3. A record is put when its partition belongs to the task at that moment: callbacks of the group run inside a poll.
-4. A task that cannot put stays in its group: it polls with its partitions paused, and the same records are put again.
-5. A partition whose topic was deleted and created again is read from the beginning of the new one (``SinkPlaces``).
+1. A position is committed only when ``pre_commit`` allowed it, and never past a record that was not
+   put.
+2. What a partition has read is committed before another member gets it; what was lost is not
+   committed.
+3. A record is put when its partition belongs to the task at that moment: callbacks of the group run
+   inside a poll.
+4. A task that cannot put stays in its group: it polls with its partitions paused, and the same
+   records are put again.
+5. A partition whose topic was deleted and created again is read from the beginning of the new one
+   (``SinkPlaces``).
 6. A position waits while the loss ledger has an event of its partition that is not acknowledged.
 """
 
@@ -42,7 +48,8 @@ LONGEST_RETRY_MS: Final = 10_000
 STANDSTILL_S: Final = 10.0
 """After so long without an acknowledgement of what was read, the flow is shown as DEGRADED."""
 LOOK_AGAIN_S: Final = 5.0
-"""Interval for asking brokers where quiet and paused partitions end, and for positions that this task has not committed."""
+"""Interval for asking brokers where quiet and paused partitions end, and for positions that this
+task has not committed."""
 
 Positions = Mapping[TopicPartition, int]
 Prepare = Callable[[SinkRecord], SinkRecord | None]
@@ -81,17 +88,20 @@ class GroupConsumer(PlacedConsumer, Protocol):
         ...
 
     def reached(self) -> Positions:
-        """Return the ends of logs that were reached since the last call: ``poll`` has returned all records before them."""
+        """Return the ends of logs that were reached since the last call: ``poll`` has returned all
+        records before them."""
         ...
 
     def refused(self) -> Mapping[str, str]:
-        """Return the topics that may not be read, with cause and remedy, and ask for them again; others are read meanwhile."""
+        """Return the topics that may not be read, with cause and remedy, and ask for them again;
+        others are read meanwhile."""
         ...
 
     def commit(
         self, positions: Positions, topic_ids: Mapping[TopicPartition, bytes]
     ) -> Mapping[TopicPartition, str]:
-        """Commit, and return why those of single partitions were not taken. ``RetriableError``: none was, not now."""
+        """Commit, and return why those of single partitions were not taken. ``RetriableError``:
+        none was, not now."""
         ...
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -103,7 +113,8 @@ class GroupConsumer(PlacedConsumer, Protocol):
         ...
 
     def end(self, partition: TopicPartition) -> int:
-        """Return the partition's end of the last Fetch response, however old that is, -1 before one."""
+        """Return the partition's end of the last Fetch response, however old that is, -1 before
+        one."""
         ...
 
     def ends(self, partitions: Collection[TopicPartition]) -> Positions:
@@ -120,7 +131,8 @@ ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """What was committed of one partition since the last report, the group's lag and the log's end (-1: unknown)."""
+    """What was committed of one partition since the last report, the group's lag and the log's end
+    (-1: unknown)."""
 
     records: int
     size_bytes: int
@@ -143,7 +155,8 @@ class SinkObserver(PlaceObserver, Protocol):
         ...
 
     def standstill(self, cause: str) -> None:
-        """Nothing that was read is being acknowledged, or partitions are not read, with the cause; an empty one ends the standstill."""
+        """Nothing that was read is being acknowledged, or partitions are not read, with the cause;
+        an empty one ends the standstill."""
         ...
 
     def unwritten(self) -> Collection[TopicPartition]:
@@ -153,7 +166,8 @@ class SinkObserver(PlaceObserver, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """``topics`` are read, or with ``chosen`` those of the cluster that it accepts, listed every ``look_s``."""
+    """``topics`` are read, or with ``chosen`` those of the cluster that it accepts, listed every
+    ``look_s``."""
 
     topics: tuple[str, ...] = ()
     chosen: Callable[[str], bool] | None = None
@@ -192,7 +206,8 @@ class SinkLoop:
         consumer: opens the member of the group, on the thread.
         prepare: None where records are put as they were read.
         settle: waits until records that were left out are kept; called before each commit.
-        permit: without it nothing is read: the worker may not be a member of its own group any more.
+        permit: without it nothing is read: the worker may not be a member of its own group any
+            more.
     """
 
     def __init__(
@@ -218,15 +233,16 @@ class SinkLoop:
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
         self._places = SinkPlaces(observer, clock)
-        # Partitions that are paused at the consumer, and quiet ones whose broker did not say where they end: what the
-        # consumer keeps of its last answer may be old by now.
+        # Partitions that are paused at the consumer, and quiet ones whose broker did not say where
+        # they end: what the consumer keeps of its last answer may be old by now.
         self._silent, self._unheard = set[TopicPartition](), set[TopicPartition]()
         self._held: set[TopicPartition] = set()
         """Those among them that must not be read."""
         self._task_held: dict[TopicPartition, str] = {}
         self._batch: list[SinkRecord] = []
         self._ends: dict[TopicPartition, int] = {}
-        """The offset after the last record of each partition in the batch, dropped records included."""
+        """The offset after the last record of each partition in the batch, dropped records
+        included."""
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._first: dict[TopicPartition, int] = {}
@@ -282,7 +298,8 @@ class SinkLoop:
     # ---- the thread
 
     def run(self) -> None:
-        """Run until ``stopping`` is set; any error of the task or the consumer is raised after the task has ended in order."""
+        """Run until ``stopping`` is set; any error of the task or the consumer is raised after the
+        task has ended in order."""
         tried = False
         try:
             self._until_resumed()
@@ -290,9 +307,9 @@ class SinkLoop:
                 tried = True
                 if self.start():
                     break
-            # What was polled with a record that is still tried again is not put, and read again by its next owner.
-            # Java commits past such a record at the end of a task; here its next owner reads it
-            # again (1).
+            # What was polled with a record that is still tried again is not put, and read again by
+            # its next owner. Java commits past such a record at the end of a task; here its next
+            # owner reads it again (1).
             with suppress(TaskEndsError):
                 while not self.stopping.is_set():
                     self.turn()
@@ -300,7 +317,8 @@ class SinkLoop:
             self._end(tried=tried)
 
     def _until_resumed(self) -> None:
-        """A task that is paused before its start opens nothing until it is resumed (Connect's rule)."""
+        """A task that is paused before its start opens nothing until it is resumed (Connect's
+        rule)."""
         while self.paused and not self.stopping.is_set():
             self._report_state()
             self.stopping.wait(POLL_S)
@@ -396,7 +414,8 @@ class SinkLoop:
                     self._read_to(place, end)
                 topic, number = record.original_topic, record.original_partition
                 place = TopicPartition(topic, number)
-                # Else revoked since it was polled: its new owner reads it from the last commit. Or it is read again.
+                # Else revoked since it was polled: its new owner reads it from the last commit. Or
+                # it is read again.
                 is_owned = place in self._owned and place not in unsure
                 if is_owned:
                     self._first.setdefault(place, record.offset)
@@ -472,7 +491,8 @@ class SinkLoop:
     # ---- positions
 
     def _commit(self, *, closing: bool = False) -> None:
-        """Commit what the task allows; ``closing``: what cannot be committed is read again by the next owner."""
+        """Commit what the task allows; ``closing``: what cannot be committed is read again by the
+        next owner."""
         places = self._places
         # Nothing new to commit: ``pre_commit`` is not called then, as Java would at every interval.
         if self._positions.items() <= self._committed.items() and not places.pending:
@@ -668,7 +688,8 @@ class SinkLoop:
         self._observer.progress(made)
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:
-        """Look up committed positions of partitions where this task has committed none, so that idle ones have a lag too."""
+        """Look up committed positions of partitions where this task has committed none, so that
+        idle ones have a lag too."""
         ids = self._places.ids
         unknown = (self._owned & ids.keys()) - self._committed.keys()
         if not unknown:
@@ -684,7 +705,8 @@ class SinkLoop:
     def _note_refused(self, refused: Mapping[str, str]) -> None:
         if new := refused.keys() - self._refused.keys():
             log.warning(
-                "topics may not be read, the others are copied and these are tried again topics=%s cause=%s",
+                "topics may not be read, the others are copied and these are tried again "
+                "topics=%s cause=%s",
                 some_of(sorted(new), 8, ","),
                 refused[min(new)],
             )
@@ -698,7 +720,8 @@ class SinkLoop:
         return max(0, end - position) if end >= 0 else -1
 
     def _report_standstill(self, now: float) -> None:
-        """Report when nothing is acknowledged although records were read, or partitions must not be read for long."""
+        """Report when nothing is acknowledged although records were read, or partitions must not be
+        read for long."""
         late = self._positions.items() - self._committed.items()
         waits = bool(self._retry_at) or any(not self._task_held.get(tp) for tp, _ in late)
         if not waits:
@@ -711,9 +734,15 @@ class SinkLoop:
             cause = self._cause or "the target does not acknowledge; the task's log says more"
             text = f"nothing of what was read is acknowledged: {cause}"
         elif self._unheard and now - self._heard_at >= STANDSTILL_S:
-            text = f"{_shown(self._unheard)}: the source does not say where they end, what waits there is not known"
+            text = (
+                f"{_shown(self._unheard)}: the source does not say where they end, what waits "
+                "there is not known"
+            )
         elif self._places.cause:
-            text = f"{len(self._places.unsure)} partitions are not read before the ids of their topics are known: {self._places.cause}"
+            text = (
+                f"{len(self._places.unsure)} partitions are not read before the ids of their "
+                f"topics are known: {self._places.cause}"
+            )
         if self._refused:
             names = some_of(sorted(self._refused), 8, ",")
             refused = f"{names}: may not be read, tried again: {min(self._refused.values())}"
@@ -766,7 +795,8 @@ class SinkLoop:
             self._ready.pop(partition, None)
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """Run a callback of the group: it is called inside a client, so its error is kept and raised by the next turn."""
+        """Run a callback of the group: it is called inside a client, so its error is kept and
+        raised by the next turn."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - kept, and raised by the turn that polled

@@ -1,10 +1,12 @@
-"""Which incarnation of its topic a position of a consumer group belongs to, and what the source lost before it.
+"""Which incarnation of its topic a position of a consumer group belongs to, and what the source
+lost before it.
 
-Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions -> ``seek`` where the topic is another
-one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer
-identify a position by its offset alone: paused while its topic is deleted and recreated, they continue in the middle of the new one. A commit carries the
-topic id as metadata, so that the next member knows it too, with the id of the cluster: a sync of groups copies metadata to another
-one. No thread and no Kafka client of its own.
+Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions ->
+``seek`` where the topic is another one; ``follows`` for each offset that is read -> a jump ->
+``check`` -> a named loss. librdkafka and Java's consumer identify a position by its offset alone:
+paused while its topic is deleted and recreated, they continue in the middle of the new one. A
+commit carries the topic id as metadata, so that the next member knows it too, with the id of the
+cluster: a sync of groups copies metadata to another one. No thread and no Kafka client of its own.
 """
 
 import logging
@@ -24,7 +26,8 @@ from mm2py.types import EARLIEST, TopicPartition
 log = logging.getLogger(__name__)
 
 CHECK_S: Final = 5.0
-"""How often the topic ids of partitions that are read are asked for; records of another incarnation may come meanwhile."""
+"""How often the topic ids of partitions that are read are asked for; records of another incarnation
+may come meanwhile."""
 RETRY_S: Final = 0.5
 LATE: Final = 20
 """After this many failures in a row the cause is logged."""
@@ -32,7 +35,8 @@ _PREFIX: Final = "topic-id="
 
 
 class StoredPosition(NamedTuple):
-    """A committed position and the topic id that it was committed with, ``NO_TOPIC_ID`` where another program committed it."""
+    """A committed position and the topic id that it was committed with, ``NO_TOPIC_ID`` where
+    another program committed it."""
 
     offset: int
     topic_id: bytes = NO_TOPIC_ID
@@ -45,7 +49,8 @@ class StoredPosition(NamedTuple):
 
     @classmethod
     def committed_with(cls, offset: int, metadata: str | None, cluster_id: str) -> Self:
-        """Read what a coordinator of this cluster has; text of other programs, and that of another cluster, names no topic."""
+        """Read what a coordinator of this cluster has; text of other programs, and that of another
+        cluster, names no topic."""
         text, _, of_cluster = (metadata or "").partition("@")
         try:
             # Metadata is free text of whoever commits: anything that does not decode to 16 bytes
@@ -63,17 +68,20 @@ class PlacedConsumer(Protocol):
     """What is called of a group member."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Return the ids of those that exist, ``NO_TOPIC_ID`` from brokers before 2.8; ``RetriableError``: not now."""
+        """Return the ids of those that exist, ``NO_TOPIC_ID`` from brokers before 2.8;
+        ``RetriableError``: not now."""
         ...
 
     def committed(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredPosition]:
-        """Return the group's positions, of partitions that have one; ``RetriableError``: not now."""
+        """Return the group's positions, of partitions that have one; ``RetriableError``: not
+        now."""
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at an offset, or at ``EARLIEST``; ``RetriableError``: the partition is not read yet."""
+        """Continue at an offset, or at ``EARLIEST``; ``RetriableError``: the partition is not read
+        yet."""
         ...
 
     def start(self, partition: TopicPartition) -> int:
@@ -89,7 +97,8 @@ class PlaceObserver(Protocol):
         ...
 
     def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return the topics that were read last, by any member; ``RetriableError``: not now. May block for seconds."""
+        """Return the topics that were read last, by any member; ``RetriableError``: not now. May
+        block for seconds."""
         ...
 
     def began(self, partition: TopicPartition, topic_id: bytes) -> None:
@@ -100,7 +109,8 @@ class PlaceObserver(Protocol):
 class _FormerOffsets(NamedTuple):
     """Offsets of a former topic that were read and are not known to be delivered.
 
-    That ``next_id`` began is reported once they are settled: a member that is killed before leaves the former topic on record.
+    That ``next_id`` began is reported once they are settled: a member that is killed before leaves
+    the former topic on record.
     """
 
     first: int
@@ -127,11 +137,13 @@ class SinkPlaces:
         self._proved_ends: dict[TopicPartition, int] = {}
         """Ends that were noted before a check that found the same topic."""
         self._acknowledged: dict[TopicPartition, int] = {}
-        """The offset below which the target has everything that was read, by the last commit or where reading began."""
+        """The offset below which the target has everything that was read, by the last commit or
+        where reading began."""
         self._pending: dict[TopicPartition, _FormerOffsets] = {}
         """What the target has not acknowledged of former topics, as far as known."""
         self._past: set[bytes] = set()
-        """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
+        """Ids that another one has followed: a broker that is cut off from its controllers still
+        answers with them."""
         self._check_at = -inf
         self._failures = 0
         self.cause = ""
@@ -142,7 +154,8 @@ class SinkPlaces:
         self.doubt(partitions)
 
     def left(self, partitions: Collection[TopicPartition]) -> None:
-        """Partitions have gone, and what waited of them was given up: of a former topic it cannot be read again."""
+        """Partitions have gone, and what waited of them was given up: of a former topic it cannot
+        be read again."""
         self._owned.difference_update(partitions)
         self.unsure.difference_update(partitions)
         # What was read of a former topic and not acknowledged is gone with this owner: named as
@@ -172,7 +185,8 @@ class SinkPlaces:
 
     @property
     def pending(self) -> Mapping[TopicPartition, int]:
-        """Ends of former topics whose last records the target has not acknowledged, as far as known (``acknowledged``)."""
+        """Ends of former topics whose last records the target has not acknowledged, as far as known
+        (``acknowledged``)."""
         return {partition: it.end for partition, it in self._pending.items()}
 
     def acknowledged(self, partitions: Collection[TopicPartition]) -> None:
@@ -196,7 +210,8 @@ class SinkPlaces:
     def follows(
         self, consumer: PlacedConsumer, partition: TopicPartition, expected: int, offset: int
     ) -> bool:
-        """Return whether a record may be taken: after ``expected``, with nothing between but what compaction and transactions leave.
+        """Return whether a record may be taken: after ``expected``, with nothing between but what
+        compaction and transactions leave.
 
         Else the partition must be checked, and the record is read again.
         """
@@ -212,9 +227,11 @@ class SinkPlaces:
     def check(
         self, consumer: PlacedConsumer, among: Collection[TopicPartition] | None = None
     ) -> Sequence[TopicPartition]:
-        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was read is no position any more.
+        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was
+        read is no position any more.
 
-        ``among``: these at once, and no others: within a poll, which may return what was read of others before.
+        ``among``: these at once, and no others: within a poll, which may return what was read of
+        others before.
         """
         now = self._clock.monotonic()
         owned = self._owned if among is None else self._owned.intersection(among)
@@ -234,7 +251,8 @@ class SinkPlaces:
             self.cause = cause if is_late else self.cause
             log.log(
                 logging.WARNING if is_late else logging.DEBUG,
-                "topic ids are not known yet, partitions are read behind that partitions=%d cause=%s",
+                "topic ids are not known yet, partitions are read behind that partitions=%d "
+                "cause=%s",
                 len(self.unsure),
                 cause,
             )
@@ -298,7 +316,8 @@ class SinkPlaces:
                 self._next.setdefault(partition, position.offset)
 
     def _settle(self, consumer: PlacedConsumer, partition: TopicPartition, topic_id: bytes) -> bool:
-        """Move the consumer where its position is of another topic, or outside of the log; return whether it was moved."""
+        """Move the consumer where its position is of another topic, or outside of the log; return
+        whether it was moved."""
         read_id = self.ids[partition]
         expected = self._next.get(partition, -1)
         if is_another_topic(read_id, topic_id):
@@ -341,7 +360,8 @@ def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
             0,
             -1,
             EventKind.RECREATED.value,
-            "the topic was deleted and created again, and the group's position with it: what was not read of the old one is"
+            "the topic was deleted and created again, and the group's position with it: what was "
+            "not read of the old one is"
             " not known, the new one is copied from its beginning",
         )
     return SourceGap(
@@ -349,7 +369,8 @@ def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
         first,
         max(first, end) - 1,
         EventKind.RECREATED.value,
-        f"the topic was deleted and created again; what lay behind offset {first} of the old one is gone, the new one is"
+        f"the topic was deleted and created again; what lay behind offset {first} of the old one "
+        "is gone, the new one is"
         " copied from its beginning",
     )
 
@@ -360,7 +381,8 @@ def _not_delivered(partition: TopicPartition, first: int, end: int) -> SourceGap
         first,
         end - 1,
         EventKind.RECREATED.value,
-        "read before the topic was deleted and created again, and not acknowledged by the target when the partition was given up;"
+        "read before the topic was deleted and created again, and not acknowledged by the target "
+        "when the partition was given up;"
         " some of it may have been delivered",
     )
 
@@ -371,5 +393,8 @@ def _outside(partition: TopicPartition, expected: int, offset: int, *, is_same: 
         return SourceGap(partition, expected, offset - 1, cause.value, detail)
     # What lies below the position was copied; what was above it is unknown.
     cause = EventKind.TRUNCATION if is_same else EventKind.RECREATED
-    detail = f"the source log was cut before offset {expected}, it is copied again from offset {offset} on"
+    detail = (
+        f"the source log was cut before offset {expected}, it is copied again from offset "
+        f"{offset} on"
+    )
     return SourceGap(partition, expected, expected - 1, cause.value, detail)

@@ -1,7 +1,8 @@
 """What a task's loop calls of a Sender, and the callbacks that it passes to one.
 
-Flow: loop -> ``TaskSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
-``SenderFactory`` was given, with what is known of earlier copies. Types only: the Sender is ``mm2py.client.send.sender``.
+Flow: loop -> ``TaskSender`` -> target; acknowledgements, refusals, stalls and doubts -> the
+callbacks that ``SenderFactory`` was given, with what is known of earlier copies. Types only: the
+Sender is ``mm2py.client.send.sender``.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +16,8 @@ OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
 OnStalled = Callable[[TopicPartition, Exception | None], None]
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
-"""Source partition, first and last source offset that may be doubled, and why that cannot be determined."""
+"""Source partition, first and last source offset that may be doubled, and why that cannot be
+determined."""
 
 
 class TaskSender(Protocol):
@@ -41,11 +43,13 @@ class TaskSender(Protocol):
         ...
 
     def returnable(self, target: TopicPartition, /) -> tuple[int, int] | None:
-        """Return the first source offset and the number of the records that ``give_back`` would drop, None for none."""
+        """Return the first source offset and the number of the records that ``give_back`` would
+        drop, None for none."""
         ...
 
     def give_back(self, target: TopicPartition, /) -> None:
-        """Drop what of a target partition was never sent, or refused for certain; it is offered again later."""
+        """Drop what of a target partition was never sent, or refused for certain; it is offered
+        again later."""
         ...
 
     async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -53,15 +57,18 @@ class TaskSender(Protocol):
         ...
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Return the ids of those of the target's topics that exist; ``Mm2pyError`` where it does not answer."""
+        """Return the ids of those of the target's topics that exist; ``Mm2pyError`` where it does
+        not answer."""
         ...
 
     def let_create(self, topics: Collection[str]) -> None:
-        """Ask the target's brokers for topics that the connector does not create, as Java's producer does."""
+        """Ask the target's brokers for topics that the connector does not create, as Java's
+        producer does."""
         ...
 
     def watch_throttles(self, changed: Callable[[Mapping[int, float]], None], /) -> None:
-        """Call ``changed`` with the seconds for which brokers take nothing because of a quota, by node id, while that is long and once after it."""
+        """Call ``changed`` with the seconds for which brokers take nothing because of a quota, by
+        node id, while that is long and once after it."""
         ...
 
     def drop_unopened(self) -> None:
@@ -69,7 +76,8 @@ class TaskSender(Protocol):
         ...
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is waiting or in flight; False when time ran out, or without a permit."""
+        """Wait until nothing is waiting or in flight; False when time ran out, or without a
+        permit."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """Puts one worker task together from its spec.
 
-Flow: ``TaskSpec`` -> connector (built anew, as a child process would) -> ``open_task`` -> adapter where it
-returns records or has transforms -> ``WorkerTask``; of a sink -> ``open_sink_task`` -> ``WorkerSinkTask``. It opens no connection.
+Flow: ``TaskSpec`` -> connector (built anew, as a child process would) -> ``open_task`` -> adapter
+where it returns records or has transforms -> ``WorkerTask``; of a sink -> ``open_sink_task`` ->
+``WorkerSinkTask``. It opens no connection.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,7 +80,8 @@ def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReports:
-    """Where a flow's tasks report to; ``events`` is the loss ledger, ``guard`` is asked before exactly-once tasks run."""
+    """Where a flow's tasks report to; ``events`` is the loss ledger, ``guard`` is asked before
+    exactly-once tasks run."""
 
     meter: FlowMeter
     events: EventSink
@@ -91,7 +93,8 @@ class SinkClients(Protocol):
     """What sink tasks read with, in a process that may load it."""
 
     def consumer(self, spec: TaskSpec, source: Mapping[str, str] | None) -> ConsumerFactory:
-        """Return what joins a task's group; ``source``: the cluster that it reads, None for the worker's own.
+        """Return what joins a task's group; ``source``: the cluster that it reads, None for the
+        worker's own.
 
         Raises:
             ConfigError: a consumer property is wrong.
@@ -99,7 +102,8 @@ class SinkClients(Protocol):
         ...
 
     def dead_letters(self, spec: TaskSpec, config: SinkFrameworkConfig) -> DeadLetterQueue:
-        """Return the dead letter queue that a config names; ``ConfigError``: a producer property is wrong."""
+        """Return the dead letter queue that a config names; ``ConfigError``: a producer property is
+        wrong."""
         ...
 
 
@@ -107,13 +111,14 @@ class SinkClients(Protocol):
 class TaskParts:
     """What all tasks of one flow share.
 
-    ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
-    what the task's ``producer`` has set filled in; ``events`` is the loss ledger;
-    ``on_topic`` is called at each task's first acknowledged record of a target topic. ``conversion`` reads from a
-    connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
-    ``transactions`` builds what a task uses in place of ``sender``, ``store`` and ``maps`` with exactly-once support; ``own_offsets`` what
-    one of a connector with an offset topic of its own has in place of ``store``.
-    ``sinks`` is None in a process that must not load a sink task's consumer (confluent-kafka).
+    ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config,
+    with what the task's ``producer`` has set filled in; ``events`` is the loss ledger; ``on_topic``
+    is called at each task's first acknowledged record of a target topic. ``conversion`` reads from
+    a connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on
+    the target. ``transactions`` builds what a task uses in place of ``sender``, ``store`` and
+    ``maps`` with exactly-once support; ``own_offsets`` what one of a connector with an offset topic
+    of its own has in place of ``store``. ``sinks`` is None in a process that must not load a sink
+    task's consumer (confluent-kafka).
     """
 
     plugins: Plugins
@@ -161,7 +166,8 @@ class TaskAssembly:
         # confluent-kafka starts threads of librdkafka: it is loaded in task hosts alone.
         if parts.sinks is None:
             raise ConfigError(
-                f"task {spec.id} takes records from a consumer group, which needs a process of its own",
+                f"task {spec.id} takes records from a consumer group, which needs a process of "
+                "its own",
                 remedy="set task.host.processes to at least 1",
             )
         factory = parts.plugins.find(config.get("connector.class", ""))
@@ -277,7 +283,8 @@ class TaskAssembly:
             )
         else:
             raise ConfigError(
-                f"transforms={config['transforms']}: {framework.connector_class} moves whole batches",
+                f"transforms={config['transforms']}: {framework.connector_class} moves whole "
+                "batches",
                 remedy="remove them",
             )
         committer = OffsetCommitter(
@@ -302,8 +309,8 @@ class TaskAssembly:
             linger_ms=producer.linger_ms,
             offset_flush_interval_ms=parts.offset_flush_interval_ms,
             graceful_timeout_ms=parts.graceful_timeout_ms,
-            # A refused record of a foreign task cannot be isolated, nor one of a target partition that transforms let
-            # several sources write to: Connect fails the task.
+            # A refused record of a foreign task cannot be isolated, nor one of a target partition
+            # that transforms let several sources write to: Connect fails the task.
             fail_on_partition_failure=adapter is not None
             or routes
             or framework.partition_failure_policy == "fail",
@@ -330,7 +337,8 @@ class TaskAssembly:
 def _source_chain(config: Mapping[str, str], errant: ErrantRecords) -> TransformChain | None:
     """Return what the records of a source connector pass, None for nothing.
 
-    A mirror's checkpoints and heartbeats pass nothing: what transforms a flow has are for the records that it copies.
+    A mirror's checkpoints and heartbeats pass nothing: what transforms a flow has are for the
+    records that it copies.
 
     Raises:
         ConfigError: a transform or predicate is wrong.

@@ -54,20 +54,25 @@ HEADLINES: Final = {
     EventKind.TRUNCATION: "the source lost records that were copied",
     EventKind.RECREATED: "source topic was recreated, what was not copied of the old one is lost",
 }
-NO_POSITION: Final = "the topic was deleted and created again before a position of it was stored: what had been read of it and was not copied is gone"
+NO_POSITION: Final = (
+    "the topic was deleted and created again before a position of it was "
+    "stored: what had been read of it and was not copied is gone"
+)
 LATER_TOPIC: Final = "the topic was deleted and created again, records of the new one are copied"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
 }
 LIMITS_EVERY_S: Final = 10.0
-"""Between two looks of a worker at the limits that failed partitions wait for; rarely is there one."""
+"""Between two looks of a worker at the limits that failed partitions wait for; rarely is there
+one."""
 
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 
 def policy_of(policies: LossPolicies, kind: EventKind) -> str:
-    """Return the property that decides what follows such an event, with its value: the ledger records both."""
+    """Return the property that decides what follows such an event, with its value: the ledger
+    records both."""
     if kind.stops:
         return f"partition.failure.policy={policies.partition_failure_policy}"
     if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
@@ -148,7 +153,8 @@ class WorkerTaskContext:
         self._causes: dict[TopicPartition, str] = {}
         """Of states that are not RUNNING."""
         self._refusals: dict[TopicPartition, str] = {}
-        """Why the target takes nothing now: the source may not answer besides, and each ends without the other."""
+        """Why the target takes nothing now: the source may not answer besides, and each ends
+        without the other."""
         self._asked: set[TopicPartition] = set()
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = self.linger_ms = 0
@@ -193,7 +199,8 @@ class WorkerTaskContext:
     async def committed_offsets(
         self, partitions: Sequence[SourcePartition]
     ) -> Sequence[SourceOffset | None]:
-        """Return stored offsets; that of a Kafka partition is empty, with a warning, where it is no JSON object.
+        """Return stored offsets; that of a Kafka partition is empty, with a warning, where it is no
+        JSON object.
 
         Raises:
             FatalError: that of another source is none.
@@ -230,7 +237,8 @@ class WorkerTaskContext:
     def _resumed(
         self, partition: TopicPartition, stored: SourceOffset | None
     ) -> SourceOffset | None:
-        """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
+        """Return the position after everything that is known to be copied: the map may be ahead of
+        the stored position, never behind."""
         position = next_offset(stored)
         if stored is not None and position < 0:
             return stored  # not a position: the map must not be set back for it
@@ -243,7 +251,8 @@ class WorkerTaskContext:
                 EventKind.RECREATED, partition, position, max(position - 1, -1), LATER_TOPIC
             )
             resumed = self.maps.resume(partition, offset_map.covered)
-            # Still the former one's: a map that is written before the next position is stored must say so.
+            # Still the former one's: a map that is written before the next position is stored must
+            # say so.
             offset_map.position = position
         else:
             # Before ``resume``, which compares with the map of this incarnation.
@@ -270,7 +279,8 @@ class WorkerTaskContext:
     def note_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
     ) -> bool:
-        """Record and log a state; False when it is the one known already. A failure keeps its first cause."""
+        """Record and log a state; False when it is the one known already. A failure keeps its first
+        cause."""
         before, text = self._states.get(partition), "" if cause is None else str(cause)
         if before is state and (
             state is PartitionState.FAILED or text == self._causes.get(partition, "")
@@ -309,7 +319,8 @@ class WorkerTaskContext:
             offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
             # Recreated again before a position of the last one was stored.
             if begun is not None and offset_map.source_id == begun and not offset_map.is_empty:
-                # The end of an incarnation is above its beginning in the ledger, else it would be written twice.
+                # The end of an incarnation is above its beginning in the ledger, else it would be
+                # written twice.
                 self.note_topic_id(gap.partition, begun)
             if gap.topic_id != NO_TOPIC_ID:
                 self._begun[gap.partition] = gap.topic_id
@@ -336,13 +347,15 @@ class WorkerTaskContext:
             self._listener.gap_refused(gap.partition, error)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return which topic id positions belong to that are stored without one, as far as that is known."""
+        """Return which topic id positions belong to that are stored without one, as far as that is
+        known."""
         return await self._events.incarnations()
 
     def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep which topic id a partition's stored position belongs to.
 
-        Where the map says that the copy began in another one, no position was stored that would have made this a gap.
+        Where the map says that the copy began in another one, no position was stored that would
+        have made this a gap.
         """
         offset_map = self.maps.of(partition)
         # The process was killed after it had written the map of the new topic's copies and before
@@ -371,20 +384,25 @@ class WorkerTaskContext:
             self._listener.partition_covered(partition, offset)
 
     def report_failure(self, partition: TopicPartition, error: Exception) -> None:
-        """Put the record that a partition stopped at into the ledger; the state is logged already."""
+        """Put the record that a partition stopped at into the ledger; the state is logged
+        already."""
         if partition in self._stopped_by_gap:
             return  # the gap is in the ledger
         offset = error.offset if isinstance(error, PartitionError) else -1
         self._report(_kind_of(error), partition, offset, offset, str(error))
 
     def retry_note(self, error: Exception) -> str:
-        """Return when a failed partition is tried again without a restart; empty where it is not."""
+        """Return when a failed partition is tried again without a restart; empty where it is
+        not."""
         if (
             isinstance(error, OversizedRecordError)
             and error.limit_bytes
             and self._meter.on_oversized is not None
         ):
-            return f"within {2 * LIMITS_EVERY_S:.0f} s of that its task is started again, or at once with"
+            return (
+                f"within {2 * LIMITS_EVERY_S:.0f} s of that its task is started again, or at "
+                "once with"
+            )
         return ""
 
     def report_oversized(
@@ -428,8 +446,10 @@ class WorkerTaskContext:
         first, last = loss.first_source, loss.last_source
         if self._report(EventKind.TARGET_LOST, partition, first, last, text):
             log.error(
-                "the target lost records that it had acknowledged partition=%s first_offset=%d last_offset=%d"
-                " cause=%s; to copy them again, stop the connector and set the partition's offset back",
+                "the target lost records that it had acknowledged partition=%s first_offset=%d "
+                "last_offset=%d"
+                " cause=%s; to copy them again, stop the connector and set the partition's "
+                "offset back",
                 partition,
                 first,
                 last,

@@ -1,7 +1,8 @@
 """The interface to what runs tasks, and the host that runs them in this process.
 
-Flow: herder -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the herder. ``child_host`` puts
-hosts into child processes behind the same interface, so only plain data crosses it.
+Flow: herder -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the herder.
+``child_host`` puts hosts into child processes behind the same interface, so only plain data crosses
+it.
 """
 
 import asyncio
@@ -77,7 +78,8 @@ class TaskHost(Protocol):
     """Runs the tasks of a flow on one node."""
 
     async def start_task(self, spec: TaskSpec) -> None:
-        """Launch a task; a task of that name that still runs is stopped first. Failures are states."""
+        """Launch a task; a task of that name that still runs is stopped first. Failures are
+        states."""
         ...
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
@@ -97,15 +99,18 @@ class TaskHost(Protocol):
         ...
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Pause or resume polling; what was sent is still acknowledged and committed (PAUSED / RUNNING)."""
+        """Pause or resume polling; what was sent is still acknowledged and committed (PAUSED /
+        RUNNING)."""
         ...
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Name all paused source partitions of the flow, -1 for a whole topic, for later tasks too."""
+        """Name all paused source partitions of the flow, -1 for a whole topic, for later tasks
+        too."""
         ...
 
     async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
-        """Copy none of these source partitions, in later tasks too; returns when no task here does any more.
+        """Copy none of these source partitions, in later tasks too; returns when no task here does
+        any more.
 
         Those that are not among them any more are copied again from their stored positions.
         """

@@ -1,18 +1,23 @@
-"""A task's records and positions in transactions: exactly once (``exactly.once.source.support=enabled``).
+"""A task's records and positions in transactions: exactly once
+(``exactly.once.source.support=enabled``).
 
-Flow: guard (earlier producers are fenced) -> InitProducerId -> guard (this task is still the right one) -> data in
-a transaction -> ``commit``: what left is acknowledged -> positions -> EndTxn -> deliveries are reported. A transaction
-that cannot be committed fails its task, which starts again from the committed positions.
+Flow: guard (earlier producers are fenced) -> InitProducerId -> guard (this task is still the right
+one) -> data in a transaction -> ``commit``: what left is acknowledged -> positions -> EndTxn ->
+deliveries are reported. A transaction that cannot be committed fails its task, which starts again
+from the committed positions.
 
 Invariants (tests of the same names):
 
-1. A position is visible if and only if every record up to it is: both are in one transaction, and the offset map too.
+1. A position is visible if and only if every record up to it is: both are in one transaction, and
+   the offset map too.
 2. A record is reported as delivered only after its transaction was committed.
 3. No transaction is begun before the guard has confirmed the task after its InitProducerId.
-4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
+4. A commit that has begun is finished or known to have failed before another one begins, also when
+   its caller is cancelled.
 5. A transaction with records of a partition whose loss ledger entry is not written waits for it.
-6. What was written without transactions after the position (by a lane on Spark, or by the flow before it was exactly once) is recognised in
-   the target's log, not sent again; what transactions left there is not: it was aborted, or its position is committed.
+6. What was written without transactions after the position (by a lane on Spark, or by the flow
+   before it was exactly once) is recognised in the target's log, not sent again; what transactions
+   left there is not: it was aborted, or its position is committed.
 """
 
 import asyncio
@@ -49,12 +54,14 @@ SLOW_S: Final = 10.0
 """A commit that takes longer is reported; usual is milliseconds."""
 
 SAME_CAUSE: Final = 3
-"""After this many failures for one cause before the first commit, thus at the same position, a task starts in single-batch mode."""
+"""After this many failures for one cause before the first commit, thus at the same position, a task
+starts in single-batch mode."""
 
 
 @dataclass(slots=True)
 class Starts:
-    """The last starts of one task: how many in a row failed for one cause before anything was committed."""
+    """The last starts of one task: how many in a row failed for one cause before anything was
+    committed."""
 
     cause: int = 0
     failures: int = 0
@@ -74,20 +81,24 @@ class Starts:
         if self.failures < SAME_CAUSE:
             return ""
         return (
-            f"{self.failures} starts failed for {error_name(self.cause)} before the first commit: one batch of a partition is"
+            f"{self.failures} starts failed for {error_name(self.cause)} before the first "
+            "commit: one batch of a partition is"
             " sent at a time from now on; restart the task when the cause is gone"
         )
 
 
 class StartGuard(Protocol):
-    """Asked before and after a task's InitProducerId, so that neither an old nor an outdated task can write.
+    """Asked before and after a task's InitProducerId, so that neither an old nor an outdated task
+    can write.
 
-    ``fence`` alone is not enough: between it and InitProducerId a newer commit may have fenced this task's id already, and our
-    InitProducerId would in turn fence the rightful owner. ``verify`` closes that window (Connect's pre- and post-producer checks).
+    ``fence`` alone is not enough: between it and InitProducerId a newer commit may have fenced this
+    task's id already, and our InitProducerId would in turn fence the rightful owner. ``verify``
+    closes that window (Connect's pre- and post-producer checks).
     """
 
     async def fence(self, task: TaskId) -> None:
-        """Return when producers of earlier task configs can write no more; ``RetriableError`` else."""
+        """Return when producers of earlier task configs can write no more; ``RetriableError``
+        else."""
         ...
 
     async def verify(self, task: TaskId, generation: int) -> None:
@@ -106,7 +117,8 @@ class Unguarded(StartGuard):
 
 
 def committed_reads(config: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a task's config with ``isolation.level=read_committed`` for a mirror's source where the user is silent.
+    """Return a task's config with ``isolation.level=read_committed`` for a mirror's source where
+    the user is silent.
 
     Java copies aborted records then, exactly once. A value that is set counts, with a warning.
     """
@@ -135,7 +147,8 @@ class TaskTransactions:
         transactional_id: ``<group.id>-<connector>-<task>``.
         store: where positions are read.
         topic: where they are written, in the transaction.
-        own: takes the place of ``store`` where ``topic`` is not the worker's, which then gets a copy of each position; closed elsewhere.
+        own: takes the place of ``store`` where ``topic`` is not the worker's, which then gets a
+            copy of each position; closed elsewhere.
         guard: the worker's, bound to the task.
         announce: makes each producer id known before anything is sent under it.
         interval_s: how long a transaction stays open for more records.
@@ -216,7 +229,8 @@ class TaskTransactions:
         self._starts.ended(error, committed=self._moved)
 
     async def start(self) -> None:
-        """Become the one producer of this task (3); may be called again after a ``RetriableError``."""
+        """Become the one producer of this task (3); may be called again after a
+        ``RetriableError``."""
         assert self._sender is not None, "sender() was called"
         await self._cluster.connect()
         # After a RetriableError below: InitProducerId is done already, and a second one would only
@@ -246,7 +260,10 @@ class TaskTransactions:
         if not stalled:
             return "the target holds it up"
         target, cause = next(iter(stalled.items()))
-        return f"{target} cannot be written: {cause}; a worker that starts creates topics that are missing"
+        return (
+            f"{target} cannot be written: {cause}; a worker that starts creates topics that "
+            "are missing"
+        )
 
     def check_target(self, topic: str) -> None:
         """Refuse records for the topic that holds their own positions, as Connect does."""
@@ -266,8 +283,10 @@ class TaskTransactions:
         )
 
     async def commit(self) -> None:
-        """Write what goes last and end the transaction, after it was settled; raises as ``Transactions.settle``."""
-        # At once: they share a request, and a quota may keep the next one waiting for long (KIP-219).
+        """Write what goes last and end the transaction, after it was settled; raises as
+        ``Transactions.settle``."""
+        # At once: they share a request, and a quota may keep the next one waiting for long
+        # (KIP-219).
         last, self._last = self._last, []
         await asyncio.gather(*(self._writer.write(tp, records) for tp, records in last))
         await self.transactions.commit()
@@ -298,9 +317,11 @@ class TaskTransactions:
 
 @final
 class TransactionMaps(MapsOver):
-    """The offset maps of a task, written in its transactions: they are never ahead of what is committed.
+    """The offset maps of a task, written in its transactions: they are never ahead of what is
+    committed.
 
-    Pages are removed outside of any transaction: nothing can ask for them, whether or not one is aborted.
+    Pages are removed outside of any transaction: nothing can ask for them, whether or not one is
+    aborted.
 
     Args:
         maps: where they are read.
@@ -312,7 +333,8 @@ class TransactionMaps(MapsOver):
         self._transactions = transactions
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Add pages to the transaction: where it is not committed its task ends, and they are read anew."""
+        """Add pages to the transaction: where it is not committed its task ends, and they are read
+        anew."""
         if self.topic:
             self._transactions.add_last(TopicPartition(self.topic, 0), page_entries(pages))
 
@@ -323,10 +345,12 @@ class TransactionCommits:
 
     Args:
         parts: the task's transactions.
-        commit: commits what is acknowledged: positions, then what was delivered, then ``task.commit``.
+        commit: commits what is acknowledged: positions, then what was delivered, then
+            ``task.commit``.
         pending: whether there are positions without data to write.
         idle_s: how long those may wait.
-        report: called with the cause while a commit takes long, and with an empty text when it is done.
+        report: called with the cause while a commit takes long, and with an empty text when it is
+            done.
     """
 
     def __init__(
@@ -345,7 +369,8 @@ class TransactionCommits:
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Commit whenever a transaction has been open for its interval, until cancelled or broken."""
+        """Commit whenever a transaction has been open for its interval, until cancelled or
+        broken."""
         began = self._parts.transactions.began
         while True:
             if await wait_or_stop(self._clock, until_tick_s(self._clock, self._idle_s), began):
@@ -369,7 +394,8 @@ class TransactionCommits:
         running.result()
 
     async def finish(self, timeout_s: float) -> None:
-        """Finish the commit that is under way and commit the rest; ``TimeoutError`` when that takes too long."""
+        """Finish the commit that is under way and commit the rest; ``TimeoutError`` when that takes
+        too long."""
         async with asyncio.timeout(timeout_s):
             if self._running is not None and not self._running.done():
                 await asyncio.shield(self._running)

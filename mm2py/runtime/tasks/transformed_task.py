@@ -1,9 +1,12 @@
-"""A task that copies batches, with transforms: its batches are opened, each record passes the chain, what is left is packed again.
+"""A task that copies batches, with transforms: its batches are opened, each record passes the
+chain, what is left is packed again.
 
-Flow: ``CopyTask.poll`` -> records -> ``TransformChain`` -> new batches with holes, one lane per target partition -> ``Outgoing``;
-what became of each source batch -> ``SourceOrder``. Transforms see what Java's see: the topic that the replication policy
-names, and bytes. The copies in that topic keep their exact offsets, dropped records are holes; records that a transform sends
-elsewhere have no offsets that anything translates. The chain runs on a thread of the task's own, since transforms may block.
+Flow: ``CopyTask.poll`` -> records -> ``TransformChain`` -> new batches with holes, one lane per
+target partition -> ``Outgoing``; what became of each source batch -> ``SourceOrder``. Transforms
+see what Java's see: the topic that the replication policy names, and bytes. The copies in that
+topic keep their exact offsets, dropped records are holes; records that a transform sends elsewhere
+have no offsets that anything translates. The chain runs on a thread of the task's own, since
+transforms may block.
 """
 
 import asyncio
@@ -59,7 +62,8 @@ class _Packed(NamedTuple):
 
 
 class CopyTask(BatchSourceTask, TakesOver, CopiedLogs, Protocol):
-    """What is wrapped: a task whose source partitions are logs, each with one target partition (``MirrorSourceTask``)."""
+    """What is wrapped: a task whose source partitions are logs, each with one target partition
+    (``MirrorSourceTask``)."""
 
 
 @dataclass(slots=True)
@@ -93,7 +97,8 @@ class TransformedTask(BatchSourceTask):
     Args:
         task: reads the source and follows its positions.
         chain: what each record passes.
-        converters: turn what transforms made of keys, values and headers into bytes, where that is not bytes.
+        converters: turn what transforms made of keys, values and headers into bytes, where that is
+            not bytes.
         errant: ``errors.*``.
         order: learns what became of each source batch.
         is_internal: whether a topic holds the state of mirrors; no record is sent there.
@@ -187,7 +192,8 @@ class TransformedTask(BatchSourceTask):
         return self._task.target_of(partition)
 
     def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
-        """Take back all that waits, where nothing of it has left and no transform sends records elsewhere: it is made again."""
+        """Take back all that waits, where nothing of it has left and no transform sends records
+        elsewhere: it is made again."""
         back = self._order.returnable(partition, records)
         is_in_work = self._working is not None and partition in self._in_work
         if (
@@ -224,9 +230,9 @@ class TransformedTask(BatchSourceTask):
     def _taken(self, work: _WorkResult) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for made in work.made:
-            # The partition's own target is first, also without batches: the worker opens its meter with that.
-            # Parts are noted after the lanes but before the worker sends: ``handed_out`` comes
-            # before any ``arrived``.
+            # The partition's own target is first, also without batches: the worker opens its meter
+            # with that. Parts are noted after the lanes but before the worker sends: ``handed_out``
+            # comes before any ``arrived``.
             for target, batches in made.lanes.items():
                 outgoing.append(Outgoing(made.source, target, batches))
                 if target != made.home:
@@ -266,7 +272,8 @@ class TransformedTask(BatchSourceTask):
             if routed:
                 names = some_of(sorted(self._routed), SHOWN_TOPICS)
                 text += (
-                    f", {routed} are for other topics ({names}): offsets of groups are not translated for these,"
+                    f", {routed} are for other topics ({names}): offsets of groups are not "
+                    "translated for these,"
                     " and nothing keeps their settings in step"
                 )
             self._context.report_finding("transforms", text, count=dropped + routed, harms=False)
@@ -350,7 +357,8 @@ class TransformedTask(BatchSourceTask):
             )
 
     def _packed(self, left: SinkRecord) -> _Packed | None:
-        """Return the bytes of a record that a transform made, None where ``errors.tolerance`` leaves it out."""
+        """Return the bytes of a record that a transform made, None where ``errors.tolerance``
+        leaves it out."""
         return self._errant.attempt(Stage.VALUE_CONVERTER, self._converted_by, left, self._pack)
 
     def _pack(self, left: SinkRecord) -> _Packed:
@@ -371,7 +379,8 @@ class TransformedTask(BatchSourceTask):
         if not _may_exist(*target):
             raise DataError(
                 f"a transform left topic={topic!r} partition={partition!r}",
-                remedy="a record needs a partition and a topic that may exist: letters, digits, . _ -, at most 249",
+                remedy="a record needs a partition and a topic that may exist: letters, digits, "
+                ". _ -, at most 249",
             )
         if self._is_internal(topic):
             raise DataError(
@@ -381,7 +390,8 @@ class TransformedTask(BatchSourceTask):
 
 
 class _KeptRecords:
-    """What is left of one batch, by target partition: source offsets, timestamps and bytes of records."""
+    """What is left of one batch, by target partition: source offsets, timestamps and bytes of
+    records."""
 
     def __init__(self) -> None:
         self.by_target: dict[TopicPartition, tuple[list[int], list[int], list[bytes]]] = {}
@@ -429,10 +439,12 @@ PART_PAUSE_S: Final = 0.05
 
 @final
 class OrderedWorkerTask(WorkerTask):
-    """The loop of a ``TransformedTask``: what differs because records are dropped or sent to other target partitions.
+    """The loop of a ``TransformedTask``: what differs because records are dropped or sent to other
+    target partitions.
 
-    After each hand-over it advances parts without a copy, lets topics that a transform has named be created, and holds source
-    partitions that wait for another one's target. ``follow`` comes before ``start``.
+    After each hand-over it advances parts without a copy, lets topics that a transform has named be
+    created, and holds source partitions that wait for another one's target. ``follow`` comes before
+    ``start``.
     """
 
     _order: SourceOrder
@@ -450,7 +462,8 @@ class OrderedWorkerTask(WorkerTask):
         self._stuck = {}
 
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
-        """Send what the chain still has of it: that was read before the gap, and of a topic that is gone it cannot be read again."""
+        """Send what the chain still has of it: that was read before the gap, and of a topic that is
+        gone it cannot be read again."""
         before = partition in self._unsent
         super().gap_refused(partition, error)
         if not before:
@@ -470,7 +483,8 @@ class OrderedWorkerTask(WorkerTask):
         return outgoing
 
     async def _finish(self) -> None:
-        """Store the position before a fatal record, unless the target does not accept the records before it."""
+        """Store the position before a fatal record, unless the target does not accept the records
+        before it."""
         until_s = self._clock.monotonic() + REST_S
         while (
             not (self._order.is_done or self._stop.is_set()) and self._clock.monotonic() < until_s
@@ -544,9 +558,11 @@ class OrderedWorkerTask(WorkerTask):
         super()._show_stall(source, target, error)
 
     async def _settle(self, parts: TaskTransactions) -> None:
-        """Wait until everything handed over is acknowledged: no position may lie inside of what transforms made of one batch.
+        """Wait until everything handed over is acknowledged: no position may lie inside of what
+        transforms made of one batch.
 
-        What is left where the target takes nothing waits for another transaction, if nothing of it arrived in this one.
+        What is left where the target takes nothing waits for another transaction, if nothing of it
+        arrived in this one.
         """
         self._sends.clear()
         left_out = False
@@ -565,7 +581,8 @@ class OrderedWorkerTask(WorkerTask):
         # Something of a part arrived during the last wait: committing would make a half visible.
         if left_out and self._order.is_torn(self._failed):
             raise TransactionAbortedError(
-                "the target took a part of what transforms made of one batch, and not the rest: it is copied again"
+                "the target took a part of what transforms made of one batch, and not the rest: "
+                "it is copied again"
             )
 
     @property

@@ -1,7 +1,8 @@
 """One running sink task: its thread, its state and its context.
 
-Flow: ``start`` -> a thread with the ``SinkLoop`` -> states and progress come back to the event loop -> status, meters.
-The thread is a daemon: a plug-in that never returns ends with the process, which runs this task alone.
+Flow: ``start`` -> a thread with the ``SinkLoop`` -> states and progress come back to the event loop
+-> status, meters. The thread is a daemon: a plug-in that never returns ends with the process, which
+runs this task alone.
 """
 
 import asyncio
@@ -175,7 +176,8 @@ class WorkerSinkTask(SinkObserver):
         threading.Thread(target=body, args=(self._run,), name=self._name, daemon=True).start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Put and commit what was read, then leave the group; what is left after ``timeout_s`` is cut off."""
+        """Put and commit what was read, then leave the group; what is left after ``timeout_s`` is
+        cut off."""
         if self._events is None:
             return
         self._stopped.set()
@@ -185,7 +187,8 @@ class WorkerSinkTask(SinkObserver):
                 await self._done.wait()
         except TimeoutError:
             log.warning(
-                "task did not stop in time and is cut off timeout_s=%.1f; what is not committed is read"
+                "task did not stop in time and is cut off timeout_s=%.1f; what is not committed "
+                "is read"
                 " again, and its partitions come back with the end of its process",
                 timeout_s,
             )
@@ -294,7 +297,8 @@ class WorkerSinkTask(SinkObserver):
             log_gap(gap)
 
     def _heard(self) -> None:
-        """Wait for the next progress: a commit that gets no answer, or a plug-in, may hold the thread for minutes."""
+        """Wait for the next progress: a commit that gets no answer, or a plug-in, may hold the
+        thread for minutes."""
         self._note_harm("thread", "")
         self._wait_no_more()
         assert self._events is not None
@@ -311,7 +315,8 @@ class WorkerSinkTask(SinkObserver):
             meter.report_lag(UNKNOWN, meter.newest_ms, self._clock.now_ms())
         self._note_harm(
             "thread",
-            f"nothing was heard of the task for {self._silent_s:.0f} s: a call to a broker or to its plug-in has not returned",
+            f"nothing was heard of the task for {self._silent_s:.0f} s: a call to a broker or to "
+            "its plug-in has not returned",
         )
 
     def _note_harm(self, what: str, text: str) -> None:
@@ -356,7 +361,10 @@ class WorkerSinkTask(SinkObserver):
         if left_out == self._left_out:
             return
         self._left_out = left_out
-        text = f"{left_out} records are left out since the task started (errors.tolerance=all), {self._errant.kept} sent to the dead letter queue"
+        text = (
+            f"{left_out} records are left out since the task started (errors.tolerance=all), "
+            f"{self._errant.kept} sent to the dead letter queue"
+        )
         self._meter.note_finding(
             Finding(task=self._name, what="errant records", text=text, count=left_out, harms=False)
         )

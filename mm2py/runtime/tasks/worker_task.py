@@ -2,8 +2,9 @@
 
 Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
 ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
-``buffer.memory``; a source partition whose target cannot drain is held on its own, and returns what was not sent. Without the
-flow's permit nothing is polled, sent or committed. A paused task polls nothing; what it has sent is acknowledged and committed.
+``buffer.memory``; a source partition whose target cannot drain is held on its own, and returns what
+was not sent. Without the flow's permit nothing is polled, sent or committed. A paused task polls
+nothing; what it has sent is acknowledged and committed.
 """
 
 import asyncio
@@ -50,10 +51,12 @@ CLOSE_TIMEOUT_S: Final = 2.0
 FEW_RECORDS: Final = 100
 FEW_WAIT_INTERVALS: Final = 5
 FEW_WAIT_S: Final = 5.0
-"""With few uncommitted records (a crash would copy only those again) positions are written at each fifth interval, at most this late."""
+"""With few uncommitted records (a crash would copy only those again) positions are written at each
+fifth interval, at most this late."""
 
 LAST_COMMIT_S: Final = 0.5
-"""Least time for the last commit of a transaction, and between two tries of the last commit without one."""
+"""Least time for the last commit of a transaction, and between two tries of the last commit without
+one."""
 
 SHOWN: Final = 5
 
@@ -65,7 +68,8 @@ TOLD_AFTER_S: Final = 10.0
 """A start or read that has failed for so long is a finding: the state does not show it."""
 
 FULL_FOR_S: Final = 0.5
-"""How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
+"""How long memory may be full before partitions are held; a target that accepts batches frees
+memory sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +152,8 @@ class WorkerTask:
         self._stop = asyncio.Event()
         self._error: Exception | None = None
         self._commits_at_failure = False
-        """Whether it ends because of partitions: what precedes their failures is as good as ever."""
+        """Whether it ends because of partitions: what precedes their failures is as good as
+        ever."""
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
         # What is being taken over, beside the polls.
@@ -203,7 +208,8 @@ class WorkerTask:
                 await self._sender.close()
 
     def pause(self, *, paused: bool) -> None:
-        """Stop polling, or continue; a task paused before its start opens nothing until then (Connect)."""
+        """Stop polling, or continue; a task paused before its start opens nothing until then
+        (Connect)."""
         self._paused = paused
         self._holds.pause_all(paused=paused)
         if self._polls:
@@ -220,7 +226,8 @@ class WorkerTask:
             self._task.pace(bytes_per_s)
 
     def keep_out(self, partitions: frozenset[TopicPartition]) -> bool:
-        """Copy none of these source partitions; return False where the task must be started again for that.
+        """Copy none of these source partitions; return False where the task must be started again
+        for that.
 
         A partition that is not kept out any more is taken over.
         """
@@ -233,7 +240,8 @@ class WorkerTask:
         return not (copied & partitions)
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Handle a failure that the task reported; batches it returned before may still be acknowledged."""
+        """Handle a failure that the task reported; batches it returned before may still be
+        acknowledged."""
         # What precedes the failure counts: reported before the partition is frozen.
         self._arrivals.flush()
         self._after_failure(partition, error)
@@ -297,7 +305,8 @@ class WorkerTask:
         return await self._patiently(self._task.start, patience)
 
     async def _start_transactions(self) -> None:
-        """Start transactions, or return at a stop: fencing waits for the herder, which may itself wait for this task to end."""
+        """Start transactions, or return at a stop: fencing waits for the herder, which may itself
+        wait for this task to end."""
         assert self._transactions is not None
         self._context.report_finding("transactions", self._transactions.remark)
         # Without this the herder waits for this task's end, and this task for the herder's fencing.
@@ -362,7 +371,8 @@ class WorkerTask:
         return self._task.poll(budget_bytes)
 
     def _take_over(self) -> None:
-        """Start to copy partitions that were kept out until now; their positions may not be readable for long, which holds no other up."""
+        """Start to copy partitions that were kept out until now; their positions may not be
+        readable for long, which holds no other up."""
         returned = self._context.left_out - self._context.kept_out
         is_idle = self._taking is None or self._taking.done()
         if returned and is_idle and self._permit.was_valid and isinstance(self._task, TakesOver):
@@ -419,7 +429,8 @@ class WorkerTask:
             and not await wait_or_stop(self._clock, FULL_FOR_S, self._room)
             and self._permit.was_valid
         ):
-            # Partitions that fill the memory are held and return their batches, so that the others continue (ARCHITECTURE, invariant 16).
+            # Partitions that fill the memory are held and return their batches, so that the others
+            # continue (ARCHITECTURE, invariant 16).
             self._holds.hold_above_share(
                 (source, target) for target, them in self._sources.items() for source in them
             )
@@ -480,7 +491,8 @@ class WorkerTask:
             self._landed(delivery)
 
     def _landed(self, delivery: Delivery) -> None:
-        """Count and report records that readers of the target can see: in a transaction, only after its commit."""
+        """Count and report records that readers of the target can see: in a transaction, only after
+        its commit."""
         source, runs, newest = delivery.source, delivery.runs, delivery.max_timestamp_ms
         meter = self._meters[source]
         if runs:
@@ -510,7 +522,8 @@ class WorkerTask:
     # ---------------------------------------------------------------- failures
 
     def _refused(self, source: TopicPartition, target: TopicPartition, error: Exception) -> None:
-        """Handle a partition that the Sender has failed: no later record of it may count as copied."""
+        """Handle a partition that the Sender has failed: no later record of it may count as
+        copied."""
         self._arrivals.flush()
         self._committer.failed(source)
         self._failed.add(source)
@@ -541,7 +554,8 @@ class WorkerTask:
             self._after_failure(source, error)
 
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
-        """Note that the target rejects a partition for now and the Sender retries, or that it accepts it again (``error`` is None)."""
+        """Note that the target rejects a partition for now and the Sender retries, or that it
+        accepts it again (``error`` is None)."""
         if error is None:
             self._stalls.moving(target)
         else:
@@ -673,7 +687,8 @@ class WorkerTask:
         finally:  # also where a target that is silent kept it until it was cut off
             if self._commits is None and self._committer.pending:
                 log.warning(
-                    "positions are not stored partitions=%s; the next start looks for what was copied after the stored ones",
+                    "positions are not stored partitions=%s; the next start looks for what was "
+                    "copied after the stored ones",
                     some_of([str(it) for it in sorted(self._committer.pending)], SHOWN),
                 )
 

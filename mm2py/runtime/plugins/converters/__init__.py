@@ -1,1 +1,2 @@
-"""Converters of ordinary records: keys, values and headers to bytes, as Java Connect's built-in ones do."""
+"""Converters of ordinary records: keys, values and headers to bytes, as Java Connect's built-in
+ones do."""

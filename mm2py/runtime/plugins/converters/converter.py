@@ -1,7 +1,8 @@
 """The converter contract, and every converter of Kafka Connect but the one of JSON.
 
-Flow: value and schema of a record -> ``Converter`` -> bytes, or ``DataError``; for sinks the way back. All are pure;
-texts have Java's forms (``1.0``, ``1.0E10``), because consumers compare them with what Java wrote.
+Flow: value and schema of a record -> ``Converter`` -> bytes, or ``DataError``; for sinks the way
+back. All are pure; texts have Java's forms (``1.0``, ``1.0E10``), because consumers compare them
+with what Java wrote.
 """
 
 import base64
@@ -21,7 +22,8 @@ from mm2py.errors import ConfigError, FatalError
 
 
 class DataError(FatalError):
-    """A value that a converter cannot turn into bytes, or bytes that it cannot read (Java's ``DataException``)."""
+    """A value that a converter cannot turn into bytes, or bytes that it cannot read (Java's
+    ``DataException``)."""
 
 
 class Converter(Protocol):
@@ -54,7 +56,8 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def parsed_json(data: bytes | str, *, exact: bool = False) -> object:
-    """Return the value of a JSON text; ``exact``: numbers with a fraction are ``Decimal``. ``ValueError`` for what is none."""
+    """Return the value of a JSON text; ``exact``: numbers with a fraction are ``Decimal``.
+    ``ValueError`` for what is none."""
     parse_float = Decimal if exact else float
     return cast("object", json.loads(data, parse_float=parse_float, parse_constant=_no_constant))
 
@@ -121,7 +124,8 @@ class NumberConverter:
             return struct.pack(self._format, value)
         except (struct.error, OverflowError):
             raise DataError(
-                f"{self._kind}Converter cannot convert this {type_name(value)}: it is out of range or"
+                f"{self._kind}Converter cannot convert this {type_name(value)}: it is out of "
+                "range or"
                 " no whole number"
             ) from None
 
@@ -240,7 +244,8 @@ def _shortest_single(value: float) -> str:
 
 
 _MARKS: Final = {"utf-16": b"\xfe\xff", "utf-32": b""}
-"""What Java writes before texts of character sets without a byte order in their names: they are big-endian, Python's this machine's."""
+"""What Java writes before texts of character sets without a byte order in their names: they are
+big-endian, Python's this machine's."""
 _ENDIAN_MARKS: Final = (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF32_BE)
 
 
@@ -295,7 +300,8 @@ class SimpleHeaderConverter:
         return header_text(_whole(schema, value)).encode("utf-8", "replace")
 
     def from_bytes(self, data: bytes | None) -> object:
-        """Return what the text looks like: a truth value, a number, an array or a map as in JSON, else the text."""
+        """Return what the text looks like: a truth value, a number, an array or a map as in JSON,
+        else the text."""
         if data is None:
             return None
         try:

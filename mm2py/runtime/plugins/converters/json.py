@@ -1,7 +1,7 @@
 """``JsonConverter``: JSON, with the schema around it unless ``schemas.enable=false``.
 
-Flow: schema and value -> JSON text of both -> ``{"schema":…,"payload":…}``. Members are in Java's order and numbers
-have Java's forms, so that both write the same bytes.
+Flow: schema and value -> JSON text of both -> ``{"schema":…,"payload":…}``. Members are in Java's
+order and numbers have Java's forms, so that both write the same bytes.
 """
 
 import base64
@@ -76,14 +76,17 @@ class JsonConverter:
             envelope = parsed_json(data, exact=self._schemas)
         except ValueError as error:
             raise DataError(
-                f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
+                "Converting byte[] to Kafka Connect data failed due to serialization error: "
+                f"{error}"
             ) from error
         if not self._schemas:
             return envelope
         if not isinstance(envelope, dict) or envelope.keys() != {"schema", "payload"}:
             raise DataError(
-                'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional'
-                " fields. If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter"
+                'JsonConverter with schemas.enable requires "schema" and "payload" fields and '
+                "may not contain additional"
+                " fields. If you are trying to deserialize plain JSON data, set "
+                "schemas.enable=false in your converter"
                 " configuration."
             )
         whole = cast("Mapping[str, object]", envelope)
@@ -283,12 +286,14 @@ def _array(items: Iterable[str]) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class _PayloadReader:
-    """Reads payloads by their schema, both as JSON (``JsonConverter.convertToConnect``); floats of the payload are ``Decimal``."""
+    """Reads payloads by their schema, both as JSON (``JsonConverter.convertToConnect``); floats of
+    the payload are ``Decimal``."""
 
     fill_defaults: bool
 
     def read(self, schema: object, payload: object) -> object:
-        """Return a payload in the types of ``mm2py.api.schema``; one of another JSON type than its schema's stays as it is.
+        """Return a payload in the types of ``mm2py.api.schema``; one of another JSON type than its
+        schema's stays as it is.
 
         Raises:
             DataError: it cannot be read.

@@ -1,7 +1,7 @@
 """Which converters a task's records pass: the connector's own, else the worker's.
 
-Flow: worker and connector config -> ``record_converters`` -> ``RecordConverters`` -> bytes of a ``SourceRecord``.
-Bytes without a schema are already serialized and are passed on.
+Flow: worker and connector config -> ``record_converters`` -> ``RecordConverters`` -> bytes of a
+``SourceRecord``. Bytes without a schema are already serialized and are passed on.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +34,8 @@ from mm2py.runtime.plugins.converters.converter import (
 from mm2py.runtime.plugins.converters.json import JsonConverter
 
 HEADER_NAMES: Final = "surrogateescape"
-"""Error handler of their encoding: they need not be UTF-8, any bytes survive the way through ``str``."""
+"""Error handler of their encoding: they need not be UTF-8, any bytes survive the way through
+``str``."""
 
 
 class Encoded(NamedTuple):
@@ -103,7 +104,8 @@ class RecordConverters:
         return record._replace(value=self.value.from_bytes(_raw(record.value)))
 
     def decoded_headers(self, record: SinkRecord) -> SinkRecord:
-        """Return a record that was read with its headers converted; ``DataError``: that cannot be."""
+        """Return a record that was read with its headers converted; ``DataError``: that cannot
+        be."""
         convert = self.header.from_bytes
         headers = tuple((name, convert(_raw(value))) for name, value in record.headers)
         return record._replace(headers=headers) if headers else record

@@ -1,6 +1,7 @@
 """Apache's transforms and predicates that make sense on bytes, by Java's class names and keys.
 
-Those that look into fields (``InsertField``, ``Cast``, ...) need structures, which a mirror does not have; they are known by name.
+Those that look into fields (``InsertField``, ``Cast``, ...) need structures, which a mirror does
+not have; they are known by name.
 """
 
 import logging
@@ -42,8 +43,19 @@ _CYCLE_YEARS: Final = 400
 _CYCLE_S: Final = 146_097 * 86_400
 """So many days have 400 years."""
 _MONTHS: Final = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 """In Java the language is the JVM's."""
 
 _OF_STRUCTURES: Final = frozenset(
@@ -126,7 +138,8 @@ class TimestampRouterConfig(ConfigModel):
         str,
         Option(
             _STRING,
-            "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, S and quoted text; MMM in English.",
+            "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, "
+            "S and quoted text; MMM in English.",
             importance="HIGH",
             checks=(_format,),
         ),
@@ -302,7 +315,8 @@ class Filter(_NothingOpen, Transformation):
 class InsertHeader(_NothingOpen, Transformation):
     """Adds a header to each record.
 
-    Java parses the literal to a typed value, which a mirror's ByteArrayConverter then refuses; here it is UTF-8.
+    Java parses the literal to a typed value, which a mirror's ByteArrayConverter then refuses; here
+    it is UTF-8.
     """
 
     java_class: ClassVar[str] = _PACKAGE + "InsertHeader"
@@ -392,7 +406,8 @@ _Class = Callable[[Mapping[str, str]], Transformation | Predicate]
 
 
 Attempt = Callable[[str, SinkRecord, Callable[[SinkRecord], SinkRecord | None]], SinkRecord | None]
-"""Runs an operation of the class with that name on a record as ``errors.*`` configure; None where the record is skipped."""
+"""Runs an operation of the class with that name on a record as ``errors.*`` configure; None where
+the record is skipped."""
 
 
 _BUILT_IN: Final[Mapping[Kind, Iterable[_Class]]] = {
@@ -403,7 +418,8 @@ _BUILT_IN: Final[Mapping[Kind, Iterable[_Class]]] = {
 
 @cache
 def installed(kind: Kind) -> Sequence[_Class]:
-    """Return the classes of a kind, sorted by Java's names; one that cannot be imported is left out."""
+    """Return the classes of a kind, sorted by Java's names; one that cannot be imported is left
+    out."""
     entries = list(_BUILT_IN[kind])
     for entry in entry_points(group=f"mm2py.{kind}"):
         try:
@@ -419,7 +435,8 @@ def java_class(it: _Class) -> str:
 
 
 def find(kind: Kind, name: str) -> _Class:
-    """Return the class of that name; ``ConfigError``, in Java's words for one that Java has not either, where there is none."""
+    """Return the class of that name; ``ConfigError``, in Java's words for one that Java has not
+    either, where there is none."""
     class_name = name.strip()
     for it in installed(kind):
         full = java_class(it)
@@ -427,14 +444,17 @@ def find(kind: Kind, name: str) -> _Class:
             return it
     if kind == "transforms" and needs_structures(class_name):
         raise ConfigError(
-            f"Class {class_name} changes fields of structures, and the records of a mirror are bytes",
-            remedy="remove it, or write a transform that reads your format (docs/reference/extend.md)",
+            f"Class {class_name} changes fields of structures, and the records of a mirror are "
+            "bytes",
+            remedy="remove it, or write a transform that reads your format "
+            "(docs/reference/extend.md)",
         )
     raise ConfigError(f"Class {class_name} could not be found.")
 
 
 def seen_headers(headers: Iterable[tuple[bytes | str, object]]) -> tuple[tuple[str, object], ...]:
-    """Return the headers of a source's record as transforms see them: names need not be UTF-8, any bytes survive the way through ``str``."""
+    """Return the headers of a source's record as transforms see them: names need not be UTF-8, any
+    bytes survive the way through ``str``."""
     return tuple(
         (name.decode(errors=HEADER_NAMES) if isinstance(name, bytes) else name, value)
         for name, value in headers
@@ -449,7 +469,8 @@ def model_of(plugin: object) -> type[ConfigModel] | None:
 
 @dataclass(frozen=True, slots=True)
 class TransformStep:
-    """One transform with its predicate; ``negate``: it is applied where the predicate does not hold."""
+    """One transform with its predicate; ``negate``: it is applied where the predicate does not
+    hold."""
 
     name: str
     transform: Transformation

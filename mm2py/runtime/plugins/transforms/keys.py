@@ -1,7 +1,8 @@
-"""The keys of the transforms and predicates that a connector's config names, described and checked as Connect does.
+"""The keys of the transforms and predicates that a connector's config names, described and checked
+as Connect does.
 
-Flow: connector config -> ``plugin_entries`` -> the answer of validate; -> ``plugin_findings`` -> what ``mm2py lint`` and a start find in a
-file. Texts are Connect's.
+Flow: connector config -> ``plugin_entries`` -> the answer of validate; -> ``plugin_findings`` ->
+what ``mm2py lint`` and a start find in a file. Texts are Connect's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -123,13 +124,15 @@ def _version_problems(prefix: str, version: str, texts: _Texts) -> Iterator[str]
 def _negate_problems(prefix: str, texts: _Texts) -> Iterator[str]:
     if f"{prefix}negate" in texts and f"{prefix}predicate" not in texts:
         yield (
-            f"Config '{prefix}negate' was provided but there is no config '{prefix}predicate' defining a predicate to"
+            f"Config '{prefix}negate' was provided but there is no config '{prefix}predicate' "
+            "defining a predicate to"
             " be negated."
         )
 
 
 def _of_other_kind(kind: Kind, name: str) -> str:
-    """Return the full name of a predicate where a transform is wanted, or the other way round; else nothing."""
+    """Return the full name of a predicate where a transform is wanted, or the other way round; else
+    nothing."""
     for other in KINDS:
         with suppress(ConfigError):
             if other != kind:
@@ -150,7 +153,8 @@ def _entry(option: Option, texts: _Texts) -> Entry:
 
 
 def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
-    """As Java's embedded definitions: messages of a plug-in's own checks name keys without the prefix."""
+    """As Java's embedded definitions: messages of a plug-in's own checks name keys without the
+    prefix."""
     key = described(option, prefix)
     if key.name not in texts:
         value = check_value(replace(option, name=key.name), texts)
@@ -161,7 +165,8 @@ def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
 
 
 def plugin_findings(texts: _Texts) -> Iterator[tuple[Severity, Problem]]:
-    """Return what is wrong with the transforms and predicates of a connector's config, and what has no effect."""
+    """Return what is wrong with the transforms and predicates of a connector's config, and what has
+    no effect."""
     for kind in KINDS:
         aliases = parse_list(texts.get(kind, ""))
         for alias in sorted({it for it in aliases if aliases.count(it) > 1}):
