@@ -101,7 +101,8 @@ def test_a_compacted_topic_arrives_without_its_holes(setup: Setup) -> None:
 
     def compacted_log() -> Logs | None:
         logs = read(setup.a, topic)
-        is_short = max(len(log.records) for log in logs.values()) < 800
+        # All of both partitions but the active segments: it must not go on while we compare.
+        is_short = max(len(log.records) for log in logs.values()) < 400
         has_holes = any(
             b - a > 1
             for log in logs.values()

@@ -30,6 +30,7 @@ from tests.spark.test_verify import differences_of, report_of
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.integration,
+    pytest.mark.chaos,
     pytest.mark.timeout(600),
     NEEDS_SERVER,
     pytest.mark.parametrize("scheme", ACCESS),
