@@ -25,7 +25,6 @@ COMMANDS: Final = "mm2py.commands"
 
 app: Final = typer.Typer(
     name="mm2py",
-    help="Replicate between Kafka clusters: a drop-in for MirrorMaker 2.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

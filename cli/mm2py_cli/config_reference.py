@@ -49,8 +49,7 @@ def render(definitions: Sequence[ConnectorDefinition]) -> str:
         _section(
             "REST: at top level",
             "Keys and certificates of https listeners: `ssl.*`, or `listeners.https.ssl.*` where "
-            "any of those "
-            "is set.",
+            "any of those is set.",
             REST_OPTIONS.values(),
         ),
         *_connectors(definitions),
@@ -78,8 +77,7 @@ def _connectors(definitions: Sequence[ConnectorDefinition]) -> list[str]:
         _section(
             "All connectors",
             "At top level or under `A->B.`; `tasks.max` counts per connector. `name` and "
-            "`connector.class` are "
-            "derived from the flow.",
+            "`connector.class` are derived from the flow.",
             shared.values(),
         ),
         _section("Source connectors", "Under `A->B.` only, as in Java.", source),

@@ -55,8 +55,7 @@ IDLE: Final = frozenset({"DISABLED", "WAITING", "SUSPENDED"})
 
 NOT_ENABLED: Final = (
     "it is not enabled and copies nothing, as is meant of the way back in a file that copies one "
-    "way; else set {flow}.enabled = true in the file,"
-    " or mm2py flow create '{flow}'"
+    "way; else set {flow}.enabled = true in the file, or mm2py flow create '{flow}'"
 )
 
 _FLOWS: Final = (

@@ -82,8 +82,7 @@ def topic_findings(props: Mapping[str, str]) -> Findings:
     if through:
         message = (
             f"lets internal topics through, such as {some_of(through, 2)}: they are not copied, "
-            "but Java's MirrorMaker 2 would"
-            " copy them and the passwords in them"
+            "but Java's MirrorMaker 2 would copy them and the passwords in them"
         )
         remedy = r"add mm2.*internal and .*checkpoints.internal to topics.exclude"
         yield Severity.WARNING, Problem("topics.exclude", None, message, remedy)

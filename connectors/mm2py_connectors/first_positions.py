@@ -103,8 +103,7 @@ class FirstPositions:
                 continue
             waiting[tp] = (
                 f"it cannot begin at offset {offset} (start.positions) while group {self._group} "
-                "has members: stop the"
-                " connector, and resume it"
+                "has members: stop the connector, and resume it"
             )
         return waiting
 

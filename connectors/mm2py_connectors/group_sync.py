@@ -197,7 +197,7 @@ class GroupSync:
             if isinstance(answer, Mm2pyError):
                 self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
                 continue
-            # Only where the group still is where it was moved to: anybody may have moved it since.
+            # Only where the group still is where it was moved to: a client may have moved it since.
             too_far = {
                 tp: at
                 for tp, at in self._too_far.pop(group, {}).items()

@@ -382,8 +382,7 @@ class GroupWatch:
         chosen = any(map(self._share.is_chosen, listed))
         text = (
             f"groups and groups.exclude let none of the {len(listed)} consumer groups of the "
-            "source through,"
-            f" such as {min(listed)!r}: name those that are to fail over in groups"
+            f"source through, such as {min(listed)!r}: name those that are to fail over in groups"
             if listed and not chosen
             else ""
         )
@@ -439,8 +438,7 @@ class GroupWatch:
             group, cause = next(iter(refused.items()))
             text = (
                 f"the offsets of {len(refused)} {self._what}s cannot be read, such as {group!r}: "
-                f"{cause};"
-                " grant the mirror's principal DESCRIBE on the groups of the source"
+                f"{cause}; grant the mirror's principal DESCRIBE on the groups of the source"
             )
         self._context.report_finding(f"{self._what}s not read", text, count=len(refused))
 

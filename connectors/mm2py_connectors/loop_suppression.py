@@ -37,9 +37,8 @@ _COUNT: Final = 12
 """Field of ``HEADER``: number of records."""
 
 _REMEDY: Final = (
-    f"grant Create, Describe and Read on topic {PRODUCERS_TOPIC} of the source, or create it "
-    "there with one"
-    " partition and cleanup.policy=compact"
+    f"grant Create, Describe and Read on topic {PRODUCERS_TOPIC} of the source, or create it there "
+    "with one partition and cleanup.policy=compact"
 )
 
 
@@ -152,8 +151,7 @@ class LoopFilter(BatchOrigins):
             if unknown:
                 raise ProtocolError(
                     f"batches of producer id {min(unknown)} are there, and its record in topic "
-                    f"{PRODUCERS_TOPIC}"
-                    f" cannot be read: {self._unreadable[min(unknown)].message}",
+                    f"{PRODUCERS_TOPIC} cannot be read: {self._unreadable[min(unknown)].message}",
                     remedy="use the version of mm2py that wrote it, or delete the record to have "
                     "them copied",
                 )

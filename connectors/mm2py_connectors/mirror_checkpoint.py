@@ -173,7 +173,7 @@ class MirrorCheckpointConnector(Connector):
             # (``ConnectorUtils.groupPartitions``).
             *hash_map_order(dict.fromkeys(it for it in chosen if self._counts(offsets.get(it))))
         ]
-        # Another number of tasks: a Java worker would start all of them anew in any case.
+        # Another number of tasks: a Java worker would start all of them again in any case.
         if min(max_tasks, len(groups)) != len(configs):
             return None
         # ``ConnectorUtils.groupPartitions``: contiguous parts, the first ones longer by one.
@@ -267,8 +267,7 @@ class MirrorCheckpointConnector(Connector):
         if policy is not None and policy.split(",") != ["compact"]:
             raise FatalError(
                 f"topic {self._topic} has cleanup.policy={policy}: old checkpoints are deleted, "
-                "and their groups"
-                " could not fail over",
+                "and their groups could not fail over",
                 remedy=f"set cleanup.policy=compact on {self._topic} of "
                 f"{self._config.target_cluster_alias}",
             )

@@ -159,7 +159,7 @@ class MirrorCheckpointTask(SourceTask):
 
     async def poll(self) -> Sequence[SourceRecord]:
         """Wait for a change, at most a second, then return the checkpoints that it makes."""
-        # Their errors are raised here: nobody awaits them.
+        # Their errors are raised here: nothing awaits them.
         for each in self._background:
             if each.done():
                 each.result()
@@ -373,8 +373,7 @@ class MirrorCheckpointTask(SourceTask):
             self._checkpoints.clear()
             log.warning(
                 "checkpoints written before cannot be read: offsets older than the last offset "
-                "sync are not"
-                " translated topic=%s cause=%s",
+                "sync are not translated topic=%s cause=%s",
                 self._checkpoints_topic,
                 error,
             )

@@ -167,7 +167,7 @@ class MirrorSourceConnector(Connector):
             await topics.refresh()
             self._deal.update(topics.ready())
             published = _published(context, ASSIGNED_PARTITIONS)
-            # After a restart of the worker: without it every partition would be dealt anew and
+            # After a restart of the worker: without it every partition would be dealt again and
             # every task restarted.
             self._deal.continue_with(published)
             if not published:

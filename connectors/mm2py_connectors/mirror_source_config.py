@@ -81,10 +81,9 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
         str,
         Option(
             JavaType.STRING,
-            "Which batches are not copied because a mirror wrote them to the source: on, those "
-            "of this flow's target; all, those "
-            "of any mirror; off, none; auto, as on where the policy or a RegexRouter keeps "
-            "names, else off.",
+            "Which batches are not copied because a mirror wrote them to the source: on, those of "
+            "this flow's target; all, those of any mirror; off, none; auto, as on where the policy "
+            "or a RegexRouter keeps names, else off.",
             choices=("auto", "on", "all", "off"),
             ours=True,
             java_default="off",
@@ -182,8 +181,7 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         Option(
             _LIST,
             "topic-partition:offset of partitions that a backfill copies: nothing is read at and "
-            "behind that offset but the "
-            "rest of its batch.",
+            "behind that offset but the rest of its batch.",
             ours=True,
         ),
     ] = ()
@@ -192,8 +190,7 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         Option(
             _LIST,
             "Those of the assigned partitions that were found after the first start of the flow: "
-            "they begin at the earliest "
-            "offset where they were to begin at latest.",
+            "they begin at the earliest offset where they were to begin at latest.",
             ours=True,
         ),
     ] = ()
@@ -202,8 +199,7 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         Option(
             _LIST,
             "topic-partition:offset of partitions that waited for their copy when the flow first "
-            "started: the end of their logs "
-            "then, where they begin if they are to begin at latest.",
+            "started: the end of their logs then, where they begin if they are to begin at latest.",
             ours=True,
         ),
     ] = ()
@@ -211,9 +207,8 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         int,
         Option(
             JavaType.LONG,
-            "When the flow first started with an age in start.positions, ms since the epoch: "
-            "ages are counted from it. -1: from "
-            "the start of the task.",
+            "When the flow first started with an age in start.positions, ms since the epoch: ages "
+            "are counted from it. -1: from the start of the task.",
             ours=True,
         ),
     ] = -1

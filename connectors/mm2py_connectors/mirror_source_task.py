@@ -395,7 +395,7 @@ class MirrorSourceTask(BatchSourceTask):
                 # Best effort: a cluster that does not answer delays no end.
                 async with asyncio.timeout(LAST_LOOK_S):
                     # A topic that was created again during the last poll: its loss would otherwise
-                    # be found by nobody.
+                    # never be found.
                     await opened.reader.look_back()
             await opened.reader.close()
             await opened.session.close()
@@ -547,7 +547,7 @@ class MirrorSourceTask(BatchSourceTask):
         if waiting and self._stops_at(gap):
             gap.first_offset = self._first_waiting(gap)
         self._before_gap[gap.partition] = gap.under_way
-        # Offsets begin anew or go back; after retention they go on.
+        # Offsets start over or go back; after retention they continue.
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
             if self._loops is not None:
@@ -710,7 +710,7 @@ class MirrorSourceTask(BatchSourceTask):
         if self._reader is None:
             return None
         if source in self._failed:
-            # Retention goes on while the partition is failed.
+            # Retention continues while the partition is failed.
             first, end = self._uncopied(source), self._failed[source]
             return (first, end, self._newest_ms.get(source, -1)) if 0 <= first <= end else None
         reader = self._reader.reader

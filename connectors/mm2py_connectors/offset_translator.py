@@ -269,7 +269,7 @@ class OffsetTranslator:
             return -1
         asking = asyncio.create_task(self._map.own_from(source, begin, end))
         self._asking[source] = asking
-        # Not cancelled: the read goes on beside the rounds.
+        # Not cancelled: the read continues beside the rounds.
         await asyncio.wait({asking}, timeout=ASKED_S)
         if asking.done():
             del self._asking[source]
@@ -433,8 +433,7 @@ class OffsetTranslator:
             topic, cause = next(iter(unreadable.items()))
             text = (
                 f"{topic} cannot be read, so it is not known whether that flow writes into the "
-                "same copies, where groups would"
-                f" skip its records: {cause}; grant Read on it"
+                f"same copies, where groups would skip its records: {cause}; grant Read on it"
             )
         self._context.report_finding(UNREADABLE_FINDING, text, count=len(unreadable), harms=False)
 

@@ -149,8 +149,7 @@ def _check_principal(principal: str) -> None:
     if known != principal:
         raise ConfigError(
             f"source and target are logged in to as {known} and {principal}: librdkafka has the "
-            "tickets of one of them,"
-            " in the cache of the process",
+            "tickets of one of them, in the cache of the process",
             remedy="give both clusters one principal, or mirror with MirrorSource",
         )
 
@@ -190,8 +189,7 @@ def no_text(message: Message) -> FatalError:
     """Return what is wrong with a record whose headers the library has failed to return."""
     return FatalError(
         f"{message.topic()}-{message.partition()} offset {message.offset()}: the key of a header "
-        "is no UTF-8, which"
-        " confluent-kafka cannot read",
+        "is no UTF-8, which confluent-kafka cannot read",
         remedy="copy with MirrorSource, which passes bytes on, or set the group's offset past "
         "the record",
     )
@@ -273,7 +271,7 @@ class RecordSender:
     @contextmanager
     def hold(self, idle: Idle) -> Generator[None]:
         """Hold the producer while the block runs; other streams wait, and stay alive meanwhile."""
-        # A lock with a time-out: while another stream recovers, this one must go on polling its
+        # A lock with a time-out: while another stream recovers, this one must continue to poll its
         # group.
         while not self._gate.acquire(timeout=FLUSH_S):
             idle()

@@ -172,18 +172,16 @@ class RemoteTopics:
         if self._internal_copies:
             found["copies of internal topics"] = (
                 f"{some_of(self._internal_copies, LOGGED_TOPICS)}: an earlier version or Java "
-                "copied them, they may hold the"
-                " passwords of clusters and are not copied any more; delete them on "
-                f"{self._flow.target_alias}"
+                "copied them, they may hold the passwords of clusters and are not copied any more; "
+                f"delete them on {self._flow.target_alias}"
             )
         if self._former_checkpoints:
             own = self._flow.policy.checkpoints_topic(self._flow.source_alias)
             found["checkpoints of another separator"] = (
                 f"{some_of(self._former_checkpoints, LOGGED_TOPICS)} beside {own}: the separator "
-                "was changed, and nothing writes"
-                f" them any more; delete them on {self._flow.target_alias} when no client of "
-                "MirrorClient reads them, or set"
-                " replication.policy.separator back"
+                "was changed, and nothing writes them any more; delete them on "
+                f"{self._flow.target_alias} when no client of MirrorClient reads them, or set "
+                "replication.policy.separator back"
             )
         if self._returned:
             found["came from the source"] = self._why_returned()
@@ -272,9 +270,8 @@ class RemoteTopics:
             alias = self._flow.target_alias
             self._refusals.note(
                 remote,
-                f"{remote} exists on {alias}, but not for this principal: grant Describe and "
-                f"Write on it, or, where {alias} is"
-                " still deleting it, wait",
+                f"{remote} exists on {alias}, but not for this principal: grant Describe and Write "
+                f"on it, or, where {alias} is still deleting it, wait",
             )
         self._unseen = unseen
 
@@ -515,14 +512,12 @@ class RemoteTopics:
         if code == codes.INVALID_REPLICATION_FACTOR and self._flow.replication_factor < 1:
             return (
                 "set replication.factor, or the brokers' default.replication.factor, which -1 "
-                "stands for, to at most the number of"
-                " brokers there"
+                "stands for, to at most the number of brokers there"
             )
         if code == codes.INVALID_REPLICATION_FACTOR:
             return (
                 f"set replication.factor (now {self._flow.replication_factor}) to at most the "
-                "number of"
-                " brokers there"
+                "number of brokers there"
             )
         return _REMEDIES.get(code, "it is tried again at every refresh")
 
@@ -535,9 +530,8 @@ _REMEDIES: Final[Mapping[int, str]] = {
     codes.INVALID_CONFIG: "name the config in config.properties.exclude, or change it at the "
     "source",
     codes.INVALID_TOPIC_EXCEPTION: (
-        "its name is not possible there: change replication.policy.separator or the cluster "
-        "alias, or"
-        " name the topic in topics.exclude"
+        "its name is not possible there: change replication.policy.separator or the cluster alias, "
+        "or name the topic in topics.exclude"
     ),
     codes.TOPIC_AUTHORIZATION_FAILED: "grant Create on the topic, or create it by hand",
     codes.CLUSTER_AUTHORIZATION_FAILED: "grant Create on the cluster, or create the topic by hand",

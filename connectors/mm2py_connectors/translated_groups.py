@@ -141,9 +141,8 @@ class TranslatedGroups:
                 if downstream is None:
                     log.warning(
                         "group was moved past unread records by an earlier version, and where it "
-                        "has read to is"
-                        " not known on the target: reset its offset there group=%s partition=%s "
-                        "offset=%d",
+                        "has read to is not known on the target: reset its offset there group=%s "
+                        "partition=%s offset=%d",
                         group,
                         target,
                         begins.target,

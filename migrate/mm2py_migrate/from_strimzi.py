@@ -59,9 +59,8 @@ _CONNECT_CLUSTER: Final = (
 )
 """Member of the target, property of its ``config``, and the operator's default."""
 _NOT_CARRIED: Final = (
-    "positions of the operator's connectors are not carried over: stop the mirror and repeat "
-    "this with --carry-positions,"
-    " else the flows start at auto.offset.reset"
+    "positions of the operator's connectors are not carried over: stop the mirror and repeat this "
+    "with --carry-positions, else the flows start at auto.offset.reset"
 )
 _CONNECT_PROPERTIES: Final = frozenset(
     ("group.id", "config.storage.topic", "offset.storage.topic", "status.storage.topic")

@@ -237,9 +237,8 @@ async def _other_counts(source: Cluster, target: Cluster, topics: set[str]) -> l
         if name in here and name in there
     }
     return [
-        f"{name} has {ours} partitions on the source and {theirs} on the target: from now on "
-        "each record keeps its"
-        " partition, so keys go to other partitions than before"
+        f"{name} has {ours} partitions on the source and {theirs} on the target: from now on each "
+        "record keeps its partition, so keys go to other partitions than before"
         for name, (ours, theirs) in counts.items()
         if ours != theirs
     ]

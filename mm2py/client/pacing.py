@@ -60,8 +60,7 @@ def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: s
     nodes = ", ".join(f"broker {node_id}: {math.ceil(long[node_id])} s" for node_id in sorted(long))
     return (
         f"a quota of {cluster} holds back {what}; time left: {nodes} (throttle_time_ms); mm2py "
-        "doctor names the quota,"
-        f" {quota} of the flow's clients raises it"
+        f"doctor names the quota, {quota} of the flow's clients raises it"
     )
 
 

@@ -60,8 +60,7 @@ def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> I
             "offsets.identical",
             connector.offsets_identical,
             "is not possible: with exactly-once support each transaction leaves a marker in the "
-            "target's log, which"
-            " takes an offset",
+            "target's log, which takes an offset",
             "set offsets.identical=prefer, or exactly.once.source.support=disabled",
         )
     if boundary.lower() == "connector":
@@ -91,9 +90,8 @@ def _sink_problems(connector: Mapping[str, str], *, enabled: bool) -> Iterator[P
         yield Problem(
             "copy.connector",
             chosen,
-            "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, "
-            "its positions are those of a"
-            " consumer group of the source",
+            "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, its "
+            "positions are those of a consumer group of the source",
             f"{source}, or <target>.exactly.once.source.support=disabled",
         )
 
@@ -114,8 +112,7 @@ def interval_problem(interval_ms: int, timeout_ms: int) -> Iterator[Problem]:
             "transaction.boundary.interval.ms",
             str(interval_ms),
             f"is not possible: a transaction of {interval_ms} ms cannot end before "
-            f"transaction.timeout.ms={timeout_ms} of the"
-            " producer",
+            f"transaction.timeout.ms={timeout_ms} of the producer",
             "lower transaction.boundary.interval.ms, or raise the producer's "
             "transaction.timeout.ms",
         )

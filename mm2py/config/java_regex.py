@@ -81,7 +81,7 @@ class JavaPattern:
         spent_s = time.thread_time() - began_s
         if spent_s > SLOW_S:
             now_s = time.monotonic()
-            # The window begins anew with the first slow match after it.
+            # The window starts over with the first slow match after it.
             if now_s - self._since_s > WINDOW_S:
                 self._since_s, self._slow_s = now_s, 0.0
             self._slow_s += spent_s

@@ -157,8 +157,7 @@ def _topic_creation(flow: FlowConfigs) -> Iterator[LintFinding]:
             value.line,
             value.key,
             "topic.creation.* has no effect: copies have the partitions of their source, topics "
-            "that a transform names"
-            " are created by the target's brokers",
+            "that a transform names are created by the target's brokers",
             "create such topics before, or set num.partitions and default.replication.factor of "
             "the target's brokers",
         )

@@ -448,8 +448,7 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[LintFinding
                         entry.line,
                         entry.key,
                         f"has a blank around {text!r}, which is left out here; Java's flow "
-                        "switches "
-                        "take it for false",
+                        "switches take it for false",
                         "remove the blank",
                     )
                 )

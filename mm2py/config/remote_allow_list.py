@@ -167,8 +167,7 @@ class _Rules:
                 yield (
                     "uses a config provider",
                     "write the value, add the provider to rest.config.providers.allow, or write "
-                    "the "
-                    "same line into the worker's own file",
+                    "the same line into the worker's own file",
                 )
                 return
 

@@ -323,8 +323,7 @@ class _Public:
         opened = [replace(a, signed_only=self._open_to_all(a)) for a in addresses]
         self._notices += [
             f"listener {address} is reachable from other machines without authentication: it "
-            "serves "
-            "signed requests of other workers only; set rest.basic.auth.file or "
+            "serves signed requests of other workers only; set rest.basic.auth.file or "
             "rest.bearer.tokens.file to use it, or start with --insecure"
             for address in opened
             if address.signed_only

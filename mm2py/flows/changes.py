@@ -158,8 +158,7 @@ class FlowChanges:
             pairs = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
             raise BadRequestError(
                 f"No flow {flow} can run here: clusters come from the file; flows of this worker "
-                "may be"
-                f" {pairs}"
+                f"may be {pairs}"
             )
         return flow
 
@@ -669,8 +668,7 @@ def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) ->
         if request.revision not in (None, store.state.revision):
             raise PreconditionFailedError(
                 f"Flow {request.flow} is at revision {store.state.revision}, not "
-                f"{request.revision}: read"
-                " it again, it was changed meanwhile"
+                f"{request.revision}: read it again, it was changed meanwhile"
             )
         return edit(now)
 

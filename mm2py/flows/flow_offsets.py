@@ -547,10 +547,8 @@ def _ahead(parts: Sequence[GroupPartitionView]) -> str:
         return ""
     return (
         f"its offset of {it.target_topic}-{it.partition} on the target is {it.committed_there}, "
-        f"ahead of {it.exact}, and"
-        " offsets there never go back: the source's was set back, or the copy was deleted. To "
-        "follow the source, delete"
-        " the group on the target"
+        f"ahead of {it.exact}, and offsets there never go back: the source's was set back, or the "
+        "copy was deleted. To follow the source, delete the group on the target"
     )
 
 

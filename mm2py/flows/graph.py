@@ -74,9 +74,8 @@ class Cycle:
         )
         if not self.by_group:
             return (
-                f"{start} let each of them suppress loops (loop.suppression=on; all where three "
-                "or more clusters are all"
-                " connected)"
+                f"{start} let each of them suppress loops (loop.suppression=on; all where three or "
+                "more clusters are all connected)"
             )
         return (
             f"{start} set copy.connector=source for {_joined(self.by_group)} (loops are then "

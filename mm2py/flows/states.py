@@ -37,8 +37,7 @@ _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
 _GONE: Final = (
     "its worker {} has left the flow's group, its work waits for its return: for "
-    "scheduled.rebalance.max.delay.ms at most,"
-    " then another worker takes over"
+    "scheduled.rebalance.max.delay.ms at most, then another worker takes over"
 )
 
 LANE_SILENT_S: Final = 90.0
@@ -49,8 +48,7 @@ TAKE_OVER_S: Final = 10.0
 _NO_MORE: Final = "nothing copies what is left"
 _NO_LANE: Final = (
     f"and no lane has copied it for {LANE_SILENT_S:.0f} s: see the log of its driver and whether "
-    "Spark has executors;"
-    " to begin again end the driver and run the same command, or cancel it"
+    "Spark has executors; to begin again end the driver and run the same command, or cancel it"
 )
 _NOT_TAKEN: Final = (
     "no job has it any more, and the flow's workers do not copy it: mm2py flow "
@@ -212,9 +210,8 @@ class FlowWork:
             yield (
                 "flow",
                 "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST "
-                "/connectors on the flow's own path),"
-                f" or roll the flow back with mm2py flow rollback '{self.flow}' 0, which is the "
-                "file",
+                "/connectors on the flow's own path), or roll the flow back with mm2py flow "
+                f"rollback '{self.flow}' 0, which is the file",
             )
         yield from self._resting()
         for node in nodes:
@@ -255,8 +252,7 @@ class FlowWork:
         for where, cause in self._problems(nodes) if self.disabled else ():
             yield (
                 f"{where}: {cause}; the flow is disabled and only its heartbeats are concerned: "
-                "where they are not wanted, set"
-                f" {self.disabled}.emit.heartbeats.enabled = false"
+                f"where they are not wanted, set {self.disabled}.emit.heartbeats.enabled = false"
             )
         for node in nodes:
             for finding in node.findings:
@@ -265,10 +261,9 @@ class FlowWork:
         blind = self._blind(nodes)
         if blind:
             yield (
-                "nothing is measured of paused tasks that have not run since their worker "
-                f"started ({blind}): lag, RPO and what retention"
-                " overtakes are not known, while the source deletes as ever; mm2py flow resume "
-                f"'{self.flow}' begins it"
+                "nothing is measured of paused tasks that have not run since their worker started "
+                f"({blind}): lag, RPO and what retention overtakes are not known, while the source "
+                f"deletes as ever; mm2py flow resume '{self.flow}' begins it"
             )
 
     def _blind(self, nodes: Sequence[NodeSnapshot]) -> int:

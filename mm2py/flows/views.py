@@ -64,9 +64,8 @@ class FlowMembers:
         for url, reason in self.silent.items():
             yield (
                 url,
-                f"this worker gave no answer ({reason}), its numbers are missing: open the port "
-                "of its"
-                " internal.listener to the other workers, or set rest.advertised.host.name",
+                f"this worker gave no answer ({reason}), its numbers are missing: open the port of "
+                "its internal.listener to the other workers, or set rest.advertised.host.name",
             )
 
     def partitions(self) -> list[tuple[str, PartitionSnapshot]]:

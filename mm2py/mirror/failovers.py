@@ -275,7 +275,7 @@ class Failover:
         """Return the record of a moment: the step that it is at has begun, and the one before has
         ended."""
         latest = self.steps[-1] if self.steps else None
-        # The same step again, by this driver or its successor: its time goes on.
+        # The same step again, by this driver or its successor: its time continues.
         if latest is not None and latest.step is self.step:
             return replace(self, at_ms=now_ms)
         steps = self.steps

@@ -156,11 +156,9 @@ def why_returned(topics: Sequence[str], source: str, most: int) -> str:
     """Describe why ``TopicSelection.returned`` topics are not copied."""
     return (
         f"{some_of(topics, most)} of {source}: not copied (copies that were made before stay), "
-        "because the"
-        f" name says that it came from {source}, and a mirror whose file calls another cluster "
-        f"{source} would feed this"
-        " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that "
-        "clients write other names"
+        f"because the name says that it came from {source}, and a mirror whose file calls another "
+        f"cluster {source} would feed this one for ever (KAFKA-9914); give each cluster one alias "
+        "in all files, and topics that clients write other names"
     )
 
 

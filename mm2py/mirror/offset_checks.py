@@ -165,9 +165,8 @@ def _member(partition: Mapping[str, object], key: str) -> object:
 
 def _invalid_partition(partition: Mapping[str, object], key: str, must: str) -> ConfigError:
     return ConfigError(
-        f"Source partition {java_text(partition)} has an invalid value "
-        f"{java_text(partition[key])} for"
-        f" the '{key}' key, {must}"
+        f"Source partition {java_text(partition)} has an invalid value {java_text(partition[key])} "
+        f"for the '{key}' key, {must}"
     )
 
 

@@ -136,7 +136,7 @@ class PartitionIndex:
     def put(self, number: int, head: PageHead, position: int) -> PageRef:
         """Take a page from ``position`` of the topic; it ends all with higher numbers."""
         # A page ends all with higher numbers: those before it in the topic are of a map that was
-        # cut back or begun anew.
+        # cut back or started over.
         self.drop(number)
         self._order = None
         ref = PageRef(number, position, *head.span)
@@ -235,7 +235,7 @@ class MapIndex:
             partition, number = decode_page_key(record.key)
             head = decode_head(record.value) if record.value is not None else None
         except ProtocolError as error:
-            # The reader goes on: one damaged or newer record must not stop the translation of all
+            # The reader continues: one damaged or newer record must not stop the translation of all
             # other partitions.
             self.strange += 1
             log.debug(

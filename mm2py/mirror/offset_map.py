@@ -302,7 +302,7 @@ class PartitionMap:
     def forget(self, number: int) -> None:
         """Older pages up to this one are not in the topic any more; none of them, where the map
         began anew meanwhile."""
-        # Pruning awaits the broker: the map may have begun anew at page 0 meanwhile, and the
+        # Pruning awaits the broker: the map may have started over at page 0 meanwhile, and the
         # numbers then name other pages.
         if number < self._number:
             self._older = [ref for ref in self._older if ref.number > number]
@@ -348,11 +348,6 @@ class PartitionMap:
             self._segments.pop()
         self._segments.append(Segment(source, 0, target))
         self._next_target = target
-        self.changed = True
-
-    def leave_producer(self) -> None:
-        """Keep no producer id: what follows has one that ends with its process."""
-        self.producer_id = -1
         self.changed = True
 
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:

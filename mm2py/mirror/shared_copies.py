@@ -51,11 +51,9 @@ def shared_reason(copies: str, others: Sequence[str]) -> str:
     the other flows."""
     return (
         f"flows from {some_of(others, 3)} write into {copies} too: no group is placed there, it "
-        "would skip or read again what it"
-        " has not read of the other source; use a replication policy that renames topics or "
-        "other topics, and reset such"
-        " groups by hand. Where the other flow is gone for good, delete its topic "
-        "mm2py-offset-map.<source>.internal"
+        "would skip or read again what it has not read of the other source; use a replication "
+        "policy that renames topics or other topics, and reset such groups by hand. Where the "
+        "other flow is gone for good, delete its topic mm2py-offset-map.<source>.internal"
     )
 
 

@@ -54,9 +54,8 @@ def refuse_one_cluster(source: ClusterEnd, target: ClusterEnd) -> None:
         return
     raise ConfigError(
         f"flow {source.alias}->{target.alias}: {source.alias} at {source.addresses} and "
-        f"{target.alias} at"
-        f" {target.addresses} are one cluster, {source.cluster_id}: it would copy its own copies "
-        "for ever",
+        f"{target.alias} at {target.addresses} are one cluster, {source.cluster_id}: it would copy "
+        "its own copies for ever",
         remedy="correct bootstrap.servers of one of the two, or remove the flow; two clusters of "
         "which one was"
         " cloned need ids of their own: stop one and change cluster.id in meta.properties of all "

@@ -156,7 +156,7 @@ def split(batch: RecordBatch, max_bytes: int) -> SplitResult:
     todo = _pieces(edges, 0, batch.count, -(-batch.size // max_bytes))
     while todo:
         low, high = todo.pop(0)
-        # A part covers the hole behind it, so that positions go on without a gap.
+        # A part covers the hole behind it, so that positions continue without a gap.
         last = batch.last_offset if high == batch.count else offsets[high] - 1
         piece = opened._replace(
             payload=opened.payload[edges[low] : edges[high]], records=high - low

@@ -123,9 +123,8 @@ def refuse_dry_run(request: Request) -> None:
     words = {re.sub("[^a-z]", "", key.lower()) for key in request.query_params}
     if request.method != "GET" and "dryrun" in words:
         raise BadRequestError(
-            "Kafka Connect's API has no dry run; use "
-            "/connector-plugins/{plugin}/config/validate, or"
-            " /flows?dry_run=true where this worker runs a mirror maker file"
+            "Kafka Connect's API has no dry run; use /connector-plugins/{plugin}/config/validate, "
+            "or /flows?dry_run=true where this worker runs a mirror maker file"
         )
 
 

@@ -84,7 +84,7 @@ class InternalGate:
         head = verify_request(headers, scope["method"], _target(scope), key)
         assert key is not None
         try:
-            # After the signature, so that nobody without the key can fill the list of nonces;
+            # After the signature, so that a caller without the key cannot fill the list of nonces;
             # before the body, so that a replay costs nothing.
             self._seen.take(head, now_ms)
         except TermsError as error:

@@ -163,9 +163,8 @@ class Gate:
         if self._rules.own_hosts is not None and not _is_own(headers, self._rules.own_hosts):
             return error_response(
                 403,
-                "This host name is not one of this worker's: set rest.advertised.host.name to "
-                "it, or "
-                "ask by address",
+                "This host name is not one of this worker's: set rest.advertised.host.name to it, "
+                "or ask by address",
             )
         # Before the credentials: a browser adds Basic ones to requests of foreign pages, too.
         if not reads and not _may_change(headers, self._rules.origins):

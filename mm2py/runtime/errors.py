@@ -23,8 +23,7 @@ from mm2py.errors import Mm2pyError, RetriableError
 
 STALE_CONFIGURATION: Final = (
     "Cannot complete request momentarily due to stale configuration (typically caused by a "
-    "concurrent"
-    " config change)"
+    "concurrent config change)"
 )
 """Text of a ``ConflictError`` while a change waits for a rebalance."""
 

@@ -340,6 +340,5 @@ def describe_unfinished(job: Job, flow: str, *, repairs: bool = False) -> str:
     name = f"restore {job.id} of {job.archive}" if job.archive else f"{kind} {job.id}"
     return (
         f"{name} of {flow} is {job.state.value}: wait for its end (mm2py backfill status FILE "
-        f"--flow '{flow}'),"
-        f" or end it with mm2py backfill cancel FILE --flow '{flow}'"
+        f"--flow '{flow}'), or end it with mm2py backfill cancel FILE --flow '{flow}'"
     )

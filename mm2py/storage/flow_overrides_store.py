@@ -351,9 +351,8 @@ class FlowOverridesStore:
         size_bytes = sum(len(key) + len(value or b"") for key, value in batch)
         if size_bytes > MAX_CONFIG_BYTES:
             raise ConfigError(
-                f"{action} of {target} needs {size_bytes} bytes in topic {self._table.topic}, "
-                "with its line of the history; at most"
-                f" {MAX_CONFIG_BYTES} fit",
+                f"{action} of {target} needs {size_bytes} bytes in topic {self._table.topic}, with "
+                f"its line of the history; at most {MAX_CONFIG_BYTES} fit",
                 remedy="change fewer or shorter properties at a time; the line has each text of "
                 "before and after",
             )
@@ -375,7 +374,7 @@ class FlowOverridesStore:
         if record.key is None:
             return
         key = record.key.decode("utf-8", "replace")
-        # A later record of the key decides anew, a tombstone too.
+        # A later record of the key decides again, a tombstone too.
         self._newer.pop(key, None)
         self._damaged.pop(key, None)
         if record.value is None:

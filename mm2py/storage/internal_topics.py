@@ -200,7 +200,7 @@ def _checked(topic: InternalTopic, description: TopicDescription | None, policy:
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
     if description.error is not None:
         raise _unusable(topic, description.error)
-    # No right to DescribeConfigs: Java goes on likewise.
+    # No right to DescribeConfigs: Java continues likewise.
     if policy is None:
         log.warning("cleanup policy cannot be read and is not checked topic=%s", topic.name)
     # ``compact,delete`` as well: retention would delete the only record
@@ -215,8 +215,7 @@ def _checked(topic: InternalTopic, description: TopicDescription | None, policy:
     if topic.ordered and len(description.partitions) != 1:
         raise ConfigError(
             f"topic {topic.name} has {len(description.partitions)} partitions, it must have "
-            "exactly 1: the order of"
-            " its records is the truth",
+            "exactly 1: the order of its records is the truth",
             remedy="name another topic in config.storage.topic"
             if topic.renamable
             else "delete the topic, it is created again (what it holds is lost)",

@@ -277,9 +277,8 @@ class OffsetMapStore:
             self._topics_lost += 1
             self.index, self._newest = MapIndex(), {}
             log.error(
-                "topic was deleted and created again topic=%s: the offset maps that were in it "
-                "are lost, those of"
-                " partitions that are copied now begin anew; do not delete the topic",
+                "topic was deleted and created again topic=%s: the offset maps that were in it are "
+                "lost, those of partitions that are copied now begin anew; do not delete the topic",
                 self.topic,
             )
         self._written = post.result()

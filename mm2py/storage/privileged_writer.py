@@ -33,9 +33,8 @@ TIMEOUT_MS: Final = 10_000
 this long."""
 
 FAILED: Final = (
-    "Failed to write to config topic; this may be due to a transient error and the request can "
-    "be safely"
-    " retried"
+    "Failed to write to config topic; this may be due to a transient error and the request can be "
+    "safely retried"
 )
 """Connect's text."""
 

@@ -75,7 +75,7 @@ class StatusBackingStore:
         self._started = True
         early, self._early = self._early, []
         for put in early:
-            # Judged anew: what was read meanwhile may be newer.
+            # Judged again: what was read meanwhile may be newer.
             if not put.safe or self._may_write(put):
                 self._post(put)
 

@@ -148,7 +148,7 @@ class KafkaTable:
             await self._writer.start()
             if self._reads_at_start:
                 await self._reader.read_to_end(handle)
-        # Cancelled as well: a reader that was started half would go on following.
+        # Cancelled as well: a reader that was started half would continue following.
         except BaseException:
             await self.stop()
             raise

@@ -36,10 +36,8 @@ LOOPBACK: Final = "127.0.0.1"
 STOP_S: Final = 1.0
 _IN_CLEAR: Final = (
     "internal.listener: requests between workers are signed and not encrypted, configs in them "
-    "included: the"
-    " certificate of listeners is not trusted by this worker itself at {}; set "
-    "rest.advertised.host.name to a name in"
-    " it, and a truststore with its authority"
+    "included: the certificate of listeners is not trusted by this worker itself at {}; set "
+    "rest.advertised.host.name to a name in it, and a truststore with its authority"
 )
 
 

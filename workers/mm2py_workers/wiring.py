@@ -321,7 +321,7 @@ def derive_plan(
     }
     # What is between two flows and an endless circle is not left to what a cluster allows. It is no
     # part of the config that is published: a Java worker would write that again without it, and
-    # start every task anew.
+    # start every task again.
     back = FlowName(name.target, name.source)
 
     def comes_back() -> bool:

@@ -181,8 +181,7 @@ def _notices(props: Mapping[str, str], worker: WorkerConfig, *, standalone: bool
     if standalone and worker.leader_writes_in_transactions:
         yield (
             f"exactly.once.source.support={worker.exactly_once_source_support} has no effect: a "
-            "standalone"
-            " worker keeps its offsets in a file, so records are copied at least once"
+            "standalone worker keeps its offsets in a file, so records are copied at least once"
         )
     if standalone and props.get(PROCESSES, "0").strip() != "0":
         yield f"{PROCESSES} has no effect: tasks of a standalone worker live in its own process"

@@ -80,9 +80,8 @@ def run_archive(options: ArchiveOptions, printer: Printer) -> int:
         lost = count_of(row, "lost_from")
         if lost is not None and lost >= 0:
             say(
-                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['lost_to']} were "
-                "gone from the source"
-                " before they were archived"
+                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['lost_to']} were gone "
+                "from the source before they were archived"
             )
         if row["cause"]:
             say(f"not archived: {row['cause']}")

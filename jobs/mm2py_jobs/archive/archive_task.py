@@ -282,8 +282,7 @@ def _sendable(batch: LogBatch, position: int, manifest: FileManifest) -> list[Re
         if batch.base_offset < position:
             raise PartitionError(
                 f"the target has a part of the batch at offset {batch.base_offset}, which was "
-                "converted from an old format and"
-                " cannot be cut",
+                "converted from an old format and cannot be cut",
                 topic=manifest.topic,
                 partition=manifest.partition,
                 offset=position,

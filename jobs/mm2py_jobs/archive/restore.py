@@ -398,8 +398,7 @@ class Restore:
         if position < 0:
             return (
                 f"{there} and nothing was restored or copied into it: restore into another topic "
-                "with --rename, or"
-                " delete that one first"
+                "with --rename, or delete that one first"
             )
         copied = known.incarnation(key) if page is None else page.source_id
         if is_another_topic(copied, bytes.fromhex(log.topic.topic_id)):
@@ -407,8 +406,7 @@ class Restore:
         if position < log.begins:
             return (
                 f"{there} and has copies up to offset {position}, the archive begins at "
-                f"{log.begins}: what is between"
-                " would be missing"
+                f"{log.begins}: what is between would be missing"
             )
         return "" if self.is_renamed else self._doubling(log, position, there)
 
@@ -430,11 +428,10 @@ class Restore:
         if position > last or self._suppression is Suppression.OFF:
             return ""
         return (
-            f"{there}, and what the archive has from offset {position} to {last} includes "
-            "records that a mirror copied to the"
-            " source and the flow does not copy (loop.suppression): they would be doubled; let "
-            "the flow copy the others, or"
-            " restore into another topic with --rename"
+            f"{there}, and what the archive has from offset {position} to {last} includes records "
+            "that a mirror copied to the source and the flow does not copy (loop.suppression): "
+            "they would be doubled; let the flow copy the others, or restore into another topic "
+            "with --rename"
         )
 
     async def make_topics(self) -> None:

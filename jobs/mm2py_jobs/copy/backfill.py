@@ -252,9 +252,8 @@ class BackfillDriver:
         for copy, end in copied.items():
             if ends[copy] < end:
                 raise BackfillRefusedError(
-                    f"{copy} ended at {end} when it was copied last and ends at {ends[copy]} "
-                    "now: the target has lost copies, and the job"
-                    " would not make them again",
+                    f"{copy} ended at {end} when it was copied last and ends at {ends[copy]} now: "
+                    "the target has lost copies, and the job would not make them again",
                     remedy="mm2py verify --repair makes copies of a backfill again; cancel a "
                     "restore, and begin it anew into an empty topic",
                 )

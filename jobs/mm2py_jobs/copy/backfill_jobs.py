@@ -365,8 +365,7 @@ class BackfillService:
         if master and not _LOCAL.fullmatch(master) and master not in self._masters:
             raise BadRequestError(
                 f"body.master: {master} may not be named over REST, its tasks get the flow's "
-                "credentials; add it to"
-                " rest.spark.masters in the worker's file"
+                "credentials; add it to rest.spark.masters in the worker's file"
             )
         missing = await self._commands.missing(master)
         if missing:

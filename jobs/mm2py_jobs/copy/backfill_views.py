@@ -190,8 +190,7 @@ def print_report(
     for it in lost:
         say(
             f"lost: {it.partition}: offsets {it.first_offset} to {it.last_offset} were gone from "
-            "the"
-            " source before they were copied"
+            "the source before they were copied"
         )
     printer.fields(
         [

@@ -98,8 +98,7 @@ def _begun(lease: Lease, end: int, source_start: int) -> Lease:
     else:
         cause = (
             f"{lease.copy} ended at {again.compared_to} when it was compared and ends at {end} "
-            "now: what is missing cannot"
-            " be put between; it was left alone"
+            "now: what is missing cannot be put between; it was left alone"
         )
     return replace(lease, again=None, state=LeaseState.HANDED_OVER, cause=cause)
 

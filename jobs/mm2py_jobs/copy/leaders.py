@@ -16,9 +16,13 @@ from typing import Final, NamedTuple, final
 from mm2py.client.connect.cluster import Cluster
 from mm2py.errors import Mm2pyError
 from mm2py.types import TopicPartition
+from mm2py_jobs.log.log_ends import LOOK_S
 from mm2py_jobs.spark.lane_gate import LaneGate
 
 log = logging.getLogger(__name__)
+
+NEW_S: Final = 5.0
+"""How long leaders are asked for that were never known."""
 
 OLD_S: Final = 20.0
 """Leaders are asked for again when they have been known for so long, and a lane is to begin."""
@@ -67,15 +71,26 @@ class Leaders:
                 continue
             try:
                 async with Cluster.of(properties, alias=side) as cluster:
-                    found = await cluster.leaders(wanted)
-                    self._known |= {
-                        LedPartition(side, tp): f"{cluster.cluster_id or side}/{leader.node_id}"
-                        for tp, leader in found.items()
-                        if not isinstance(leader, Mm2pyError)
-                    }
+                    await self._ask_one(side, cluster, wanted)
             except Mm2pyError as error:
                 log.warning(
                     "leaders are not known now, lanes count where they were cluster=%s cause=%s",
                     side,
                     error,
                 )
+
+    async def _ask_one(self, side: str, cluster: Cluster, wanted: Sequence[TopicPartition]) -> None:
+        """Ask until each partition has been known once: brokers do not list a topic at once that
+        was just created, as by the restore itself, and lanes that count nowhere all begin."""
+        give_up_s = time.monotonic() + NEW_S
+        while True:
+            found = await cluster.leaders(wanted)
+            self._known |= {
+                LedPartition(side, tp): f"{cluster.cluster_id or side}/{leader.node_id}"
+                for tp, leader in found.items()
+                if not isinstance(leader, Mm2pyError)
+            }
+            wanted = [tp for tp in wanted if LedPartition(side, tp) not in self._known]
+            if not wanted or time.monotonic() >= give_up_s:
+                return
+            await asyncio.sleep(LOOK_S)

@@ -53,8 +53,7 @@ T = TypeVar("T")
 
 _RECREATED: Final = (
     "its topic was deleted and created again on the source since it was compared: the target may "
-    "have the only copies of the"
-    " former one; it was left alone: verify it again"
+    "have the only copies of the former one; it was left alone: verify it again"
 )
 
 
@@ -584,9 +583,8 @@ class Survey:
                 refused[partition] = f"target topic {copy.name} cannot be described: {copy.error}"
             elif partition.partition not in copy.partitions:
                 refused[partition] = (
-                    f"target topic {copy.name} has {len(copy.partitions)} partitions, none of "
-                    "this number: add"
-                    " partitions, or start the flow, which does"
+                    f"target topic {copy.name} has {len(copy.partitions)} partitions, none of this "
+                    "number: add partitions, or start the flow, which does"
                 )
             else:
                 there[partition] = TopicPartition(copy.name, partition.partition)
@@ -662,9 +660,8 @@ def _in_front(
     """Return notes of what lies in a range before the flow's first copy, with nothing before that
     on the target."""
     return tuple(
-        f"{tp}: the flow began at offset {begins.source} of it; what lies below, from {first} "
-        "on, is not copied: history cannot be put"
-        " in front of copies"
+        f"{tp}: the flow began at offset {begins.source} of it; what lies below, from {first} on, "
+        "is not copied: history cannot be put in front of copies"
         for tp, (first, _, _) in sorted(ranges.items())
         if (begins := known.begins.get(tp)) and not begins.target and first < begins.source
     )

@@ -59,8 +59,7 @@ def smaller_batches(
         return ()
     return (
         f"{topic} has max.message.bytes={here}, its source {there}: batches above it are cut, a "
-        "record above it stops"
-        f" its partition; raise max.message.bytes of {topic}",
+        f"record above it stops its partition; raise max.message.bytes of {topic}",
     )
 
 

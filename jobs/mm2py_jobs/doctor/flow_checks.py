@@ -246,9 +246,8 @@ async def drift(flow: Examined) -> AsyncIterator[Row]:
             )
             if is_synced
             else (
-                "set it with kafka-configs.sh --bootstrap-server "
-                f"{flow.sides['target'].servers} --alter --topic {sorted(topics)[0]} "
-                f"--add-config {name}=..."
+                f"set it with kafka-configs.sh --bootstrap-server {flow.sides['target'].servers} "
+                f"--alter --topic {sorted(topics)[0]} --add-config {name}=..."
             ),
         )
     if copies and not differ:
@@ -327,8 +326,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
             f"{target.alias}: rules that {source.alias} has are not on the copies: {some(shown)}",
             (
                 f"the flow writes them each {flow.config.sync_topic_acls_interval_seconds} s; "
-                "where "
-                "it does not, its principal needs "
+                "where it does not, its principal needs "
             )
             + target.admin.cluster.granting("Alter", "--cluster"),
         )

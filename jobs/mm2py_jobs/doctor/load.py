@@ -105,10 +105,9 @@ async def load(flow: Examined) -> AsyncIterator[Row]:
     yield Row(
         Level.OK,
         f"{now.partitions} partitions, {now.written} of them written to now with "
-        f"{now.records_per_s:.0f} records/s and"
-        f" {size_text(now.bytes_per_s)}/s: a worker that has all of them needs about "
-        f"{least if least == most else f'{least} to {most}'}"
-        f" of a core and {size_text(MEASURED.memory_bytes(now))}",
+        f"{now.records_per_s:.0f} records/s and {size_text(now.bytes_per_s)}/s: a worker that has "
+        f"all of them needs about {least if least == most else f'{least} to {most}'} of a core and "
+        f"{size_text(MEASURED.memory_bytes(now))}",
     )
 
 

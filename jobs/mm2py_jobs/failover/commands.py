@@ -350,9 +350,8 @@ async def _execute(job: FailoverCommands, request: FailoverRequest, printer: Pri
     if failover.step is Step.DONE:
         if failover.kind is FailoverKind.FAILBACK:
             say(
-                f"flow {source}->{target} is STOPPED: if clients of {source} stay there, copy "
-                "what they write with"
-                f" mm2py flow resume {source}/{target}"
+                f"flow {source}->{target} is STOPPED: if clients of {source} stay there, copy what "
+                f"they write with mm2py flow resume {source}/{target}"
             )
         return OK
     say(

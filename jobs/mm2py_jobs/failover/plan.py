@@ -200,8 +200,7 @@ class FailoverPlan:
         if self.would_lose - self.awaited > max(0, accept_loss) or (unplanned and accept_loss < 0):
             refusals.append(
                 f"{self.would_lose} offsets would not be copied, as far as they are known: see "
-                "--plan;"
-                f" --accept-loss {self.would_lose} accepts that"
+                f"--plan; --accept-loss {self.would_lose} accepts that"
             )
         if not self.state and not unplanned:
             refusals.append(

@@ -212,8 +212,7 @@ async def _check_flow_back(
         if left and (flow is back or kind is FailoverKind.FAILBACK):
             problems.of_flow.append(
                 f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on "
-                f"{flow.source} stays there;"
-                f" mm2py flow set {flow.source}/{flow.target} topics=..."
+                f"{flow.source} stays there; mm2py flow set {flow.source}/{flow.target} topics=..."
             )
 
 
@@ -372,9 +371,8 @@ class _SurveyedSource:
                 self._problems.note(
                     tp.topic,
                     f"{offsets} offsets of partition {tp.partition} were copied and then lost by "
-                    f"{clusters.name.target}"
-                    f" (target-lost in mm2py ledger FILE '{clusters.name}'): only "
-                    f"{clusters.name.source} has them; mm2py verify FILE --flow "
+                    f"{clusters.name.target} (target-lost in mm2py ledger FILE '{clusters.name}'): "
+                    f"only {clusters.name.source} has them; mm2py verify FILE --flow "
                     f"'{clusters.name}' says how they are copied again",
                     is_gap=True,
                 )

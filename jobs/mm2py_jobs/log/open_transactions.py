@@ -55,9 +55,8 @@ async def hanging(
             return ""
         return (
             f"{tp}: a transaction is open at offset {start} since {utc_text(since_ms)} and may "
-            "hang: nothing behind it can be"
-            " read with read_committed, and retention deletes it; kafka-transactions.sh "
-            "find-hanging and abort end it"
+            "hang: nothing behind it can be read with read_committed, and retention deletes it; "
+            "kafka-transactions.sh find-hanging and abort end it"
         )
 
     causes = await asyncio.gather(*(cause(tp, start) for tp, start in opened.items()))

@@ -200,6 +200,8 @@ class _IdleLimit:
 
     def __call__(self) -> None:
         waiting, cause = self._sender.waiting
+        # librdkafka counts errors that it has not reported yet among its records.
+        waiting = min(waiting, self.handed)
         taken, now_s = self.handed - waiting, time.monotonic()
         if taken > self._taken:
             self._taken, self._since_s = taken, now_s

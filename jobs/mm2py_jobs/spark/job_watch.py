@@ -99,7 +99,6 @@ class Executors:
         if self._looks_without * LOOK_S < self._no_executor_s:
             return ""
         return (
-            f"Spark on {self._context.master} has had no executor for {self._no_executor_s:.0f} "
-            "s: its master or"
-            " workers have stopped, or have no room (--wait-executors waits longer)"
+            f"Spark on {self._context.master} has had no executor for {self._no_executor_s:.0f} s: "
+            "its master or workers have stopped, or have no room (--wait-executors waits longer)"
         )

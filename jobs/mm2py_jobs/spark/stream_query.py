@@ -79,7 +79,7 @@ class TermReader(DataSourceStreamReader):
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         planned = self._plan(term, most)
         self._planned = term, planned
-        # The same offset again: Spark runs no batch, and asks anew.
+        # The same offset again: Spark runs no batch, and asks again.
         return {"term": term, "ends": _plain(planned.ends)} if planned.lanes else start
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802 - Spark's name

@@ -196,10 +196,9 @@ class VerifyPartition:
         """Return it where copies must have the offsets of their records: what was deleted cannot be
         made again at these."""
         reason = (
-            "offsets.identical=require: copies that are made again behind deleted ones have "
-            "other offsets, which stops the partition;"
-            f" set it to prefer for the repair, or delete topic {self.target_topic} for it to be "
-            "copied anew"
+            "offsets.identical=require: copies that are made again behind deleted ones have other "
+            "offsets, which stops the partition; set it to prefer for the repair, or delete topic "
+            f"{self.target_topic} for it to be copied anew"
         )
         return self if self.renew_from < 0 else replace(self, renew_from=-1, not_renewable=reason)
 

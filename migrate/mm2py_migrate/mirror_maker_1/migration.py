@@ -36,8 +36,7 @@ _KRB5_CONF: Final = (
 )
 _NOT_CARRIED: Final = (
     "positions of group {} are not carried over: stop the mirror and repeat this with "
-    "--carry-positions, else the flow"
-    " starts at auto.offset.reset={}"
+    "--carry-positions, else the flow starts at auto.offset.reset={}"
 )
 
 

@@ -127,8 +127,7 @@ def consumer_file(path: str) -> ClientFile:
     if values.get("enable.auto.commit", "false").strip().lower() == "true":
         warnings.append(
             f"{path}: enable.auto.commit=true commits records that were not sent yet: a failure "
-            "loses them; "
-            "remove it, the mirror commits what was acknowledged"
+            "loses them; remove it, the mirror commits what was acknowledged"
         )
     values.setdefault("enable.auto.commit", "false")
     return replace(

@@ -350,7 +350,7 @@ class Stream(AssignmentListener):
             )
         if not self._topics:
             return
-        # They stay paused until the wait is over: each resume lets the library read anew what it
+        # They stay paused until the wait is over: each resume lets the library read again what it
         # had read ahead.
         self._quiet |= self._owned
         self._consumer.pause(self._owned)

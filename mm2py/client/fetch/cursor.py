@@ -228,7 +228,7 @@ class Cursor:
         """
         self.leader, self.leader_epoch = leader.node_id, leader.epoch
         self.by_name = leader.topic_id == NO_TOPIC_ID
-        # The leader may have a newer incarnation by now: decided anew below.
+        # The leader may have a newer incarnation by now: decided again below.
         if self.lookup is Lookup.BEGINNING:
             self.lookup = Lookup.NONE
         # Nothing was read of it yet, so any incarnation is the right one.

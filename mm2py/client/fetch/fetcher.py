@@ -642,9 +642,8 @@ class OpenTransactions:
     def _describe(cursor: Cursor, seconds: float) -> Exception:
         return RetriableError(
             f"a transaction is open at offset {cursor.last_stable_offset} of {cursor.tp} for "
-            f"{int(seconds)} s; {cursor.high_watermark - cursor.last_stable_offset} offsets "
-            "behind it "
-            "may not be read under isolation.level=read_committed",
+            f"{int(seconds)} s; {cursor.high_watermark - cursor.last_stable_offset} offsets behind "
+            "it may not be read under isolation.level=read_committed",
             remedy="if its producer is gone, find and abort it with kafka-transactions.sh "
             "find-hanging and abort",
         )

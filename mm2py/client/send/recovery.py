@@ -223,9 +223,8 @@ def late_write(target: TopicPartition) -> TargetMovedError:
 def cut_back(target: TopicPartition, acknowledged: int) -> TargetMovedError:
     """Return the error of a lane whose log ends before acknowledged records."""
     return TargetMovedError(
-        f"{target} on the target ends below offset {acknowledged}, up to which it had "
-        "acknowledged records: it lost them"
-        " (unclean leader election); the task reads the log again"
+        f"{target} on the target ends below offset {acknowledged}, up to which it had acknowledged "
+        "records: it lost them (unclean leader election); the task reads the log again"
     )
 
 

@@ -586,8 +586,7 @@ class Sender:
         log.log(
             logging.WARNING if self._mirror_ids is None else logging.INFO,
             "another program writes to a target partition, offsets are not the same on both "
-            "clusters from here on"
-            " partition=%s producer_id=%d first_offset=%d last_offset=%d",
+            "clusters from here on partition=%s producer_id=%d first_offset=%d last_offset=%d",
             target,
             producer_id,
             first,

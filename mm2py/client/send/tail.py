@@ -312,7 +312,7 @@ class LaneTail:
         contents = _contents(batch.data, timed=True)
         while len(offsets) < len(contents):
             _, content = contents[len(offsets)]
-            # The rest of the batch is aligned anew before it is compared.
+            # The rest of the batch is aligned again before it is compared.
             if offsets and await self.hole():
                 break
             offset = await self._find(content)

@@ -620,8 +620,7 @@ class Transactions:
         if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             error.remedy = (
                 "grant the mirror's user Write and Describe on the target's resource "
-                "TransactionalId"
-                f" {self.transactional_id}: "
+                f"TransactionalId {self.transactional_id}: "
                 + self._cluster.granting(
                     "Write --operation Describe",
                     f"--transactional-id {shlex.quote(self.transactional_id)}",

@@ -264,8 +264,7 @@ def restored_or_refused(
             del texts[key]
             refused[key] = (
                 f"Configuration {key} holds {HIDDEN}, which stands for a stored secret, but no "
-                "such secret"
-                " is stored under this key"
+                "such secret is stored under this key"
             )
         else:
             texts[key] = stored[key]

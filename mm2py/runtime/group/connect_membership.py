@@ -177,7 +177,7 @@ class ConnectMembership:
         try:
             done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The losers too: a task that nobody awaits would stay in the loop until the membership
+            # The losers too: a task that nothing awaits would stay in the loop until the membership
             # ends.
             for waiting in reasons:
                 waiting.cancel()
@@ -232,7 +232,7 @@ class ConnectMembership:
         """Refuse to join a settled group with foreign members; in one that is still rebalancing the
         answer to the join shows them."""
         # A join would force a rebalance on Java's workers, whose tasks stop for it (eager) or are
-        # planned anew.
+        # planned again.
         group = await self._member.coordinator.describe()
         if _foreign(group):
             raise self._foreign_members(group)
@@ -410,8 +410,7 @@ class RoundLeader:
         elif missed_commit(snapshot, views):
             log.info(
                 "task configs were committed while the members joined, the round assigns nothing "
-                "and"
-                " another one follows commit_offset=%d",
+                "and another one follows commit_offset=%d",
                 snapshot.commit_offset,
             )
             # Beyond Java: its members start a changed task while another may still run the former

@@ -182,7 +182,7 @@ class SoloMembership:
         """Return at once: there is no other member."""
 
     async def signal(self) -> Rejoin | Lost:
-        # A future that nobody completes, rather than a long sleep: it ends with its cancel.
+        # A future that is never completed, rather than a long sleep: it ends with its cancel.
         return await asyncio.Future[Rejoin | Lost]()  # nothing happens to a group of one
 
     @property

@@ -424,9 +424,8 @@ class AssignedWork:
         if self.waits:
             for task in sorted(self._waiting - self._tasks.keys()):
                 problems[str(task)] = (
-                    f"it waits for a config that {task.connector} makes of its changed one, "
-                    f"after {LONGEST_WAIT_S:.0f} s it"
-                    " runs with the former one"
+                    f"it waits for a config that {task.connector} makes of its changed one, after "
+                    f"{LONGEST_WAIT_S:.0f} s it runs with the former one"
                 )
         return problems | dict(self._host.problems())
 

@@ -104,8 +104,7 @@ class Fencing(StartGuard):
         if parts.config.snapshot().generations.get(task.connector, -1) != generation:
             raise RetriableError(
                 f"Cannot start source task {task} with exactly-once support as the connector has "
-                "already"
-                " generated a new set of task configs"
+                "already generated a new set of task configs"
             )
         # Running here is what was assigned in the last round; without a permit that may be over.
         if not parts.membership.permit.valid or task not in self._running().tasks:

@@ -557,9 +557,8 @@ class Herder:
         if snapshot.target(name) is not TargetState.STOPPED or snapshot.task_counts.get(name, 0):
             raise BadRequestError(
                 "Connectors must be in the STOPPED state before their offsets can be modified. "
-                "This can"
-                " be done for the specified connector by issuing a 'PUT' request to the"
-                f" '/connectors/{name}/stop' endpoint"
+                "This can be done for the specified connector by issuing a 'PUT' request to the "
+                f"'/connectors/{name}/stop' endpoint"
             )
         if self._parts.settings.exactly_once:
             # A task that still runs somewhere must not commit after the change.

@@ -352,7 +352,7 @@ class TaskPublication:
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
         """Return whether other task configs are in force than those published here last."""
         made_of, configs = self._published.get(name, ({}, ()))
-        # A connector whose config has changed since is about to publish anew by itself.
+        # A connector whose config has changed since is about to publish again by itself.
         return _current(name, made_of, snapshot) and self._differs(name, configs, snapshot)
 
     async def publish(
@@ -391,9 +391,8 @@ class TaskPublication:
             return
         if not (parts.membership.permit.valid and parts.membership.is_leader):
             raise RetriableError(
-                f"connector {name} runs on a worker that does not lead the group, only the "
-                "leader writes task"
-                " configs",
+                f"connector {name} runs on a worker that does not lead the group, only the leader "
+                "writes task configs",
                 remedy="the next rebalance moves it; bring all workers to one version if it does "
                 "not",
             )
@@ -492,7 +491,7 @@ class TaskPublication:
         # Converters and other keys of the framework reach tasks by the connector config alone.
         raw = snapshot.connectors.get(name, {})
         # Workers of earlier builds run what is published: only where a commit starts every task
-        # anew, Java's form stays in force.
+        # again, Java's form stays in force.
         form_counts = not self._parts.settings.exactly_once
         # KAFKA-9228: as in Java the connector config that the tasks were last made of counts too
         # (``appliedConnectorConfig``).

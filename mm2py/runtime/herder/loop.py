@@ -318,7 +318,7 @@ class HerderLoop:
     # ---- the group
 
     async def _follow_group(self) -> None:
-        # ``result`` is final: the next ``_idle`` asks anew.
+        # ``result`` is final: the next ``_idle`` asks again.
         if self._signal is not None and self._signal.done():
             signal, self._signal = self._signal.result(), None
             if isinstance(signal, Lost):

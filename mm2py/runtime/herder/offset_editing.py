@@ -370,12 +370,10 @@ def _failed(what: str, connector: str, error: Mm2pyError) -> HerderError:
     text = f"Failed to {what} for connector {connector}"
     if isinstance(error, ServerError) and error.code in _HAS_MEMBERS:
         return HerderError(
-            f"{text} either because its tasks haven't stopped completely yet or the connector "
-            "was resumed before the"
-            " request could be successfully completed. If the connector is in a stopped state, "
-            "this operation can be safely"
-            " retried. If it doesn't eventually succeed, the worker with the zombie sink task "
-            "has to be restarted."
+            f"{text} either because its tasks haven't stopped completely yet or the connector was "
+            "resumed before the request could be successfully completed. If the connector is in a "
+            "stopped state, this operation can be safely retried. If it doesn't eventually "
+            "succeed, the worker with the zombie sink task has to be restarted."
         )
     return HerderError(f"{text}: {error}")
 
@@ -413,8 +411,7 @@ def _integer(value: JsonScalar, what: str, name: str, *, bits: int) -> int:
         return int(text)
     raise BadRequestError(
         f"Failed to parse the following Kafka {what} value in the provided offsets: '{text}'. "
-        f"{name} values for sink"
-        " connectors need to be integers."
+        f"{name} values for sink connectors need to be integers."
     )
 
 

@@ -322,7 +322,7 @@ class WorkerConnector:
                 running.result()
         finally:
             changed.cancel()
-            # Cancelled and awaited: an ``apply`` that goes on would publish for a connector that
+            # Cancelled and awaited: an ``apply`` that continues would publish for a connector that
             # has stopped.
             if not running.done():
                 running.cancel()

@@ -167,9 +167,8 @@ def encode_frame(frame: Frame) -> bytes:
     # host.
     if len(body) >= LONGEST_BYTES:
         raise FatalError(
-            f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and "
-            "task host,"
-            f" which takes {LONGEST_BYTES}",
+            f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task "
+            f"host, which takes {LONGEST_BYTES}",
             remedy="spread its partitions over more tasks",
         )
     return HEADER.pack(len(body) + 1, VERSION) + body

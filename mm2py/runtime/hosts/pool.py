@@ -137,7 +137,7 @@ class HostLink:
             self.kill(str(damage))
         except Exception:
             log.exception("a report of a task host could not be processed pid=%d", self.pid)
-            # A report that cannot be processed leaves counts and states that nobody can trust.
+            # A report that cannot be processed leaves counts and states that cannot be trusted.
             self.kill("this process has a defect")
         finally:
             watch.cancel()

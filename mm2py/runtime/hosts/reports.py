@@ -70,7 +70,7 @@ class HostReports:
         Raises:
             ProtocolError: it is of another version.
         """
-        # After an upgrade in place a starter that is spawned anew loads another version than this
+        # After an upgrade in place a starter that is spawned later loads another version than this
         # process has.
         if version != self._version:
             raise ProtocolError(f"it is of version {version}, this process of {self._version}")

@@ -392,15 +392,13 @@ def topic_problems(texts: _Texts) -> Iterator[tuple[str, str]]:
         yield (
             _TOPICS,
             f"The DLQ topic '{dead}' may not be included in the list of topics "
-            f"('{_TOPICS}={rendered(named)}') consumed by the"
-            " connector",
+            f"('{_TOPICS}={rendered(named)}') consumed by the connector",
         )
     elif dead and regex and _matches(regex, dead):
         yield (
             _REGEX,
             f"The DLQ topic '{dead}' may not be matched by the regex for the topics "
-            f"('{_REGEX}={regex}') consumed by the"
-            " connector",
+            f"('{_REGEX}={regex}') consumed by the connector",
         )
 
 

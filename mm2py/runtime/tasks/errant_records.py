@@ -257,8 +257,7 @@ class ErrantRecords:
     def _described(self, operation: Operation, raw: SinkRecord, error: Exception) -> str:
         text = (
             f"Error encountered in task {self._connector}-{self._task}. Executing stage "
-            f"'{operation.stage}' with"
-            f" class '{operation.class_name}'"
+            f"'{operation.stage}' with class '{operation.class_name}'"
         )
         if self._errors.errors_log_include_messages:
             text += (

@@ -174,8 +174,7 @@ class TaskOffsetMaps:
         else:
             log.warning(
                 "records are copied again: the position was set back, or the topic of the "
-                "positions was deleted"
-                " partition=%s first_offset=%d last_offset=%d",
+                "positions was deleted partition=%s first_offset=%d last_offset=%d",
                 partition,
                 max(position, 0),
                 covered - 1,
@@ -205,7 +204,8 @@ class TaskOffsetMaps:
 
     async def leave_producer(self, source: TopicPartition) -> None:
         """Store that the copies from now on have a producer id that ends with its process."""
-        self.of(source).leave_producer()
+        partition_map = self.of(source)
+        partition_map.writes_to(partition_map.target_id, -1, partition_map.producer_from)
         await self.write()
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
@@ -355,7 +355,7 @@ class TaskOffsetMaps:
             if expired:
                 await self._store.remove(expired)
             for partition, numbers in expired.items():
-                # After the await: the map may have begun anew meanwhile, which ``forget`` checks.
+                # After the await: the map may have started over meanwhile, which ``forget`` checks.
                 self.of(partition).forget(numbers[-1])
             return most - left
 
@@ -451,8 +451,7 @@ class TaskOffsetMaps:
     def _note_refusal(self, error: Mm2pyError) -> None:
         self.on_refusal(
             "the offset map cannot be kept, records are copied all the same; offsets are "
-            "translated by offset syncs"
-            f" only, and a kill may double records: {error}"
+            f"translated by offset syncs only, and a kill may double records: {error}"
         )
 
 

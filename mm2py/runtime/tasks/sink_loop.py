@@ -610,7 +610,7 @@ class SinkLoop:
         ]
         self._counts.pop(partition, None)
         self._forget_positions(partition)
-        # The lag has to be computed anew at the next report.
+        # The lag has to be computed again at the next report.
         self._asked_at = -inf
         if self._retry_at and not self._batch:
             self._retry_at = 0.0
@@ -622,7 +622,7 @@ class SinkLoop:
     # ---- pauses and reports
 
     def _apply_pauses(self, consumer: GroupConsumer) -> None:
-        # All are paused at the consumer, which goes on polling.
+        # All are paused at the consumer, which continues polling.
         if self.paused or self._retry_at or not self._permit.valid:
             held = set(self._owned)
         else:

@@ -361,8 +361,7 @@ def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
             -1,
             EventKind.RECREATED.value,
             "the topic was deleted and created again, and the group's position with it: what was "
-            "not read of the old one is"
-            " not known, the new one is copied from its beginning",
+            "not read of the old one is not known, the new one is copied from its beginning",
         )
     return SourceGap(
         partition,
@@ -370,8 +369,7 @@ def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
         max(first, end) - 1,
         EventKind.RECREATED.value,
         f"the topic was deleted and created again; what lay behind offset {first} of the old one "
-        "is gone, the new one is"
-        " copied from its beginning",
+        "is gone, the new one is copied from its beginning",
     )
 
 
@@ -382,8 +380,7 @@ def _not_delivered(partition: TopicPartition, first: int, end: int) -> SourceGap
         end - 1,
         EventKind.RECREATED.value,
         "read before the topic was deleted and created again, and not acknowledged by the target "
-        "when the partition was given up;"
-        " some of it may have been delivered",
+        "when the partition was given up; some of it may have been delivered",
     )
 
 

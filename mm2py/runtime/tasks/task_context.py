@@ -447,9 +447,8 @@ class WorkerTaskContext:
         if self._report(EventKind.TARGET_LOST, partition, first, last, text):
             log.error(
                 "the target lost records that it had acknowledged partition=%s first_offset=%d "
-                "last_offset=%d"
-                " cause=%s; to copy them again, stop the connector and set the partition's "
-                "offset back",
+                "last_offset=%d cause=%s; to copy them again, stop the connector and set the "
+                "partition's offset back",
                 partition,
                 first,
                 last,

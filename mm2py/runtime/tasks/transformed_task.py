@@ -273,8 +273,7 @@ class TransformedTask(BatchSourceTask):
                 names = some_of(sorted(self._routed), SHOWN_TOPICS)
                 text += (
                     f", {routed} are for other topics ({names}): offsets of groups are not "
-                    "translated for these,"
-                    " and nothing keeps their settings in step"
+                    "translated for these, and nothing keeps their settings in step"
                 )
             self._context.report_finding("transforms", text, count=dropped + routed, harms=False)
         if skipped:

@@ -187,9 +187,8 @@ class WorkerSinkTask(SinkObserver):
                 await self._done.wait()
         except TimeoutError:
             log.warning(
-                "task did not stop in time and is cut off timeout_s=%.1f; what is not committed "
-                "is read"
-                " again, and its partitions come back with the end of its process",
+                "task did not stop in time and is cut off timeout_s=%.1f; what is not committed is "
+                "read again, and its partitions come back with the end of its process",
                 timeout_s,
             )
             self._wait_no_more()

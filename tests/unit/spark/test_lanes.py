@@ -13,11 +13,14 @@ from mm2py.errors import FatalError, PartitionError, RetriableError
 from mm2py.mirror.backfills import LEASE_S, Job, JobState, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import eventually
 from mm2py.types import State, TopicPartition
 from mm2py_jobs.copy.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
+from mm2py_jobs.copy.leaders import Leaders, LedPartition
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
 from mm2py_jobs.copy.stream import standing_still
 from mm2py_jobs.spark.lane_gate import LaneGate
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.spark.driver_fakes import ONE, TWO, lease_of
 
 
@@ -537,3 +540,14 @@ def test_after_a_stop_no_lane_begins_and_those_that_run_go_on_to_their_end() -> 
 
     assert gate.run(4, work, never) == ["lane 0", "lane 2"]
     assert sorted(seen.begun) == [0, 2]
+
+
+async def test_the_leader_of_a_topic_that_was_just_created_counts_before_its_lane_begins() -> None:
+    async with FakeBroker() as broker:
+        ((host, port),) = broker.bootstrap_servers
+        led = LedPartition("source", TopicPartition("new", 0))
+        leaders = Leaders({"source": {"bootstrap.servers": f"{host}:{port}"}}, [led])
+        asked = asyncio.create_task(asyncio.to_thread(leaders.brokers, [led]))
+        await eventually(lambda: broker.count(3) >= 2)
+        broker.create_topic("new")
+        assert len(await asked) == 1

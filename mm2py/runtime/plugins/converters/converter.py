@@ -124,9 +124,8 @@ class NumberConverter:
             return struct.pack(self._format, value)
         except (struct.error, OverflowError):
             raise DataError(
-                f"{self._kind}Converter cannot convert this {type_name(value)}: it is out of "
-                "range or"
-                " no whole number"
+                f"{self._kind}Converter cannot convert this {type_name(value)}: it is out of range "
+                "or no whole number"
             ) from None
 
     def from_bytes(self, data: bytes | None) -> bool | int | float | None:

@@ -554,7 +554,7 @@ class TransformChain:
             made = self._attempt(step.name, current, step.apply)
             if made is None:
                 return None
-            # A transform that builds a record anew loses what was read, which the dead letter queue
+            # A transform that builds a new record loses what was read, which the dead letter queue
             # needs (KIP-298).
             if made is not record and made.raw is not read:
                 made = quick_record((*made[:-1], read))

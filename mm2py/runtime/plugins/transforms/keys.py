@@ -125,8 +125,7 @@ def _negate_problems(prefix: str, texts: _Texts) -> Iterator[str]:
     if f"{prefix}negate" in texts and f"{prefix}predicate" not in texts:
         yield (
             f"Config '{prefix}negate' was provided but there is no config '{prefix}predicate' "
-            "defining a predicate to"
-            " be negated."
+            "defining a predicate to be negated."
         )
 
 
