@@ -18,7 +18,7 @@ from tests.kit.kafka.region import KafkaAddress
 
 SOURCE: Final = "MirrorSourceConnector"
 _NOBODY: Final = "IO Error trying to forward REST request"
-_NOT_NOW: Final = ("momentarily", "conflicting operation")
+_NOT_NOW: Final = ("momentarily", "conflicting operation", "a rebalance is expected")
 
 
 def flows_file(

@@ -33,6 +33,7 @@ from tests.integration.cluster_changes import (
 )
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
@@ -504,13 +505,23 @@ async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion
         assert [(it.level, "ends in" in it.text) for it in rows] == [(level, True)]
 
 
+def all_run(mirror: Mirror) -> bool:
+    """Tell whether each of the flow's three connectors has tasks, and all of them run."""
+    found = ask(public_url(mirror) + "connectors?expand=status")[1].values()
+    tasks = [it["status"]["tasks"] for it in found]
+    states = {task["state"] for its in tasks for task in its}
+    return len(tasks) == 3 and all(tasks) and states == {"RUNNING"}
+
+
 def test_a_worker_that_is_not_reached_where_its_group_has_it(setup: Setup) -> None:
     flow = setup.flow(setup.topic("apart"), {"{target}.session.timeout.ms": "60000"})
     with Mirror(flow.file) as mirror:
         line = mirror.wait_for_log(f"group joined group={flow.source_alias}-mm2")
-        mirror.kill()
         address = line.partition("leader=http://")[2].partition("/")[0]
-        # The group has no addresses while it deals its work.
+        # The group has no addresses while it deals its work, and keeps none of a member that is
+        # killed then.
+        until(lambda: all_run(mirror), 90, "all tasks to run", alive=mirror)
+        mirror.kill()
         until(
             lambda: "internal.listener" in said(examined(flow)[1], "workers", "warning"),
             90,
