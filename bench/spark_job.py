@@ -1,5 +1,8 @@
 """One contender of ``bench.spark_run`` in a process of its own: session, a small job to warm up, then the measured one.
 
+KIND: ``mm2py`` (a command of ours), a copy by ``connector`` or ``confluent``, or ``read``, ``write`` and ``stream`` with
+``spark.read.format("mm2py")``, with Spark's ``kafka`` or by ``confluent`` loops in tasks, as in ``read-kafka``.
+
 Flow: ``python -m bench.spark_job KIND JSON`` -> session on two cores -> warm-up -> ``ready`` on standard output -> a line on standard
 input -> the job -> ``done`` and what it answered. The parent counts records and CPU; what lanes took is read from their log line.
 """
@@ -7,17 +10,22 @@ input -> the job -> ``done`` and what it answered. The parent counts records and
 import json
 import logging
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, cast, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast, final
 
 from typer.testing import CliRunner
 
 from bench.spark_jars import fetch_connector
-from bench.spark_lane import copy_lane
+from bench.spark_lane import copy_lane, read_lane, write_lane
 from mm2py_cli.app import app
 from mm2py_jobs.spark import session
 from mm2py_jobs.spark.session import LanesCost, OpenSession, open_session, run_lanes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 READY: Final = "ready"
 DONE: Final = "done "
@@ -30,7 +38,7 @@ _OF_A_DEFAULT_SESSION: Final = {
     "spark.sql.codegen.factoryMode": "FALLBACK",
     "spark.ui.enabled": "false",
 }
-"""Records pass the JVM of Spark's own connector: it gets the compiler and the code generation that Spark has by default."""
+"""Rows pass the JVM: they get the compiler and the code generation that Spark has by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,7 @@ class SparkJob:
     copy: str
     ends: list[int]
     command: list[str]
+    value_bytes: int
     warm_up: "SparkJob | None" = None
 
     @classmethod
@@ -97,9 +106,10 @@ def main() -> None:
     """Run one contender."""
     kind, job = sys.argv[1], SparkJob.of(json.loads(sys.argv[2]))
     settings = {"spark.ui.enabled": "false"}
-    if kind == "connector":
-        jars = ",".join(str(jar) for jar in fetch_connector())
-        settings = {**_OF_A_DEFAULT_SESSION, "spark.jars": jars}
+    if kind not in ("mm2py", "confluent"):
+        settings |= _OF_A_DEFAULT_SESSION
+    if kind == "connector" or kind.endswith("-kafka"):
+        settings["spark.jars"] = ",".join(str(jar) for jar in fetch_connector())
     run, costs = _RUNS[kind], _LaneCosts()
     with open_session(MASTER, name=f"bench {kind}", settings=settings) as opened:
         if job.warm_up is not None:
@@ -127,50 +137,102 @@ def _command(_opened: OpenSession, job: SparkJob) -> int:
     return report.get("checked_records", report.get("records", 0))
 
 
-# ---- Spark's own connector
+# ---- rows through the JVM: Spark's own connector, and ours
 
 
-def _connector(opened: OpenSession, job: SparkJob) -> int:
+def _all_of(opened: OpenSession, job: SparkJob, form: str) -> "DataFrame":
     partitions = {str(number): end for number, end in enumerate(job.ends)}
-    (
-        opened.spark.read.format("kafka")
+    return (
+        opened.spark.read.format(form)
         .option("kafka.bootstrap.servers", job.source)
         .option("assign", json.dumps({job.topic: list(range(len(job.ends)))}))
         .option("startingOffsets", json.dumps({job.topic: dict.fromkeys(partitions, 0)}))
         .option("endingOffsets", json.dumps({job.topic: partitions}))
         .option("includeHeaders", "true")
         .load()
-        .select("key", "value", "headers", "partition")
-        .write.format("kafka")
-        .option("kafka.bootstrap.servers", job.target)
-        .option("topic", job.copy)
-        .save()
     )
+
+
+def _connector(opened: OpenSession, job: SparkJob) -> int:
+    _append(
+        _all_of(opened, job, "kafka").select("key", "value", "headers", "partition"), job, "kafka"
+    )
+    return sum(job.ends)
+
+
+def _append(rows: "DataFrame", job: SparkJob, form: str) -> None:
+    writer = rows.write.format(form).option("kafka.bootstrap.servers", job.target)
+    writer.option("topic", job.copy).mode("append").save()
+
+
+def _read(form: str, opened: OpenSession, job: SparkJob) -> int:
+    found = _all_of(opened, job, form).selectExpr("count(*)", "sum(length(value))").collect()
+    records, size = found[0]
+    assert size == records * job.value_bytes
+    return cast("int", records)
+
+
+def _write(form: str, opened: OpenSession, job: SparkJob) -> int:
+    rows = opened.spark.range(0, sum(job.ends), numPartitions=len(job.ends))
+    value = f"cast(lpad(id, {job.value_bytes}, 'x') as binary) as value"
+    _append(rows.selectExpr(value), job, form)
+    return sum(job.ends)
+
+
+def _stream(form: str, opened: OpenSession, job: SparkJob) -> int:
+    rows = (
+        opened.spark.readStream.format(form)
+        .option("kafka.bootstrap.servers", job.source)
+        .option("subscribe", job.topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .select("key", "value")
+    )
+    with tempfile.TemporaryDirectory(prefix="mm2py-bench-") as folder:
+        query = (
+            rows.writeStream.format(form)
+            .option("kafka.bootstrap.servers", job.target)
+            .option("topic", job.copy)
+            .option("checkpointLocation", folder)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
     return sum(job.ends)
 
 
 # ---- confluent-kafka in the tasks
 
 
-def _confluent(opened: OpenSession, job: SparkJob) -> int:
+def _confluent(
+    run: Callable[[Mapping[str, object]], Mapping[str, object]], opened: OpenSession, job: SparkJob
+) -> int:
     lanes = [
         {
             "source": job.source,
             "target": job.target,
             "topic": job.topic,
             "copy": job.copy,
+            "value_bytes": job.value_bytes,
             "ends": {p: end for p, end in enumerate(job.ends) if p % LANES == lane},
         }
         for lane in range(LANES)
     ]
-    run_lanes(opened, copy_lane, lanes, tag="confluent", description="confluent-kafka")
+    run_lanes(opened, run, lanes, tag="confluent", description="confluent-kafka")
     return sum(job.ends)
 
 
 _RUNS: Final[Mapping[str, Callable[[OpenSession, SparkJob], int]]] = {
     "mm2py": _command,
     "connector": _connector,
-    "confluent": _confluent,
+    "confluent": partial(_confluent, copy_lane),
+    "read-confluent": partial(_confluent, read_lane),
+    "write-confluent": partial(_confluent, write_lane),
+    **{
+        f"{what}-{form}": partial(run, form)
+        for what, run in (("read", _read), ("write", _write), ("stream", _stream))
+        for form in ("kafka", "mm2py")
+    },
 }
 
 if __name__ == "__main__":

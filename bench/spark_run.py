@@ -1,4 +1,5 @@
-"""``python -m bench.spark_run``: backfill, verify and archive beside Spark's Kafka connector and a confluent-kafka loop in Spark tasks.
+"""``python -m bench.spark_run``: backfill, verify and archive, and ``format("mm2py")`` for reads, writes and streams, beside Spark's
+Kafka connector and confluent-kafka loops in Spark tasks.
 
 Flow: two one-node regions -> per workload a full topic -> each contender in a process of its own (``spark_job``), one after the other,
 warm -> rate and CPU of its process tree, as a whole and inside -> ``spark_report``. Removes its regions and data.
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -22,7 +23,7 @@ from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.measure import CopyFailedError, ProcessTree, measure_copy
 from bench.spark_job import DONE, LANES, MASTER, READY, JobEnd, SparkJob
-from bench.spark_report import Cost, Measured, show, write
+from bench.spark_report import ROWS, Cost, Measured, show, write
 from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill
 from bench.workspace import RESULTS, bench_folder, room_and_load
@@ -94,7 +95,10 @@ class JobProcess:
 class SparkBench:
     """Runs contenders over one pair of regions."""
 
-    def __init__(self, clusters: Clusters, folder: Path, *, quick: bool) -> None:
+    def __init__(
+        self, clusters: Clusters, folder: Path, measures: Collection[str], *, quick: bool
+    ) -> None:
+        self._measures = measures
         self._clusters, self._folder, self._is_quick = clusters, folder, quick
         self._source = Topics(clusters.source.bootstrap_servers)
         self._target = Topics(clusters.target.bootstrap_servers)
@@ -110,18 +114,23 @@ class SparkBench:
         ):
             self._source.create(topic, workload.partitions)
             fill(self._clusters.source.bootstrap_servers, topic, workload, count)
-        measured = [self._copy(kind, workload, records) for kind in ("confluent", "connector")]
-        measured += [self._copy("mm2py", workload, records, keep=True)]
-        for name, command in (
-            ("verify-1", ["verify", "--tier", "1"]),
-            ("verify-2", ["verify", "--tier", "2"]),
-            ("archive", ["archive", "--to", str(self._folder / "archive")]),
-        ):
-            measured.append(self._in_lanes(name, command, workload, records))
-        shutil.rmtree(self._folder / "archive", ignore_errors=True)
+        measured: list[Measured] = []
+        if "jobs" in self._measures:
+            measured += [self._copy(kind, workload, records) for kind in ("confluent", "connector")]
+            measured += [self._copy("mm2py", workload, records, keep=True)]
+            for name, command in (
+                ("verify-1", ["verify", "--tier", "1"]),
+                ("verify-2", ["verify", "--tier", "2"]),
+                ("archive", ["archive", "--to", str(self._folder / "archive")]),
+            ):
+                measured.append(self._in_lanes(name, command, workload, records))
+            shutil.rmtree(self._folder / "archive", ignore_errors=True)
+        if "rows" in self._measures:
+            measured += [self._through_rows(kind, workload, records) for kind in ROWS]
         for topic in (workload.topic, f"warm.{workload.name}"):
             self._source.empty(topic, workload.partitions)
-            self._target.empty(self._copy_name("mm2py", workload, topic), workload.partitions)
+            if "jobs" in self._measures:
+                self._target.empty(self._copy_name("mm2py", workload, topic), workload.partitions)
         return measured
 
     def _copy(self, kind: str, workload: Workload, records: int, *, keep: bool = False) -> Measured:
@@ -158,6 +167,24 @@ class SparkBench:
             inside = Cost(records, end.lane_seconds / LANES, end.lane_cpu_seconds)
             return whole.end(workload, name, records, inside)
 
+    def _through_rows(self, kind: str, workload: Workload, records: int) -> Measured:
+        """Measure a reader or writer of rows; what it writes is counted and removed."""
+        job = self._job(kind, workload, workload.topic, [])
+        writes = not kind.startswith("read-")
+        for each in (job, job.warm_up) if writes else ():
+            assert each is not None
+            self._target.create(each.copy, workload.partitions)
+        with JobProcess(kind, job, self._log(kind, workload)) as process:
+            whole = self._begin(process)
+            end = JobEnd(**json.loads(process.read(DONE)))
+            measured = whole.end(workload, kind, records, None)
+        there = self._target.count(job.copy, workload.partitions) if writes else end.records
+        if there != records:
+            raise CopyFailedError(f"{kind} has done {there} of {records} records")
+        if writes:
+            self._target.empty(job.copy, workload.partitions)
+        return measured
+
     def _begin(self, process: JobProcess) -> "_Whole":
         return _Whole(process, self._brokers)
 
@@ -185,7 +212,8 @@ class SparkBench:
             command=[
                 *_placed(command, file),
                 "--flow", f"{alias}->B", "--topics", topic.replace(".", r"\."), "--master", MASTER,
-            ],
+            ] if command else [],
+            value_bytes=workload.value_bytes,
             warm_up=inner,
         )  # fmt: skip
 
@@ -207,8 +235,10 @@ class _Whole:
         self._begun_s = time.monotonic()
         process.go()
 
-    def end(self, workload: Workload, contender: str, records: int, inside: Cost) -> Measured:
-        """Return what was measured; the job has ended."""
+    def end(
+        self, workload: Workload, contender: str, records: int, inside: Cost | None
+    ) -> Measured:
+        """Return what was measured; the job has ended, its processes have not."""
         wall_s, cpu_s = time.monotonic() - self._begun_s, self._tree.cpu_s() - self._cpu_s
         measured = Measured(
             workload.name,
@@ -217,6 +247,7 @@ class _Whole:
             Cost(records, wall_s, cpu_s),
             inside,
             self._of_brokers() - self._broker_cpu_s,
+            self._tree.memory()[1],
         )
         _console.print(measured.text, highlight=False, soft_wrap=True)
         return measured
@@ -239,16 +270,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--name", default="", help="of the result files, default spark or spark-quick"
     )
+    parser.add_argument("--measures", default="jobs,rows", help="of jobs and rows")
     options = parser.parse_args(arguments)
-    names = options.workloads.split(",")
-    if unknown := set(names) - set(SIZES):
-        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(SIZES)}")
+    names, measures = options.workloads.split(","), options.measures.split(",")
+    for asked, known in ((names, SIZES), (measures, ("jobs", "rows"))):
+        if unknown := set(asked) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     load = room_and_load(_console, MIN_FREE_BYTES)
     if load is None:
         return 1
     try:
         with bench_folder(_console) as folder, Clusters(folder) as clusters:
-            bench = SparkBench(clusters, folder, quick=options.quick)
+            bench = SparkBench(clusters, folder, measures, quick=options.quick)
             measured = [it for name in names for it in bench.measure(WORKLOADS[name])]
     except (Mm2pyError, KafkaException, CopyFailedError, RuntimeError) as error:
         _console.print(f"bench: {error}", style="red", markup=False)
