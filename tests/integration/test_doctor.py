@@ -506,11 +506,9 @@ async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion
 
 
 def all_run(mirror: Mirror) -> bool:
-    """Tell whether each of the flow's three connectors has tasks, and all of them run."""
+    """Tell whether the source's and the checkpoint's task run; heartbeats are off."""
     found = ask(public_url(mirror) + "connectors?expand=status")[1].values()
-    tasks = [it["status"]["tasks"] for it in found]
-    states = {task["state"] for its in tasks for task in its}
-    return len(tasks) == 3 and all(tasks) and states == {"RUNNING"}
+    return [task["state"] for it in found for task in it["status"]["tasks"]] == ["RUNNING"] * 2
 
 
 def test_a_worker_that_is_not_reached_where_its_group_has_it(setup: Setup) -> None:
