@@ -8,7 +8,7 @@ who calls.
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -50,6 +50,10 @@ class ChangeGuard(Protocol):
     def check(self, before: Configs, after: Configs) -> None:
         """Raise an ``Mm2pyError`` for a change that must not be made; called before anything is
         written."""
+        ...
+
+    def under_way(self, after: Configs) -> AbstractContextManager[None]:
+        """Let checks of other flows' changes count ``after`` while it is written."""
         ...
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
@@ -229,8 +233,10 @@ class FlowOverridesStore:
             # outcome was unknown, may not have been read.
             await self._table.read_to_end(self._write_s)
             before, after = self.state.picture(), self._edited(edit)
-            # Listeners act on whole changes, and only on those that are kept.
-            with self._news_held():
+            # No await since the check: of two changes that close a circle together the second one
+            # sees the first, which may take long to be written.
+            with self._announced(after), self._news_held():
+                # Listeners act on whole changes, and only on those that are kept.
                 number = await self._record(action, target, after, actor, notes)
                 if number is not None and self._guard is not None:
                     await self._confirm(self._guard, action, before, after, actor)
@@ -295,6 +301,9 @@ class FlowOverridesStore:
             # Two flows were changed at once, and each was right by itself: this one is taken back.
             await self._record("undo", action, before, actor)
             raise
+
+    def _announced(self, after: FlowPicture) -> AbstractContextManager[None]:
+        return nullcontext() if self._guard is None else self._guard.under_way(self._configs(after))
 
     @contextmanager
     def _news_held(self) -> Generator[None]:
