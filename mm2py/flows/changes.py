@@ -8,15 +8,7 @@ Flow: request -> ``FlowChange`` (an edit of what is in force, and what the herde
 
 import asyncio
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, final
@@ -130,20 +122,18 @@ MakeChange = Callable[[FlowNode], Awaitable[FlowChange]]
 
 @final
 class FlowChanges:
-    """Changes the flows of this process; one at a time."""
+    """Changes the flows of this process; of each flow one at a time."""
 
     def __init__(self, parts: FlowServiceParts) -> None:
         self._parts, self._rules = parts, PatchRules(parts)
-        # Two changes that are safe each may close a circle together: the second sees the first.
-        self._changing = asyncio.Lock()
 
-    @contextlib.asynccontextmanager
-    async def _alone(self, flow: FlowName) -> AsyncGenerator[None]:
-        """Change nothing while another change is made, of any flow here, or of this one over
-        Connect's paths."""
-        # In this order: a slow change over Connect's paths holds up those of its own flow alone.
-        async with self._parts.changing.setdefault(flow, asyncio.Lock()), self._changing:
-            yield
+    def _alone(self, flow: FlowName) -> asyncio.Lock:
+        """Return the lock of a flow's changes, here and over Connect's paths.
+
+        Others do not wait: a cluster that does not answer holds up the flows to it alone. That two
+        changes close no circle together is seen to by ``CircleGuard.under_way``.
+        """
+        return self._parts.changing.setdefault(flow, asyncio.Lock())
 
     # ---- flows that come and go
 

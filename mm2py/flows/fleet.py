@@ -91,6 +91,7 @@ class FlowFleet:
         """Of all flows that run here; always the same object."""
         self.nodes: dict[FlowName, FlowNode] = {}
         """The same, with what ``/flows`` needs; always the same object."""
+        self._being_written: dict[FlowName, Sequence[Mapping[str, str]]] = {}
         self._since: dict[FlowName, Since] = {}
         self._shown: dict[FlowName, Since] = {}
         self._samples: dict[FlowName, deque[FlowSample]] = {}
@@ -124,7 +125,9 @@ class FlowFleet:
         return self._parts.resolve(config)
 
     def guard(self, flow: FlowName) -> CircleGuard:
-        return CircleGuard(flow, lambda: self.nodes, self.elsewhere, self._parts.resolve)
+        return CircleGuard(
+            flow, lambda: self.nodes, self.elsewhere, self._parts.resolve, self._being_written
+        )
 
     def since(self, flow: FlowName, state: str) -> Since:
         work, seen = self._since.get(flow), self._shown.get(flow)

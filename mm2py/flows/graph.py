@@ -10,8 +10,16 @@ on those that are known; two patterns that meet only in an unknown name are not 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -505,6 +513,8 @@ class CircleGuard:
         elsewhere: source connectors' configs of flows that only other processes run.
         resolve: replaces the placeholders of a connector's config; ``ConfigError`` where one has no
             value.
+        being_written: source connectors' configs of changes that are being written, by flow; shared
+            by the guards of a process.
     """
 
     def __init__(
@@ -513,9 +523,12 @@ class CircleGuard:
         nodes: Callable[[], Mapping[FlowName, FlowNode]],
         elsewhere: Sources,
         resolve: Callable[[Mapping[str, str]], Mapping[str, str]] = dict[str, str],
+        being_written: MutableMapping[FlowName, Sequence[Mapping[str, str]]] | None = None,
     ) -> None:
         self._flow, self._nodes, self._elsewhere = flow, nodes, elsewhere
         self._resolve = resolve
+        self._being_written: MutableMapping[FlowName, Sequence[Mapping[str, str]]]
+        self._being_written = {} if being_written is None else being_written
 
     def check(self, before: Configs, after: Configs) -> None:
         """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad
@@ -532,10 +545,20 @@ class CircleGuard:
                 with suppress(ForbiddenError):  # topics are not tracked
                     topics.update(node.herder.topics(name))
             if other != self._flow:
-                others[other] = self._usable(source_configs(node.overrides.effective()))
+                # Whether a change that is being written will be kept is not known: both count.
+                configs = source_configs(node.overrides.effective())
+                others[other] = self._usable((*configs, *self._being_written.get(other, ())))
         before_it = {**others, self._flow: self._usable(old)}
         after_it = {**others, self._flow: [self._resolve(it) for it in new]}
         _refuse(new_cycles(before_it, after_it, topics))
+
+    @contextmanager
+    def under_way(self, after: Configs) -> Generator[None]:
+        self._being_written[self._flow] = source_configs(after)
+        try:
+            yield
+        finally:
+            del self._being_written[self._flow]
 
     def _usable(self, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
         """Return resolved configs; what has a placeholder without a value cannot run here."""

@@ -228,6 +228,15 @@ class FlowState:
 
     # ---- from one picture to another
 
+    def missing_in(self, there: "FlowState") -> Puts:
+        """Return the records that make the entries of ``there`` these.
+
+        Lines of the history come last, the newest at the end: whoever has read that has read all.
+        """
+        old, new = there._entries, self._entries  # noqa: SLF001 - of the same class
+        keys = sorted({*old, *new}, key=lambda key: (key.startswith("history:"), key))
+        return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}
+
     def puts(self, after: FlowPicture, revision: Revision) -> Puts:
         """Return the records that make ``after`` what is in force.
 

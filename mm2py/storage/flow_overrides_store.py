@@ -8,7 +8,7 @@ who calls.
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -29,7 +29,7 @@ from mm2py.mirror.flow_overrides import (
 )
 from mm2py.mirror.flow_state import Configs, FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
-from mm2py.storage.table import Table
+from mm2py.storage.table import Table, batched
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,10 @@ class ChangeGuard(Protocol):
     def check(self, before: Configs, after: Configs) -> None:
         """Raise an ``Mm2pyError`` for a change that must not be made; called before anything is
         written."""
+        ...
+
+    def under_way(self, after: Configs) -> AbstractContextManager[None]:
+        """Let checks of other flows' changes count ``after`` while it is written."""
         ...
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
@@ -95,6 +99,9 @@ class FlowOverridesStore:
         self._damaged: dict[str, str] = {}
         """Keys of damaged settings, and why: until compaction an older one counts, then the
         file."""
+        self._there: FlowState | None = None
+        """What a topic holds that was created again or has lost its end; None: all that this worker
+        knows."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
@@ -111,7 +118,8 @@ class FlowOverridesStore:
         self.state.clear()
         self._newer.clear()
         self._damaged.clear()
-        await self._table.start(self._read)
+        self._there = None
+        await self._table.start(self._read, self._read_again)
         self.check_readable()
         self._live = True
 
@@ -131,14 +139,20 @@ class FlowOverridesStore:
 
     def problems(self) -> Mapping[str, str]:
         """Return the unreadable settings; empty where there are none."""
-        if not self._damaged:
-            return {}
-        keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
-        return {
-            f"topic {self._table.topic}": "settings are damaged, what was before them or the "
-            f"file counts: {keys};"
-            " change them over REST once more"
-        }
+        wrong: list[str] = []
+        if self._damaged:
+            keys = ", ".join(f"{key} ({reason})" for key, reason in sorted(self._damaged.items()))
+            wrong.append(
+                f"settings are damaged, what was before them or the file counts: {keys};"
+                " change them over REST once more"
+            )
+        if self._there is not None:
+            wrong.append(
+                "it was created again or has lost its end: changes over REST after revision "
+                f"{self._there.revision}, up to {self.state.revision}, are in the memory of workers"
+                " alone until their leader has written them again; do not restart the workers"
+            )
+        return {f"topic {self._table.topic}": "; ".join(wrong)} if wrong else {}
 
     async def stop(self) -> None:
         """Close connections; safe before ``start`` and safe twice."""
@@ -160,6 +174,17 @@ class FlowOverridesStore:
     async def refresh(self, timeout_s: float) -> None:
         """Read the topic to its end of now; ``RequestTimedOutError``."""
         await self._table.read_to_end(timeout_s)
+
+    async def restore(self) -> None:
+        """Write what the topic has lost and this worker knows, as its leader.
+
+        Raises:
+            RequestTimedOutError: not now.
+        """
+        # A change that waits for the cluster has the lock for long, and does this itself.
+        if self._there is not None:
+            async with self._writing:
+                await self._restore()
 
     def held(self) -> frozenset[TopicPartition]:
         return self.state.held
@@ -228,9 +253,13 @@ class FlowOverridesStore:
             # A former leader's last change, or one whose
             # outcome was unknown, may not have been read.
             await self._table.read_to_end(self._write_s)
+            # First: the difference alone would be all that the topic holds of this flow.
+            await self._restore()
             before, after = self.state.picture(), self._edited(edit)
-            # Listeners act on whole changes, and only on those that are kept.
-            with self._news_held():
+            # No await since the check: of two changes that close a circle together the second one
+            # sees the first, which may take long to be written.
+            with self._announced(after), self._news_held():
+                # Listeners act on whole changes, and only on those that are kept.
                 number = await self._record(action, target, after, actor, notes)
                 if number is not None and self._guard is not None:
                     await self._confirm(self._guard, action, before, after, actor)
@@ -295,6 +324,9 @@ class FlowOverridesStore:
             # Two flows were changed at once, and each was right by itself: this one is taken back.
             await self._record("undo", action, before, actor)
             raise
+
+    def _announced(self, after: FlowPicture) -> AbstractContextManager[None]:
+        return nullcontext() if self._guard is None else self._guard.under_way(self._configs(after))
 
     @contextmanager
     def _news_held(self) -> Generator[None]:
@@ -368,9 +400,63 @@ class FlowOverridesStore:
                 remedy="look whether the change is there, and repeat it if it is not",
             ) from error
 
+    async def _restore(self) -> None:
+        if self._there is None:
+            return
+        lost = self.state.missing_in(self._there)
+        entries = [
+            (key.encode(), None if entry is None else encode_flow_record(entry)[1])
+            for key, entry in lost.items()
+        ]
+        try:
+            async with asyncio.timeout(self._write_s):
+                for batch in batched(entries):
+                    await self._table.post(batch)
+                await self._table.read_to_end(self._write_s)
+        except (TimeoutError, RequestTimedOutError) as error:
+            raise RequestTimedOutError(
+                f"topic {self._table.topic} was created again or has lost its end, and took what it"
+                f" held not back within {self._write_s:g} s",
+                remedy="keep a worker of the flow running: it tries again",
+            ) from error
+        self._there = None
+        log.warning(
+            "changes over REST are written again topic=%s records=%d revision=%d",
+            self._table.topic,
+            len(entries),
+            self.state.revision,
+        )
+
     # ---- reading
 
+    def _read_again(self, _partition: int, records: Sequence[Record]) -> None:
+        """Take a log that was read again; changes that it has lost still count."""
+        there = FlowState({}, self._names_a_secret, by_file=False)
+        for record in records:
+            _fold(there, record)
+        if there.revision >= self.state.revision:
+            self._there = None
+            for record in records:
+                self._take(record)
+            return
+        self._there = there
+        log.error(
+            "topic was created again or has lost its end, changes over REST that it held are in "
+            "the memory of workers alone topic=%s revision=%d known=%d",
+            self._table.topic,
+            there.revision,
+            self.state.revision,
+        )
+        self._tell()  # whoever leads writes them again
+
     def _read(self, _partition: int, record: Record) -> None:
+        self._take(record)
+        if self._there is not None:
+            _fold(self._there, record)
+            if self._there.revision >= self.state.revision:
+                self._there = None  # another worker has written them again
+
+    def _take(self, record: Record) -> None:
         if record.key is None:
             return
         key = record.key.decode("utf-8", "replace")
@@ -407,6 +493,15 @@ class FlowOverridesStore:
     def _tell(self) -> None:
         if self._live and self._changed is not None:
             self._changed()
+
+
+def _fold(state: FlowState, record: Record) -> None:
+    key = (record.key or b"").decode("utf-8", "replace")
+    decoded = None if record.value is None else decode_flow_record(record.key, record.value)
+    if isinstance(decoded, UnknownFlowRecord):
+        state.pass_line(key)
+    else:
+        state.take(key, decoded)
 
 
 def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:

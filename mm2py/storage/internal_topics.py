@@ -21,11 +21,12 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.topics import NewTopic
+from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 
 log = logging.getLogger(__name__)
 
 COMPACT: Final = "compact"
+STATES: Final = "status.storage"
 VISIBLE_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.05
 
@@ -77,7 +78,10 @@ class InternalTopics:
         self._admin, self._clock = admin, clock
         self._topics: dict[str, InternalTopic] = {}
         self._partitions: dict[str, int] = {}
+        self._ids: dict[str, bytes] = {}
         self._errors: dict[str, Exception] = {}
+        self._hidden: set[str] = set()
+        """Topics whose policy may not be read."""
         self._turn = asyncio.Lock()
 
     def add(self, topic: InternalTopic) -> None:
@@ -112,6 +116,38 @@ class InternalTopics:
         self._partitions.pop(name, None)
         await self.partitions(name)
 
+    async def unfit(self) -> Mapping[str, Mm2pyError]:
+        """Return which topics are gone since they were used, or are not as they must be any more;
+        creates none.
+
+        Raises:
+            RetriableError: no answer.
+        """
+        used = [topic for topic in self._topics.values() if topic.name in self._partitions]
+        if not used:
+            return {}
+        descriptions = await self._admin.describe_topics([topic.name for topic in used])
+        asked = [name for name in descriptions if name not in self._hidden]
+        policies = await _policies(self._admin, asked)
+        self._hidden |= {*asked} - policies.keys()
+        errors: dict[str, Mm2pyError] = {}
+        for topic in used:
+            description = descriptions.get(topic.name)
+            policy = policies.get(topic.name, topic.cleanup_policy)
+            try:
+                if description is None:
+                    raise _gone(topic, "deleted")
+                # Ours are written again by who uses them, states by the next state.
+                is_kept = topic.renamable and topic.purpose != STATES
+                if is_kept and is_another_topic(description.topic_id, self._ids[topic.name]):
+                    raise _gone(topic, "deleted and created again")
+                _checked(topic, description, policy)
+            except RetriableError:
+                continue  # its leader moves
+            except Mm2pyError as error:
+                errors[topic.name] = error
+        return errors
+
     async def _ensure(self) -> None:
         wanted = [t for t in self._topics.values() if t.name not in self._partitions]
         descriptions = dict(await self._admin.describe_topics([topic.name for topic in wanted]))
@@ -126,8 +162,13 @@ class InternalTopics:
             if topic.name in self._errors:
                 continue
             try:
+                description = descriptions.get(topic.name)
                 self._partitions[topic.name] = _checked(
-                    topic, descriptions.get(topic.name), policies.get(topic.name)
+                    topic, description, policies.get(topic.name)
+                )
+                # The first one: what was read is of it, also where a post has made another.
+                self._ids.setdefault(
+                    topic.name, NO_TOPIC_ID if description is None else description.topic_id
                 )
             except Mm2pyError as error:
                 self._errors[topic.name] = error
@@ -221,6 +262,14 @@ def _checked(topic: InternalTopic, description: TopicDescription | None, policy:
             else "delete the topic, it is created again (what it holds is lost)",
         )
     return len(description.partitions)
+
+
+def _gone(topic: InternalTopic, what: str) -> ConfigError:
+    return ConfigError(
+        f"internal topic {topic.name} was {what}: workers that run still know what it held, those "
+        "that are started do not",
+        remedy="before a worker is restarted, see docs/guide/changes.md, An internal topic is gone",
+    )
 
 
 def _unusable(topic: InternalTopic, error: ServerError) -> Mm2pyError:

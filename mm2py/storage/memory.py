@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, final
 
+from mm2py.client.fetch.log_reader import Reread
 from mm2py.protocol.records import Record
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -41,11 +42,15 @@ class MemoryTopic:
             self._compact()
         return offset
 
-    def recreate(self) -> None:
-        """Delete the topic and create it again."""
-        self.records, self._next_offset = [], 0
+    def recreate(self, kept: int = 0) -> None:
+        """Delete the topic and create it again, or take its end away behind so many records."""
+        self.records = self.records[:kept]
+        self._next_offset = self.records[-1].offset + 1 if self.records else 0
+        newest = {record.key: record for record in self.records}
         for follower in self.followers:
-            follower.position = 0
+            follower.position = self._next_offset
+            if follower.again is not None:
+                follower.again(0, tuple(newest.values()))
 
     def from_offset(self, offset: int) -> Sequence[Record]:
         """Return the records at and after an offset."""
@@ -70,15 +75,16 @@ class MemoryTable:
     def __init__(self, topic: MemoryTopic) -> None:
         self._topic = topic
         self._handle: Handler | None = None
+        self.again: Reread | None = None
         self.position = 0
 
     @property
     def topic(self) -> str:
         return self._topic.name
 
-    async def start(self, handle: Handler) -> None:
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
         await self.stop()
-        self.position, self._handle = 0, handle
+        self.position, self._handle, self.again = 0, handle, again
         self._topic.followers.append(self)
         self.catch_up()
 

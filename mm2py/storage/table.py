@@ -15,7 +15,8 @@ Invariants (tests of the same names; the first four are those of
 4. Nothing that was posted under a lost membership is ever written.
 5. Records of aborted transactions are never handled.
 6. A topic that was deleted is created again once a post was taken back, or has waited for
-   ``WAITS_S``: posts find it then.
+   ``WAITS_S``: posts find it then. One whose owner can write it again (``again``) does not wait
+   for a post.
 """
 
 import asyncio
@@ -24,10 +25,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, final
 
-from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.log_reader import LogReader, Reread
 from mm2py.client.parts import parts_of
 from mm2py.client.send.record_writer import Post, RecordWriter
-from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, ServerError
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.types import TopicPartition
 
@@ -56,8 +58,11 @@ class Table(Protocol):
         """Name of the topic, for messages."""
         ...
 
-    async def start(self, handle: Handler) -> None:
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
         """Read to the end, then follow; ``handle`` takes every record, in order per partition.
+
+        ``again`` takes what a topic holds that was created again or has lost its end, empty where
+        that is nothing; without it the records are handled as new ones.
 
         Raises:
             RetriableError: not now; a later call starts over.
@@ -135,15 +140,17 @@ class KafkaTable:
         self._unanswered: dict[asyncio.Future[int], asyncio.TimerHandle] = {}
         """Posts, and when their topic is looked for."""
         self._restoring: asyncio.Task[None] | None = None
+        self._is_gone = False
 
     @property
     def topic(self) -> str:
         return self._topic
 
-    async def start(self, handle: Handler) -> None:
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
         await self.stop()
         self._partitions = await self._prepare()
         self._reader, self._handle = self._new_reader(), handle
+        self._reader.on_again = again
         try:
             await self._writer.start()
             if self._reads_at_start:
@@ -153,14 +160,14 @@ class KafkaTable:
             await self.stop()
             raise
         if self._follow:
-            self._tail = asyncio.create_task(
-                self._reader.tail(handle), name=f"follow {self._topic}"
-            )
+            tail = self._reader.tail(handle, on_trouble=self._troubled if again else None)
+            self._tail = asyncio.create_task(tail, name=f"follow {self._topic}")
             self._tail.add_done_callback(self._tail_ended)
 
     async def stop(self) -> None:
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
+        self._is_gone = False
         restoring, self._restoring = self._restoring, None
         if restoring is not None:
             restoring.cancel()
@@ -245,6 +252,15 @@ class KafkaTable:
                 self._writer.take_back(post)
         if answer.cancelled():
             self._look_for_topic()
+
+    def _troubled(self, error: Mm2pyError | None) -> None:
+        self._is_gone = isinstance(error, ServerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION
+        self._look_while_gone()
+
+    def _look_while_gone(self) -> None:
+        if self._is_gone and self._reader is not None:
+            self._look_for_topic()
+            asyncio.get_running_loop().call_later(WAITS_S, self._look_while_gone)
 
     def _look_for_topic(self) -> None:
         if self._restore is None or self._reader is None:

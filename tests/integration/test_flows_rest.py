@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from tests.integration.cluster_changes import delete_topic
 from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
 from tests.integration.mirror_process import (
     SHORT_SESSION,
@@ -89,6 +90,24 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
         assert ask.properties(new)["topics"] == topics[2]
         change_fifty_keys(ask, new)
     outlives_a_restart(flows, topics)
+
+
+def test_what_was_changed_over_rest_outlives_the_topic_that_keeps_it(
+    flows: list[Flow], topics: list[str]
+) -> None:
+    kept = flows[0]
+    with running(kept.file) as mirror:
+        ask = Asked(mirror)
+        ask.done("POST", f"{path_of(kept)}/pause", topic=topics[0])
+        ask.done("PATCH", path_of(kept), {"config": {"tasks.max": "3"}})
+        history = ask.done("GET", f"{path_of(kept)}/history")
+        delete_topic(kept.target, f"mm2py-flows.{kept.source_alias}.internal")
+        mirror.wait_for_log("changes over REST are written again")
+    with running(kept.file) as mirror:
+        ask = Asked(mirror)
+        assert ask.paused(kept) == {topics[0]}
+        assert ask.properties(kept)["tasks.max"] == "3"
+        assert ask.done("GET", f"{path_of(kept)}/history") == history
 
 
 def states_of(ask: Asked, flow: Flow, topic: str) -> list[str]:

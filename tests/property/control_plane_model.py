@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, cast
 
+from mm2py.client.fetch.log_reader import Reread
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, RetriableError
@@ -97,7 +98,8 @@ class Log:
     def topic(self) -> str:
         return self._topic.name
 
-    async def start(self, handle: Handler) -> None:
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
+        del again
         await self.stop()
         self._reach()
         self._position, self._context, self._handle = 0, copy_context(), handle

@@ -378,7 +378,7 @@ class FlowParts:
             close=self.close,
             fence_producers=self.tables.fence_producers,
             topic_limits=partial(topic_limits, cluster),
-            unwritable=self.tables.unwritable,
+            unfit=self.tables.unfit,
         )
 
 

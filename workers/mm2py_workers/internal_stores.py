@@ -22,7 +22,7 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import Mm2pyError, ServerError
+from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ledger_topic
 from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.offset_map_reader import read_page
@@ -31,7 +31,7 @@ from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.herder.api import FlowStores
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.internal_topics import COMPACT, InternalTopic, InternalTopics
+from mm2py.storage.internal_topics import COMPACT, STATES, InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.offset_map_store import MapsOver, OffsetMapStore
@@ -183,9 +183,10 @@ class FlowTables:
             self._producer_ids = ProducerIdStore(table)
         return self._producer_ids
 
-    async def unwritable(self) -> Mapping[str, ServerError]:
-        """As ``Admin.unwritable`` of all topics."""
-        return await self._admin.unwritable(self._topics.names)
+    async def unfit(self) -> Mapping[str, Mm2pyError]:
+        """Return which topics may not be written, are gone, or are not as they must be."""
+        refused = await self._admin.unwritable(self._topics.names)
+        return {**refused, **await self._topics.unfit()}
 
     async def prepare(self, *names: str) -> None:
         """Make sure that topics exist; see ``InternalTopics.partitions``."""
@@ -363,7 +364,7 @@ def config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopi
 def _status_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopic:
     return InternalTopic(
         name=worker.status_storage_topic,
-        purpose="status.storage",
+        purpose=STATES,
         partitions=worker.status_storage_partitions,
         replication_factor=worker.status_storage_replication_factor,
         configs=_topic_configs(props, "status.storage."),

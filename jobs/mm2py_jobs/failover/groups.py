@@ -18,6 +18,7 @@ group starts.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,14 @@ from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.config.mirror_options import GROUPS_EXCLUDE
+from mm2py.errors import (
+    ConnectionFailedError,
+    Mm2pyError,
+    RequestTimedOutError,
+    RetriableError,
+    ServerError,
+)
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import Failover, GroupMove
 from mm2py.mirror.filters import TopicSelection, group_filter_from_config
@@ -42,6 +50,7 @@ from mm2py.mirror.offset_lookup import (
 )
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.shared_copies import shared_reason
+from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
@@ -60,6 +69,9 @@ count."""
 
 SHOWN: Final = 5
 """Remarks on a group, most of which are about one partition each."""
+
+EXCLUDED: Final = 20
+"""Groups in the command that leaves them out."""
 
 AT_ONCE: Final = 50
 """Commits under way: clients wait for thousands of groups."""
@@ -120,14 +132,18 @@ async def move_groups(
 
     Raises:
         SourceAwayError: the source has become unreachable.
-        RetriableError: the target does not answer.
+        RetriableError: the target does not answer, or not for some groups; the others are moved.
     """
     kinds = await _exact(clusters) if source_there else [await _without_source(clusters)]
     return [move for groups in kinds for move in await move_all(clusters, groups, writes=writes)]
 
 
 async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) -> list[GroupMove]:
-    """Write the offsets of groups of one kind, as ``move_groups``."""
+    """Write the offsets of groups of one kind, as ``move_groups``.
+
+    Raises:
+        RetriableError: some are not written; the others are.
+    """
     target = GroupAdmin(clusters.target, groups.requests)
     offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
@@ -135,7 +151,9 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
         return [GroupMove(group=group, moved=0, left=(why,)) for group in sorted(offsets)]
     committed = await committed_of(target, list(offsets), clusters.clock)
     moves: list[GroupMove] = []
-    names, writer = sorted(offsets), target if writes else None
+    unanswered: dict[str, RetriableError] = {}
+    names = sorted(offsets)
+    writer = _Commits(target, await target.coordinators(names)) if writes else None
     for start in range(0, len(names), AT_ONCE):
         answers = await asyncio.gather(
             *(
@@ -144,11 +162,45 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
             ),
             return_exceptions=True,
         )
-        for answer in answers:
-            if isinstance(answer, BaseException):
+        for group, answer in zip(names[start:], answers, strict=False):
+            if isinstance(answer, RetriableError):
+                # It holds up the groups of its coordinator, no others.
+                unanswered[group] = answer
+            elif isinstance(answer, BaseException):
                 raise answer
-            moves.append(replace(answer, left=_shown(answer.left)))
+            else:
+                moves.append(replace(answer, left=_shown(answer.left)))
+    if unanswered:
+        raise _not_moved(clusters, unanswered, len(names))
     return moves
+
+
+def _not_moved(
+    clusters: FailoverClusters, unanswered: Mapping[str, RetriableError], of: int
+) -> RetriableError:
+    """Return the error that names groups without an answer, and how to go on without them."""
+    groups = sorted(unanswered)
+    leave_out = exclusion(clusters.of_groups, groups[:EXCLUDED])
+    more = "" if len(groups) <= EXCLUDED else f", the same for the {len(groups) - EXCLUDED} others"
+    return RetriableError(
+        f"offsets of {len(groups)} of {of} groups are not written on {clusters.name.target}, the"
+        f" others are: {some_of(groups, SHOWN)}: {unanswered[groups[0]].message}",
+        remedy="bring the coordinator back (kafka-consumer-groups.sh --describe --state names it) "
+        "and run the failover again; or leave these groups where they are, they keep what group "
+        f"sync wrote: mm2py flow set '{clusters.name.source}/{clusters.name.target}'"
+        f" groups.exclude='{leave_out}'{more}, then run it again",
+    )
+
+
+def exclusion(configured: Mapping[str, str], groups: Sequence[str]) -> str:
+    """Return ``groups.exclude`` with these groups beside those that it leaves out already."""
+    before = configured.get("groups.exclude", ",".join(GROUPS_EXCLUDE))
+    return ",".join(filter(None, (before, *map(_quoted, groups))))
+
+
+def _quoted(group: str) -> str:
+    # A comma would end the pattern in a list, an apostrophe the word in a shell.
+    return re.escape(group).replace(",", ".").replace("'", ".")
 
 
 def _shown(left: Sequence[str]) -> tuple[str, ...]:
@@ -157,8 +209,31 @@ def _shown(left: Sequence[str]) -> tuple[str, ...]:
     return (*left[:SHOWN], f"and {more} more: mm2py group describe") if more > 1 else tuple(left)
 
 
+@dataclass(slots=True)
+class _Commits:
+    """Commits on the target; a coordinator that has not answered once is not asked again: each
+    question takes up to ``request.timeout.ms``, and clients wait."""
+
+    admin: GroupAdmin
+    nodes: Mapping[str, int]
+    _silent: dict[int, RetriableError] = field(default_factory=dict[int, RetriableError])
+
+    async def commit(
+        self, group: str, offsets: Sequence[OffsetToCommit]
+    ) -> Mapping[TopicPartition, ServerError | None]:
+        node = self.nodes.get(group)
+        if node in self._silent:
+            raise self._silent[node]
+        try:
+            return await self.admin.commit(group, offsets)
+        except (ConnectionFailedError, RequestTimedOutError) as error:
+            if node is not None:
+                self._silent[node] = error
+            raise
+
+
 async def _move(
-    target: GroupAdmin | None, group: str, offsets: Offsets, there: Committed, left: Sequence[str]
+    target: _Commits | None, group: str, offsets: Offsets, there: Committed, left: Sequence[str]
 ) -> GroupMove:
     if isinstance(there, Mm2pyError):
         known = left if left and not offsets else (*left, str(there))

@@ -155,6 +155,15 @@ class GroupAdmin:
                     rights[it.group_id] = frozenset(map(AclOperation, it.operations or ()))
         return rights
 
+    async def coordinators(self, groups: Collection[str]) -> dict[str, int]:
+        """Return the nodes that coordinate groups, as far as they are known.
+
+        Raises:
+            RetriableError: no broker answered.
+        """
+        nodes = await self.cluster.coordinators(groups)
+        return {group: node for group, node in nodes.items() if isinstance(node, int)}
+
     async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
         """Return the committed offsets of groups, each asked at its coordinator; an error is the
         group's value."""

@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 
 RecordHandler = Callable[[int, Record], None]
 
+Reread = Callable[[int, Sequence[Record]], None]
+"""Takes a partition, and the newest record of each key of its log."""
+
 Trouble = Callable[[Mm2pyError | None], None]
 """Called when a followed topic cannot be read for a while, and with None when it is read again."""
 
@@ -130,6 +133,9 @@ class LogReader:
         self._logged = False
         self._on_trouble: Trouble | None = None
         self._rest_s = 0.0
+        self.on_again: Reread | None = None
+        """With ``folds``: takes a log that was read again, an empty one too, in place of the
+        handler."""
 
     async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
         """Start ``tail`` at the last stable offset of partitions where ``is_read(number, count)``.
@@ -508,7 +514,11 @@ class LogReader:
         if again is None or self._positions[tp] < again.end:
             return
         del self._again[tp]
-        for record in again.newest.values():
+        records = tuple(again.newest.values())
+        if self.on_again is not None:
+            self.on_again(tp.partition, records)
+            return
+        for record in records:
             handle(tp.partition, record)
 
     async def _reset(self, tp: TopicPartition) -> None:
@@ -528,6 +538,8 @@ class LogReader:
             old,
             self._positions[tp],
         )
+        if self._folds and tp not in self._again and self.on_again is not None:
+            self.on_again(tp.partition, ())
 
     def _move(self, tp: TopicPartition, position: int) -> None:
         if self._positions[tp] != position:

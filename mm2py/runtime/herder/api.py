@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mm2py.config.connect_definitions import ConfigInfos
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ServerError
+from mm2py.errors import Mm2pyError
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
@@ -114,6 +114,11 @@ class Overrides(Protocol):
         """Note a change before the leader writes the config record; None is absent."""
         ...
 
+    async def restore(self) -> None:
+        """Write again, as the leader, what the topic has lost; ``RetriableError`` when that cannot
+        be done now."""
+        ...
+
     def held(self) -> frozenset[TopicPartition]:
         """Return paused source partitions; -1 is a whole topic."""
         ...
@@ -184,10 +189,10 @@ class HerderParts:
     ``cluster_ids`` (of source and target; None where connectors may read any cluster) too;
     ``resolve`` replaces placeholders; ``close`` closes what was opened; ``fence_producers`` fences
     transactional ids on the target, ``topic_limits`` asks it for ``max.message.bytes``,
-    ``unwritable`` which internal topics may not be written, and why. ``overrides``, ``backfills``
-    and ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary
-    worker, whose ``guard`` gets all connectors before and after a change and refuses it by raising;
-    overrides have their own.
+    ``unfit`` which internal topics may not be written, are gone or are not as they must be, and
+    why. ``overrides``, ``backfills`` and ``take_back`` (ends a stream whose driver is gone, for a
+    cause) are None on an ordinary worker, whose ``guard`` gets all connectors before and after a
+    change and refuses it by raising; overrides have their own.
     """
 
     node: HerderNode
@@ -214,4 +219,4 @@ class HerderParts:
     close: Callable[[], Awaitable[None]]
     fence_producers: Callable[[Sequence[str]], Awaitable[None]]
     topic_limits: Callable[[Collection[str]], Awaitable[Mapping[str, int]]]
-    unwritable: Callable[[], Awaitable[Mapping[str, ServerError]]]
+    unfit: Callable[[], Awaitable[Mapping[str, Mm2pyError]]]

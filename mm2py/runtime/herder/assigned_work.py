@@ -18,7 +18,7 @@ from mm2py.api.context import WaitingPartition
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
-from mm2py.errors import ConfigError, Mm2pyError, PartitionError
+from mm2py.errors import ConfigError, Mm2pyError, PartitionError, RetriableError
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.api import HerderParts
@@ -540,14 +540,12 @@ class AssignedWork:
         try:
             # At each launch: a config provider may have another secret by now, which is what a
             # restart is for.
-            connector = self._parts.resolve(entry.connector)
+            connector, own = self._resolved(entry)
             entry.framework = parse_config(FrameworkConfig, connector)
             spec = TaskSpec(
                 id=task,
                 connector_config=connector,
-                config=self._forms.in_force(
-                    self._parts.resolve(entry.config), connector, entry.count
-                ),
+                config=self._forms.in_force(own, connector, entry.count),
                 paused=task.connector in self._paused,
                 generation=self._parts.membership.generation,
                 version=self._version(connector) or "",
@@ -563,6 +561,14 @@ class AssignedWork:
             self._task_changed(task, entry.refused)
         finally:
             entry.launching = False
+
+    def _resolved(self, entry: _Task) -> tuple[dict[str, str], dict[str, str]]:
+        try:
+            return self._parts.resolve(entry.connector), self._parts.resolve(entry.config)
+        except ConfigError as error:
+            # The config is right, or it would not be stored: a file of secrets that is being
+            # replaced comes back.
+            raise RetriableError(error.message, remedy=error.remedy) from error
 
     def _task_changed(self, task: TaskId, status: Status) -> None:
         # Stopped and forgotten: a late report of its host.

@@ -184,6 +184,7 @@ class LeaderDuties:
         if not self._caught_up:
             await overrides.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
             self._caught_up = True
+        await overrides.restore()
         for name, derived in overrides.effective().items():
             stored, what = config.snapshot().connectors.get(name), f"config of connector {name}"
             # A record that says the same would restart the connector on every worker.

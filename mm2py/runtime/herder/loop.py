@@ -368,10 +368,10 @@ class HerderLoop:
         else:
             return None
         return RetriableError(
-            "the flow's config topic is gone, the target was rebuilt or another cluster has its "
-            f"address: {what}",
-            remedy="restart the flow's workers, which make the internal topics again and copy "
-            "every topic from its beginning",
+            "the flow's config topic is gone: it was deleted, the target was rebuilt, or another "
+            f"cluster has its address: {what}",
+            remedy="restart the flow's workers, which make the internal topics again and copy from "
+            "the beginning what has no stored position there",
         )
 
     async def _round(self) -> bool:

@@ -38,6 +38,7 @@ LONGEST_PAUSE_S: Final = 60.0
 _SUSPENDED: Final = "SUSPENDED"
 _NO_ANSWER: Final = f"the target {NO_ANSWER} the flow's group: nothing is copied until it does"
 RIGHTS_EVERY_S: Final = 10.0
+TOPICS_EVERY_S: Final = 60.0
 STEADY_S: Final = 300.0
 """A herder that ran this long before it failed starts again with the shortest pause."""
 
@@ -79,7 +80,7 @@ class Supervisor:
             parts.meter, self.work, parts.topic_limits, self._restart_tasks, clock=clock
         )
         self._traces = TraceWatch(parts.meter, self.work, parts.status, clock=clock)
-        self._unwritable: Mapping[str, str] = {}
+        self._unfit: Mapping[str, str] = {}
         self._asking: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
@@ -148,7 +149,7 @@ class Supervisor:
             **self.fencing.problems(),
             **self._parts.config.problems(),
             **self._parts.status.problems(),
-            **self._unwritable,
+            **self._unfit,
         }
         if self._waits:
             states["flow"] = self.waiting()
@@ -223,20 +224,21 @@ class Supervisor:
             self._streams.open()
         self._queue.open()
         self._traces.open()
-        self._asking = asyncio.create_task(self._ask_for_rights(), name="rights")
+        self._asking = asyncio.create_task(self._watch_topics(), name="internal topics")
         loop.enter()
         return True
 
-    async def _ask_for_rights(self) -> None:
-        """Name the internal topics that may not be written until they may: an idle flow may write
-        its first record to one after days."""
+    async def _watch_topics(self) -> None:
+        """Name the internal topics that may not be written, are gone, or lose their records: an
+        idle flow may write its first record to one after days, and only a start reads all."""
         while True:
             with suppress(Mm2pyError):  # the target is away, which others report
-                refused = await self._parts.unwritable()
-                self._unwritable = {f"topic {it}": str(error) for it, error in refused.items()}
-                if not refused:
-                    return
-            await self._clock.sleep(RIGHTS_EVERY_S)
+                unfit = await self._parts.unfit()
+                before = self._unfit
+                self._unfit = {f"topic {it}": str(error) for it, error in unfit.items()}
+                for topic, cause in self._unfit.items() - before.items():
+                    log.error("%s cannot be used as it is cause=%s", topic, cause)
+            await self._clock.sleep(RIGHTS_EVERY_S if self._unfit else TOPICS_EVERY_S)
 
     async def _read_stores(self, loop: HerderLoop) -> bool:
         parts = self._parts

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from mm2py.api.context import EventKind, LossEvent
+from mm2py.client.fetch.log_reader import Reread
 from mm2py.mirror.producer_ids import MirrorProducer
 from mm2py.storage.offset_backing_store import OffsetMap
 from mm2py.storage.table import Entry, Handler
@@ -49,7 +50,8 @@ class HeldTable:
         self.start_errors: list[Exception] = []
         self.starts = 0
 
-    async def start(self, handle: Handler) -> None:
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
+        del again
         if self.start_errors:
             raise self.start_errors.pop()
         self.handle = handle

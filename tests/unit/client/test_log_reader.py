@@ -365,6 +365,27 @@ async def test_a_log_that_is_cut_twice_is_handed_on_when_its_new_end_is_reached(
             await eventually(lambda: seen[7:] == [b"b"])
 
 
+async def test_what_is_left_of_a_log_is_handed_on_as_one_where_that_is_asked_for() -> None:
+    async with (
+        FakeBroker(topics={"log": 1}) as broker,
+        connected_to(broker, alias="x", request_timeout_ms=1_500) as cluster,
+    ):
+        for value in "abc":
+            broker.append(TP, batch(value))
+        reader = LogReader(cluster, "log", clock=LateClock(), folds=True)
+        left: list[list[bytes | None]] = []
+        reader.on_again = lambda _, records: left.append([it.value for it in records])
+        await read(reader)
+        async with running(reader.tail(lambda _, __: None)):
+            log = broker.partition(TP)
+            log.batches.pop()
+            log.end -= 1
+            await eventually(lambda: left == [[b"b"]])
+            broker.create_topic("log", 1)
+            broker.fail_next(FETCH, UNKNOWN_TOPIC_OR_PARTITION, 1)
+            await eventually(lambda: left == [[b"b"], []])
+
+
 async def test_a_topic_that_was_created_again_is_followed_from_its_beginning(bench: Bench) -> None:
     bench.broker.append(TP, batch("b"))
     await bench.saw(b"a", b"b")

@@ -1,21 +1,22 @@
 """Where a failover places groups: by the maps of both directions, or by checkpoints; and what it says of those that it leaves alone."""
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import pytest
 
 from mm2py.client.connect.admin import ListedOffset, TopicDescription
 from mm2py.client.connect.group_admin import Committed, GroupCatalog, GroupListing
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS
-from mm2py.errors import FatalError, RetriableError, ServerError
+from mm2py.errors import ConnectionFailedError, FatalError, RetriableError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import Failover, Step, encode_failover
-from mm2py.mirror.filters import TopicSelection
+from mm2py.mirror.filters import TopicSelection, group_filter_from_config
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import PageRef
 from mm2py.mirror.policies import policy_from_config
@@ -107,6 +108,9 @@ class DistantGroups(Coordinators):
     async def are_supported(self) -> bool:
         return True
 
+    async def coordinators(self, groups: Collection[str]) -> dict[str, int]:
+        return {it: len(it) for it in groups}
+
     async def commit(
         self, group: str, offsets: Sequence[OffsetToCommit]
     ) -> dict[TopicPartition, ServerError | None]:
@@ -126,6 +130,43 @@ async def test_groups_are_moved_side_by_side(monkeypatch: pytest.MonkeyPatch) ->
         moves = await move_all(cast("FailoverClusters", SameNames()), groups, writes=True)
     assert [it.group for it in moves] == sorted(groups.offsets)
     assert [it.group for it in moves if it.left or it.moved != 1] == ["g7"]
+
+
+class HalfAway(DistantGroups):
+    """The coordinator of groups with names of four letters does not answer."""
+
+    tried: ClassVar[list[str]] = []
+
+    async def commit(
+        self, group: str, offsets: Sequence[OffsetToCommit]
+    ) -> dict[TopicPartition, ServerError | None]:
+        self.tried.append(group)
+        if len(group) == 4:
+            raise ConnectionFailedError("no connection to b2:9092 (id 2)")
+        return {TopicPartition(it.topic, it.partition): None for it in offsets}
+
+
+async def test_a_coordinator_that_is_away_holds_up_its_own_groups_which_the_error_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py_jobs.failover.groups.GroupAdmin", HalfAway)
+    tried: list[str] = []
+    monkeypatch.setattr(HalfAway, "tried", tried)
+    offset = OffsetToCommit("orders", 0, 5)
+    away = {"b,.c", *(f"x{it}" for it in range(100, 160))}
+    here = {f"group-{it}" for it in range(60)}
+    groups = Groups(CONSUMER_GROUPS, {it: {ORDERS: offset} for it in (*away, *here)})
+    clusters = cast("Any", SameNames())
+    clusters.of_groups = {"groups.exclude": "old-.*"}
+    with pytest.raises(RetriableError, match=r"61 of 121 groups .*b,\.c, .*b2:9092") as error:
+        await move_all(clusters, groups, writes=True)
+    assert here <= set(tried)
+    assert len(tried) < len(groups.offsets), "clients wait for each question"
+    command = re.search(r"mm2py flow set 'A/B' groups.exclude='([^']*)'", error.value.remedy)
+    assert command is not None
+    left = group_filter_from_config({"groups": ".*", "groups.exclude": command[1]})
+    named = {"b,.c", *(f"x{it}" for it in range(100, 119)), "old-1"}
+    assert {it for it in {*named, *away, *here} if not left.should_replicate_group(it)} == named
 
 
 class AheadGroups(DistantGroups):

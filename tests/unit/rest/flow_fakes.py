@@ -246,6 +246,7 @@ class Rig:
         self.herders: dict[FlowName, Leader] = {}
         self.stores: dict[FlowName, FlowOverridesStore] = {}
         self.topics: dict[FlowName, MemoryTopic] = {}
+        self.tables: dict[FlowName, MemoryTable] = {}
         self.peers, self.validator, self.commands = Peers(), Validator(), FakeCommands()
         self.client: httpx.AsyncClient | None = None
         self.files: dict[FlowName, Mapping[str, Mapping[str, str]]] = {}
@@ -255,6 +256,7 @@ class Rig:
         self.beside: Mapping[str, Mapping[str, str]] = {}
         """Other connectors of the files of flows that are added from now on."""
         self.elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = {}
+        self.being_written: dict[FlowName, Sequence[Mapping[str, str]]] = {}
         self.opened: list[FlowName] = []
         self._app: ASGIApp | None = None
 
@@ -281,8 +283,9 @@ class Rig:
         """Add a flow whose stores are not read yet."""
         topic = self.topics.setdefault(name, MemoryTopic(f"mm2py-flows.{name.source}.internal"))
         self.files[name] = {NAME: texts, **self.beside}
+        table = self.tables[name] = MemoryTable(topic)
         store = FlowOverridesStore(
-            MemoryTable(topic),
+            table,
             self.files[name],
             clock=FakeClock(),
             names_a_secret=names_a_secret,
@@ -319,7 +322,9 @@ class Rig:
         return FakeHerder().resolved(config)
 
     def guard(self, name: FlowName) -> CircleGuard:
-        return CircleGuard(name, lambda: self.nodes, self.elsewhere, FakeHerder().resolved)
+        return CircleGuard(
+            name, lambda: self.nodes, self.elsewhere, FakeHerder().resolved, self.being_written
+        )
 
     def since(self, name: FlowName, state: str) -> Since:
         return Since(state, 5)

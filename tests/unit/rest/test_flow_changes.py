@@ -366,6 +366,31 @@ async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: R
     assert rig.stores[AB].state.overrides(NAME) == {}
 
 
+def test_a_flow_whose_cluster_does_not_answer_holds_up_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.add(BA)
+    answers, asked = asyncio.Event(), asyncio.Event()
+
+    async def away(timeout_s: float) -> None:
+        asked.set()
+        await answers.wait()
+
+    async def play() -> None:
+        changes = FlowChanges(rig.flow_parts)
+        slow, other = (ChangeRequest(it, "anna", dry_run=False) for it in (AB, BA))
+        held = asyncio.create_task(changes.patch(slow, {NAME: {"topics": "x"}}))
+        await asyncio.wait_for(asked.wait(), 10)
+        async with asyncio.timeout(10):
+            assert (await changes.patch(other, {NAME: {"topics": "y"}})).revision == 1
+            assert not held.done()
+        answers.set()
+        assert (await held).revision == 1
+
+    monkeypatch.setattr(rig.tables[AB], "read_to_end", away)
+    asyncio.run(play())
+
+
 def test_where_there_is_nothing_to_go_back_to_it_is_said(rig: Rig) -> None:
     assert rig.ask("POST", "/flows/A->B/rollback?revision=1").status == 404
     rig.ask("POST", "/flows", body=CREATE)

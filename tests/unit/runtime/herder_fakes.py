@@ -18,7 +18,7 @@ from mm2py.client.permit import Permit
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.limits import limit_problem
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
+from mm2py.errors import ConfigError, FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.start_positions import LATE_PARTITIONS
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
@@ -383,6 +383,10 @@ class FakeOverrides:
         self.late: dict[str, Mapping[str, str]] = {}
         """Changes that are not read yet."""
         self.away = False
+        self.restored = 0
+
+    async def restore(self) -> None:
+        self.restored += 1
 
     async def start(self) -> None:
         self.started += 1
@@ -544,7 +548,7 @@ class Node:
         self.fence_errors: list[Exception] = []
         self.limits: dict[str, int] = {}
         self.limits_asked: list[list[str]] = []
-        self.unwritable: dict[str, ServerError] = {}
+        self.unfit: dict[str, Mm2pyError] = {}
         self.config = memory_configs(cluster.configs)
         self.status = memory_statuses(cluster.statuses)
         self.offsets = FakeStore()
@@ -592,7 +596,7 @@ class Node:
             close=lambda: self._step("close"),
             fence_producers=self._fence_producers,
             topic_limits=self._topic_limits,
-            unwritable=self._unwritable_now,
+            unfit=self._unfit_now,
         )
         self.herder = Herder(self.parts, clock=cluster.clock)
         self.life: asyncio.Task[None] | None = None
@@ -645,8 +649,8 @@ class Node:
         self.limits_asked.append(sorted(topics))
         return {name: self.limits[name] for name in topics if name in self.limits}
 
-    async def _unwritable_now(self) -> Mapping[str, ServerError]:
-        return dict(self.unwritable)
+    async def _unfit_now(self) -> Mapping[str, Mm2pyError]:
+        return dict(self.unfit)
 
     def _host(self, watcher: TaskWatcher, guard: StartGuard) -> ObedientHost:
         self.guards.append(guard)

@@ -378,9 +378,10 @@ class Worker:
 
     def __init__(self, topics: Mapping[FlowName, MemoryTopic]) -> None:
         self.nodes: dict[FlowName, FlowNode] = {}
+        written: dict[FlowName, Sequence[Mapping[str, str]]] = {}
         for name, topic in topics.items():
             store = a_store(topic)
-            store.guarded_by(CircleGuard(name, lambda: self.nodes, {}))
+            store.guarded_by(CircleGuard(name, lambda: self.nodes, {}, being_written=written))
             self.nodes[name] = FlowNode(Leader(flow=name), store, Peers())
 
     async def start(self) -> "Worker":
@@ -412,6 +413,18 @@ async def test_a_put_of_connect_that_closes_a_circle_writes_nothing(connector: s
         await worker.put(BA, "loop", connector)
     assert topics[BA].records == []
     await worker.put(BA, "other", connector)
+
+
+async def test_of_two_changes_at_once_on_one_worker_the_second_sees_the_first() -> None:
+    topics = a_flow_each()
+    worker = await Worker(topics).start()
+    outcomes = await asyncio.gather(
+        worker.put(AB, "loop"), worker.put(BA, "loop"), return_exceptions=True
+    )
+    assert (outcomes[0], type(outcomes[1])) == (None, BadRequestError)
+    assert (worker.topics(AB), topics[BA].records) == ("loop", [])
+    await worker.put(AB, "other")
+    await worker.put(BA, "loop")
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3])

@@ -84,6 +84,19 @@ async def test_a_config_that_cannot_be_written_leaves_the_stored_one(cluster: Cl
     assert list(node.herder.problems()) == []
 
 
+async def test_the_leader_writes_again_what_the_topic_of_changes_has_lost(cluster: Cluster) -> None:
+    first, second = await cluster.on_file(), cluster.node("n2", effective={}).start()
+    await cluster.clock.advance(10)
+    assert first.overrides is not None
+    assert second.overrides is not None
+    before = first.overrides.restored
+    for node in (first, second):
+        assert node.overrides is not None
+        node.overrides.changed()
+    await until(lambda: first.overrides is not None and first.overrides.restored > before)
+    assert second.overrides.restored == 0
+
+
 async def test_a_state_that_cannot_be_read_is_a_problem_of_the_flow(cluster: Cluster) -> None:
     node = await cluster.leader(effective={})
     cluster.configs.append(b"target-state-c", b"{}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mm2py.errors import RetriableError
+from mm2py.errors import ConfigError, RetriableError
 from mm2py.mirror.backfills import (
     ALIVE_S,
     NO_END,
@@ -22,7 +22,7 @@ from mm2py.observability.metrics import KEPT_OUT, Finding, Oversized
 from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.runtime.herder.backfill_watch import LONGEST_RETRY_MS, BackfillWatch
 from mm2py.runtime.herder.stream_watch import IDLE_S, SURE_S, StreamWatch
-from mm2py.runtime.herder.supervisor import RIGHTS_EVERY_S
+from mm2py.runtime.herder.supervisor import RIGHTS_EVERY_S, TOPICS_EVERY_S
 from mm2py.runtime.herder.trace_watch import AGAIN_S, EVERY_S, MOST_CAUSES
 from mm2py.runtime.tasks.task_context import LIMITS_EVERY_S
 from mm2py.storage.backfill_store import BackfillStore
@@ -407,19 +407,23 @@ async def test_a_partition_that_was_started_meanwhile_is_not_waited_for(cluster:
 # ---- internal topics that may not be written are named before anything is written to them
 
 
-async def test_unwritable_internal_topics_are_named_until_they_may_be(cluster: Cluster) -> None:
+async def test_unfit_internal_topics_are_named_while_they_are(cluster: Cluster) -> None:
     node = cluster.node("n1")
     error = server_error(TOPIC_AUTHORIZATION_FAILED, "the mirror may not Write it")
-    node.unwritable["mm2py-offset-map.A.internal"] = error
+    node.unfit["mm2py-offset-map.A.internal"] = error
     node.start()
 
     def named() -> dict[str, str]:
         return dict(node.herder.node_snapshot().problems)
 
     await until(lambda: named() == {"topic mm2py-offset-map.A.internal": str(error)})
-    node.unwritable.clear()
+    node.unfit.clear()
     await cluster.clock.advance(RIGHTS_EVERY_S + 0.1)
     await until(lambda: not named())
+    # An operator deletes one, or lets it be cleaned up by age, while the flow runs.
+    node.unfit["mm2-configs.A.internal"] = ConfigError("has cleanup.policy=delete")
+    await cluster.clock.advance(TOPICS_EVERY_S + 0.1)
+    await until(lambda: named() == {"topic mm2-configs.A.internal": "has cleanup.policy=delete"})
 
 
 # ---- what RUNNING work does not copy is its trace, the same on every worker, and goes with its cause

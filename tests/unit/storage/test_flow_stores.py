@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mm2py.api.context import EventKind
+from mm2py.client.fetch.log_reader import Reread
 from mm2py.errors import (
     ConfigError,
     ConnectionFailedError,
@@ -274,6 +275,41 @@ async def test_another_change_takes_nothing_back_that_the_file_of_this_worker_ha
         await store.stop()
 
 
+@pytest.mark.parametrize("kept", [0, 2, 5, 100])
+@pytest.mark.parametrize("by", ["leader", "change"])
+async def test_changes_outlive_a_topic_that_is_created_again_or_loses_its_end(
+    kept: int, by: str
+) -> None:
+    async with started() as (store, topic):
+        follower, one = on(topic), TopicPartition("orders", 0)
+        await follower.start()
+        for paused in (True, False):
+            edit = held_edit(one, paused=paused)
+            await store.edit("hold", "orders-0", edit, actor="anna")
+        await change(store, topics="orders.*", tasks_max=None)
+        await change(store, BEAT, tasks_max="2")
+        await follower.refresh(1)
+        told: list[int] = []
+        store.listen(lambda: told.append(1))
+        topic.recreate(kept)
+        lost = kept < 100
+        assert [bool(it.problems()) for it in (store, follower)] == [lost, lost]
+        assert (bool(told), store.effective()[SOURCE]["topics"]) == (True, "orders.*")
+        if by == "leader":
+            await store.restore()
+        else:
+            await change(store, BEAT, tasks_max="3")
+        await follower.refresh(1)
+        assert [it.problems() for it in (store, follower)] == [{}, {}]
+        again = on(topic)
+        await again.start()
+        for it in (again, follower):
+            assert (it.effective(), it.held()) == (store.effective(), frozenset())
+            assert it.state.history() == store.state.history()
+            assert len(it.state.history()) == (4 if by == "leader" else 5)
+            await it.stop()
+
+
 class LateTable:
     """Hands on what others wrote only when it is read to the end, as where a broker is slow."""
 
@@ -281,8 +317,8 @@ class LateTable:
         self._inner, self.topic = MemoryTable(topic), topic.name
         self._log = topic
 
-    async def start(self, handle: Handler) -> None:
-        await self._inner.start(handle)
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
+        await self._inner.start(handle, again)
         self._log.followers.remove(self._inner)
 
     async def stop(self) -> None:
@@ -496,7 +532,8 @@ class Log:
         self._handle: Handler | None = None
         self._read = 0
 
-    async def start(self, handle: Handler) -> None:
+    async def start(self, handle: Handler, again: Reread | None = None) -> None:
+        del again
         if self.open_errors:
             raise self.open_errors.pop(0)
         self._handle, self._read = handle, 0

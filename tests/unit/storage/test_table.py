@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import pytest
@@ -23,6 +23,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.fetch import FETCH_KEY
 from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NewTopic
@@ -194,6 +195,24 @@ async def test_invariant_6_a_post_that_is_taken_back_or_waits_long_has_the_topic
             await post
 
 
+async def test_invariant_6_a_topic_that_is_gone_does_not_wait_for_a_post_if_it_can_be_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mm2py.client.fetch.log_reader.LEADER_CHANGE_S", 0)
+    async with rig(started=False) as it:
+
+        def handle_again(_partition: int, _records: Sequence[Record]) -> None:
+            """Its owner could write the topic again."""
+
+        for again in (None, handle_again):
+            await it.table.start(it.handle, again)
+            assert not it.restored.is_set()
+            it.broker.fail_next(FETCH_KEY, codes.UNKNOWN_TOPIC_OR_PARTITION)
+            await it.table.post([(b"k", b"v")])
+            await it.table.read_to_end(10)
+        await asyncio.wait_for(it.restored.wait(), 10)
+
+
 async def test_a_stop_fails_what_is_not_acknowledged() -> None:
     async with rig() as it:
         hold = it.broker.hold(PRODUCE_KEY)
@@ -259,6 +278,7 @@ class FakeAdmin:
         self.refused: Mapping[str, ServerError] = {}
         self.requests = 0
         self.unreadable: ServerError | None = None
+        self.topic_id = bytes(16)
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
         self.created += topics
@@ -271,7 +291,7 @@ class FakeAdmin:
         if self.blind or not self.existing:
             return {}
         return {
-            name: TopicDescription(name, bytes(16), tuple(range(self.existing)), internal=False)
+            name: TopicDescription(name, self.topic_id, tuple(range(self.existing)), internal=False)
             for name in names
             if name not in self.refused
         }
@@ -403,6 +423,45 @@ async def test_a_topic_that_was_deleted_is_created_again() -> None:
     admin.existing = 0
     await topics.restore(OFFSETS.name)
     assert [topic.name for topic in admin.created] == [OFFSETS.name] * 2
+
+
+async def test_a_topic_that_is_gone_or_gets_another_policy_while_it_is_used_is_named() -> None:
+    admin = FakeAdmin()
+    topics = topics_of(admin, OFFSETS)
+    assert await topics.unfit() == {}
+    await topics.partitions(OFFSETS.name)
+    assert await topics.unfit() == {}
+    admin.policy = "compact,delete"
+    assert "must be exactly compact" in str((await topics.unfit())[OFFSETS.name])
+    admin.existing = 0
+    assert "was deleted" in str((await topics.unfit())[OFFSETS.name])
+    assert len(admin.created) == 1
+    admin.existing, admin.policy = 25, "compact"
+    admin.unreadable = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    assert [await topics.unfit() for _ in range(2)] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "renamable", "named"),
+    [
+        ("config.storage", True, 1),
+        ("offset.storage", True, 1),
+        ("status.storage", True, 0),
+        ("offset.storage", False, 0),
+    ],
+)
+async def test_configs_and_positions_whose_topic_was_made_again_are_named(
+    purpose: str, named: int, *, renamable: bool
+) -> None:
+    """Workers of before and of after do not agree about what it holds."""
+    admin, topic = FakeAdmin(), replace(OFFSETS, purpose=purpose, renamable=renamable)
+    admin.topic_id = b"1" * 16
+    topics = topics_of(admin, topic)
+    await topics.partitions(topic.name)
+    admin.topic_id = b"2" * 16
+    assert len(await topics.unfit()) == named
+    await topics.restore(topic.name)
+    assert len(await topics.unfit()) == named
 
 
 CONFIGS = TopicPartition("mm2-configs.A.internal", 0)
