@@ -166,14 +166,16 @@ def test_what_the_target_removed_of_a_killed_workers_last_copies_is_not_copied_a
     assert entries(flow) == []
 
 
+@pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("kind", [SHORT_SESSION, ENABLED], ids=["plain", "exactly-once"])
-def test_equal_records_of_another_writer_are_no_copies_where_the_target_sets_the_times(
-    setup: Setup, kind: Mapping[str, str]
+def test_equal_records_of_another_writer_are_no_copies(
+    setup: Setup, kind: Mapping[str, str], times: str
 ) -> None:
-    topic, same = setup.topic("pings"), [Sent(0, b"ping")] * 10
+    stamp = SYSTEM_CLOCK.now_ms()
+    topic, same = setup.topic("pings"), [Sent(0, b"ping", None, (), stamp)] * 10
     flow = setup.flow(topic, {**kind, "sync.topic.configs.enabled": "false"})
     copy = flow.remote(topic)
-    setup.create_topic(setup.b, copy, 1, config={"message.timestamp.type": "LogAppendTime"})
+    setup.create_topic(setup.b, copy, 1, config={"message.timestamp.type": times})
 
     def there() -> int:
         return len(read(setup.b, copy, committed=True)[0].records)

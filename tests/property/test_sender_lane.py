@@ -614,9 +614,10 @@ async def test_4_transactions_and_others_between_copies_are_no_holes() -> None:
         assert not tail.has_holes
 
 
+@pytest.mark.parametrize("stamped", [False, True], ids=["times of the source", "of the target"])
 @pytest.mark.parametrize(("kept", "is_aborted"), [(7, False), (-1, True), (-1, False)])
-async def test_3_equal_records_of_another_writer_are_no_copies_where_the_target_sets_the_times(
-    kept: int, *, is_aborted: bool
+async def test_3_equal_records_of_another_writer_are_no_copies(
+    kept: int, *, is_aborted: bool, stamped: bool
 ) -> None:
     """An earlier task's are, up to where the kept producer id began to write; where none was kept the contents alone decide."""
     target, equal = Target(0), NewRecord(b"k", b"ping", (), 5)
@@ -624,7 +625,7 @@ async def test_3_equal_records_of_another_writer_are_no_copies_where_the_target_
     for producer_id in (3, 7, 9, 7, -1):
         data = encode_batch([equal])
         sign(data, producer_id=producer_id, producer_epoch=0, base_sequence=0)
-        data[21:23] = (int.from_bytes(data[21:23]) | LOG_APPEND_FLAG).to_bytes(2)
+        data[21:23] = (int.from_bytes(data[21:23]) | LOG_APPEND_FLAG * stamped).to_bytes(2)
         target.append(data, 1)
     tail = LaneTail(TARGET, 0, target.end, target.read, KeptProducer(kept, 1))
     tail.is_aborted = is_aborted

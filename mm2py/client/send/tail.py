@@ -3,15 +3,16 @@
 Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
 batches are compared with it, in order -> those in the log count as delivered, a batch that is there
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
-in any batch; anything else in the tail is another writer's. Where the target's own times are in the
-place of the records', it must have the producer id of the copies, too. The map is written after the
-records (``offset_maps``), so after a crash the log may be ahead of it.
+in any batch with the producer id of the copies; anything else in the tail is another writer's. The
+contents alone decide before that id began to write, and where none is stored. The map is written
+after the records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
 1. Nothing of a tail that is recognised is sent; everything else is.
 2. A record is recognised only after its predecessor: order and number of equal records count.
-3. Records of another writer in between are skipped and noted, never taken for a copy.
+3. Records of another writer in between are skipped and noted, never taken for a copy, whatever is
+   in them: the source's record would be lost.
 4. Where retention or compaction has taken copies out of the tail, those before its next record are
    known by that record: what the source has before it was copied before it. Nothing is passed over
    that is not followed by such a record.
@@ -71,19 +72,21 @@ class Identical(StrEnum):
 
 class LogEnd(NamedTuple):
     """End of a target partition's log, its topic's id (zeros before Kafka 2.8), and the producer id
-    that writes after it."""
+    that writes after it; as ``KeptProducer``."""
 
     offset: int
     topic_id: bytes
     producer_id: int = -1
+    lasts: bool = True
 
 
 class KeptProducer(NamedTuple):
-    """The stored producer id of a partition's copies, -1 for none, and the target offset where it
-    began to write."""
+    """The stored producer id of a partition's copies, -1 for none (as in transactions), and the
+    target offset where it began to write. One that does not last ends with its process."""
 
     producer_id: int
     began: int
+    lasts: bool = True
 
 
 NO_PRODUCER: Final = KeptProducer(-1, -1)
@@ -107,9 +110,8 @@ class CopiedSoFar(Protocol):
         """Return the producer id that the copies of a partition were last written with."""
         ...
 
-    def leave_producer(self, source: TopicPartition) -> Awaitable[None]:
-        """Store that the next copies have an id that ends with its process; returns when it is
-        durable."""
+    def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> Awaitable[None]:
+        """Store what the next copies are written with; returns when it is durable."""
         ...
 
     def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
@@ -406,11 +408,8 @@ class LaneTail:
             at += size
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
-        """Whether a batch whose records have the broker's times is another writer's: equal contents
-        do not make it a copy."""
-        producer_id, began = self._kept
-        if not header[5] & LOG_APPEND_FLAG:
-            return False
+        """Whether a batch is another writer's: equal contents do not make it a copy."""
+        producer_id, began, _ = self._kept
         if producer_id < 0:
             return self.is_aborted
         return header[0] >= began and header[9] != producer_id

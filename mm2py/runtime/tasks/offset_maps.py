@@ -28,7 +28,14 @@ from mm2py.client.permit import Permit
 from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
+from mm2py.mirror.offset_map import (
+    Mark,
+    Page,
+    PartitionMap,
+    Segment,
+    TargetLoss,
+    ending_producer,
+)
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
@@ -187,7 +194,10 @@ class TaskOffsetMaps:
     def producer(self, source: TopicPartition) -> KeptProducer:
         """Return the producer id that the copies of a partition were last written with."""
         partition_map = self.of(source)
-        return KeptProducer(partition_map.producer_id, partition_map.producer_from)
+        stored, began = partition_map.producer_id, partition_map.producer_from
+        if stored >= -1:
+            return KeptProducer(stored, began)
+        return KeptProducer(ending_producer(stored), began, lasts=False)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset after the newest known copy, -1 where the copy does not continue
@@ -202,16 +212,17 @@ class TaskOffsetMaps:
         # 0 on.
         return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
 
-    async def leave_producer(self, source: TopicPartition) -> None:
-        """Store that the copies from now on have a producer id that ends with its process."""
+    async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
+        """Store what the copies from now on are written with."""
         partition_map = self.of(source)
-        partition_map.writes_to(partition_map.target_id, -1, partition_map.producer_from)
+        partition_map.writes_to(partition_map.target_id, _stored(producer), producer.began)
         await self.write()
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or
         will be with that copy."""
-        for source, (end, topic_id, producer_id) in ends.items():
+        for source, log_end in ends.items():
+            end, topic_id = log_end.offset, log_end.topic_id
             partition_map = self.of(source)
             # Before any batch leaves: a copy that the target lost must not be counted as there once
             # new ones take its offsets.
@@ -233,7 +244,7 @@ class TaskOffsetMaps:
                 partition_map.anchor(
                     partition_map.begins if partition_map.is_empty else partition_map.covered, begin
                 )
-            partition_map.writes_to(topic_id, producer_id, end)
+            partition_map.writes_to(topic_id, _stored(log_end), end)
         # In a transaction the map is committed with the first records; alone it would be visible
         # without them.
         if not self._in_transactions:
@@ -453,6 +464,11 @@ class TaskOffsetMaps:
             "the offset map cannot be kept, records are copied all the same; offsets are "
             f"translated by offset syncs only, and a kill may double records: {error}"
         )
+
+
+def _stored(producer: KeptProducer | LogEnd) -> int:
+    """Return a producer id as a page has it."""
+    return producer.producer_id if producer.lasts else ending_producer(producer.producer_id)
 
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:

@@ -40,7 +40,7 @@ class Copied:
 
     def __init__(self, end: int) -> None:
         self.end = end
-        self.left: list[TopicPartition] = []
+        self.replaced: list[KeptProducer] = []
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         del source, topic_id
@@ -50,8 +50,9 @@ class Copied:
         del source
         return KeptProducer(-1, -1)
 
-    async def leave_producer(self, source: TopicPartition) -> None:
-        self.left.append(source)
+    async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
+        del source
+        self.replaced.append(producer)
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Nothing is kept."""
@@ -112,7 +113,7 @@ async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_n
 
 
 async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -> None:
-    """And it is not kept any more when the next one writes: what that writes would count as another's at the next start."""
+    """And the next one is stored when it writes: what that writes would count as another's at the next start."""
     announced: list[int] = []
 
     async def announce(producer_id: int) -> None:
@@ -125,10 +126,19 @@ async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -
         made.broker.fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
         await made.copy()
         await made.copy()
-        assert len(made.copied.left) == 1
+        assert made.copied.replaced == [KeptProducer(announced[-1], 1, lasts=False)]
         writers = [HEADER.unpack_from(it)[9:12] for it in made.broker.log(TARGET)]
     assert writers == [(announced[0], 0, 0), (announced[-1], 0, 0), (announced[-1], 0, 1)]
     assert len(set(announced)) == len(announced) == 3
+
+
+async def test_a_client_without_a_producer_id_is_no_predecessor() -> None:
+    """A lane that continued its id would send without sequences, and double what it repeats."""
+    async with rig(None) as made:
+        made.other(-1)
+        await made.copy()
+        theirs, ours = (HEADER.unpack_from(it)[9] for it in made.broker.log(TARGET))
+    assert (theirs, ours >= 0) == (-1, True)
 
 
 class Kept(Copied):
