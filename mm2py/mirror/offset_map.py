@@ -274,6 +274,12 @@ class PartitionMap:
         end = self._source + self._records if self._records else 0
         return max(self._covered, end)
 
+    def lost_from(self, position: int) -> list[Segment]:
+        """Return what the source had lost from an offset on, as far as the open page has it."""
+        return [
+            it for it in self._segments if it.mark is Mark.SOURCE_LOST and it.source_end > position
+        ]
+
     @property
     def has_older_pages(self) -> bool:
         """Whether there is any page that may expire."""

@@ -59,6 +59,7 @@ NO_POSITION: Final = (
     "stored: what had been read of it and was not copied is gone"
 )
 LATER_TOPIC: Final = "the topic was deleted and created again, records of the new one are copied"
+NOTED_BEFORE: Final = "deleted before it was copied, as a task noticed that has ended since"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
@@ -250,17 +251,28 @@ class WorkerTaskContext:
             self._report(
                 EventKind.RECREATED, partition, position, max(position - 1, -1), LATER_TOPIC
             )
+            self._report_again(partition, 0)
             resumed = self.maps.resume(partition, offset_map.covered)
             # Still the former one's: a map that is written before the next position is stored must
             # say so.
             offset_map.position = position
         else:
+            if not offset_map.is_set(position):
+                self._report_again(partition, position)
             # Before ``resume``, which compares with the map of this incarnation.
             offset_map.identify(topic_id)
             resumed = self.maps.resume(partition, position)
             if resumed == position:
                 return stored
         return source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
+
+    def _report_again(self, partition: TopicPartition, position: int) -> None:
+        """Report what was lost behind the stored position: the ledger may not have it, and
+        positions wait for that, but maps do not."""
+        for lost in self.maps.of(partition).lost_from(position):
+            self._report(
+                EventKind.RETENTION, partition, lost.source, lost.source_end - 1, NOTED_BEFORE
+            )
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None

@@ -11,6 +11,7 @@ from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.tail import LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py.mirror.ledger import KnownEvents
 from mm2py.mirror.offset_lookup import Place, to_target
 from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
@@ -32,6 +33,7 @@ from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
 from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
+from tests.unit.runtime.test_task_transactions import Events
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
@@ -410,6 +412,43 @@ async def test_a_kill_behind_a_loss_at_a_take_over_leaves_the_beginning(topic: M
     killed = await restored(topic, ORDERS)
     assert killed.resume(ORDERS, 40) == 60
     assert killed.target_end(ORDERS, OLD) == 40
+
+
+@pytest.mark.parametrize("is_in_ledger", [False, True])
+async def test_a_loss_that_only_the_map_has_after_a_kill_comes_into_the_ledger(
+    topic: MemoryTopic, *, is_in_ledger: bool
+) -> None:
+    """The start continues behind it, so that the source is not asked for it again."""
+    events, store = Events(), FakeStore()
+
+    async def started() -> WorkerTaskContext:
+        context = WorkerTaskContext(
+            "MirrorSourceConnector",
+            "MirrorSourceConnector-0",
+            store=store,
+            meter=Metrics(EagerClock()).flow(FLOW),
+            clock=EagerClock(),
+            events=events,
+            maps=await restored(topic),
+        )
+        await context.committed_offsets([mirror_source_partition("A", ORDERS)])
+        return context
+
+    context = await started()
+    context.maps.of(ORDERS).add(0, 40, 0)
+    committer = a_committer(store, context.maps)
+    committer.acknowledged(ORDERS, 39)
+    await committer.commit()
+    context.report_gap(SourceGap(ORDERS, 40, 59, EventKind.RETENTION, ""))
+    context.maps.of(ORDERS).add(60, 5, 40)
+    await context.maps.write()  # the position waits for the ledger
+    if not is_in_ledger:
+        events.known, events.written = KnownEvents(), []
+    context = await started()
+    assert context.maps.of(ORDERS).resume(40) == 65
+    assert [(it.kind, it.first_offset, it.last_offset) for it in events.written] == [
+        (EventKind.RETENTION, 40, 59)
+    ]
 
 
 async def test_what_needs_no_copy_before_the_first_record_is_ours(topic: MemoryTopic) -> None:
