@@ -274,6 +274,13 @@ class PartitionMap:
         end = self._source + self._records if self._records else 0
         return max(self._covered, end)
 
+    @property
+    def ends_with_copy(self) -> bool:
+        """Whether nothing was noted after the newest copy."""
+        last = self._segments[-1] if self._segments else None
+        is_copy = last is not None and last.mark is Mark.COPIED and not last.is_anchor
+        return not self._pending and (bool(self._records) or is_copy)
+
     def lost_from(self, position: int) -> list[Segment]:
         """Return what the source had lost from an offset on, as far as the open page has it."""
         return [

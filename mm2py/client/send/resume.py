@@ -34,6 +34,7 @@ from mm2py.client.send.lane import LaneState, SenderLane, Writer
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.tail import (
     NO_PRODUCER,
+    Behind,
     CopiedSoFar,
     Identical,
     KeptProducer,
@@ -42,7 +43,13 @@ from mm2py.client.send.tail import (
     writer_of,
 )
 from mm2py.clock import Clock
-from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedVersionError
+from mm2py.errors import (
+    FatalServerError,
+    Mm2pyError,
+    RetriableError,
+    ServerError,
+    UnsupportedVersionError,
+)
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
@@ -51,6 +58,9 @@ from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+COUNT_S: Final = 10.0
+"""How long the copies behind the known ones are counted; the lanes of the same broker wait."""
 
 MORE_S: Final = 5.0
 """How long a lane waits for more records of the source where the tail of its log has a hole."""
@@ -133,6 +143,7 @@ class LaneResume:
         ]
         found = await asyncio.gather(*(self._beginning(lane, beginnings[lane]) for lane in begun))
         beginnings |= zip(begun, found, strict=True)
+        await self._count(lanes, ends, beginnings)
         # One write for all lanes of the broker, before any of them sends (1).
         await self._copied.begin(
             {
@@ -142,6 +153,32 @@ class LaneResume:
             }
         )
         return beginnings
+
+    async def _count(
+        self,
+        lanes: Sequence[SenderLane],
+        ends: Mapping[TopicPartition, ListedOffset],
+        beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError],
+    ) -> None:
+        """Say of lanes that begin, where that is asked, how many copies are behind the known
+        ones."""
+        for lane in lanes:
+            beginning = beginnings.get(lane)
+            begins = _may_begin(ends[lane.target]) and not isinstance(beginning, Mm2pyError)
+            if not begins or not self._copied.opens(lane.source):
+                continue
+            try:
+                async with asyncio.timeout(COUNT_S):
+                    behind = Behind(0, is_known=beginning is not None)
+                    if isinstance(beginning, LaneTail):
+                        behind = await beginning.behind()
+            except FatalServerError:
+                behind = Behind(0, is_known=False)
+            except TimeoutError:
+                text = f"the end of the log of {lane.target} cannot be read now"
+                beginnings[lane] = RetriableError(text)
+                continue
+            self._copied.count(lane.source, behind)
 
     async def _beginning(
         self, lane: SenderLane, beginning: LaneBeginning | LaneTail | Mm2pyError

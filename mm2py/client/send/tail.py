@@ -20,7 +20,7 @@ Invariants, tests of the same names:
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -92,6 +92,14 @@ class KeptProducer(NamedTuple):
 NO_PRODUCER: Final = KeptProducer(-1, -1)
 
 
+class Behind(NamedTuple):
+    """How many copies there are behind the known ones; where that is not known, how many there may
+    be."""
+
+    records: int
+    is_known: bool = True
+
+
 class CopiedSoFar(Protocol):
     """Known copies of partitions, before their first batch is sent
     (``mm2py.runtime.tasks.offset_maps``)."""
@@ -108,6 +116,15 @@ class CopiedSoFar(Protocol):
 
     def producer(self, source: TopicPartition) -> KeptProducer:
         """Return the producer id that the copies of a partition were last written with."""
+        ...
+
+    def opens(self, source: TopicPartition) -> bool:
+        """Note that a partition's lane begins; return whether ``count`` is wanted, before
+        ``begin``."""
+        ...
+
+    def count(self, source: TopicPartition, behind: Behind) -> None:
+        """Take how many copies were behind the known ones when the lane began."""
         ...
 
     def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> Awaitable[None]:
@@ -220,6 +237,36 @@ class LaneTail:
     def left(self) -> int:
         """How many of its offsets were not recognised."""
         return self.end - self.start - self.recognised
+
+    async def behind(self) -> Behind:
+        """Return how many copies are in it; its own place stays as it is.
+
+        Raises:
+            FatalServerError: it may not be read.
+        """
+        position, records, passed_bytes = self.start, 0, 0
+        is_known = self._kept.producer_id >= 0 or self.is_aborted
+        while position < self.end and passed_bytes <= AHEAD_BYTES:
+            fetched = await self._read(position)
+            before, position = position, max(position, fetched.log_start_offset)
+            gone = position - before
+            for header in _headers(fetched.records or b""):
+                base, last, count = header[0], header[0] + header[6], header[12]
+                if last < position or base >= self.end:
+                    continue
+                gone += max(0, base - position)
+                position = last + 1
+                is_control = header[5] & (CONTROL_FLAG | TRANSACTIONAL_FLAG)
+                if is_control or not count or self._is_of_another(header):
+                    passed_bytes += header[1]
+                    continue
+                records, passed_bytes = records + last + 1 - base, 0
+                # What is gone of it may have been a copy.
+                is_known &= count == last + 1 - base and base >= self._kept.began
+            if position == before and fetched.high_watermark >= self.end:
+                gone, position = self.end - position, self.end
+            records, is_known = records + gone, is_known and not gone
+        return Behind(min(records, self.end - self.start), is_known)
 
     async def hole(self) -> int:
         """Return how many offsets there are before the next record whose records are gone, as far
@@ -449,6 +496,16 @@ def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
             return _writer(fields)
         at += fields[1] + 12
     return None
+
+
+def _headers(record_set: Bytes) -> Iterator[Sequence[int]]:
+    """Return the header fields of the whole batches of an answer."""
+    view, at = memoryview(record_set), 0
+    while len(view) - at >= HEADER_BYTES:
+        fields = HEADER.unpack_from(view, at)
+        at += fields[1] + 12
+        if at <= len(view):
+            yield fields
 
 
 def _writer(fields: Sequence[int]) -> Writer:

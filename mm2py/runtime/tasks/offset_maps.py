@@ -25,7 +25,7 @@ from mm2py.api.context import EventKind, SourceGap
 from mm2py.api.task import CopiedLogs
 from mm2py.client.connect.admin import NO_LOG
 from mm2py.client.permit import Permit
-from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
+from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import (
@@ -46,6 +46,10 @@ log = logging.getLogger(__name__)
 
 def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
     """Ignore losses on the target."""
+
+
+def _ignore_count(_partition: TopicPartition, _behind: Behind) -> None:
+    """Nobody asks."""
 
 
 def _log_refusal(cause: str) -> None:
@@ -90,6 +94,11 @@ class TaskOffsetMaps:
         its beginning there."""
         self._unsettled: set[TopicPartition] = set()
         """Partitions whose stored position is above their newest page."""
+        self._begun: set[TopicPartition] = set()
+        """Partitions whose lane has begun since they were loaded."""
+        self._asked: set[TopicPartition] = set()
+        self.on_count: Callable[[TopicPartition, Behind], None] = _ignore_count
+        """Called for partitions that were asked for (``ask``)."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are
@@ -145,8 +154,8 @@ class TaskOffsetMaps:
             self._unwritten.pop(partition, None)
         self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
         self._loaded |= frozenset(partitions)
-        self._astray.difference_update(partitions)
-        self._unsettled.difference_update(partitions)
+        for known in (self._astray, self._unsettled, self._begun, self._asked):
+            known.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): after the newest
@@ -211,6 +220,36 @@ class TaskOffsetMaps:
         # Another topic under the same name: all of its log lies after the known copies, from offset
         # 0 on.
         return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
+
+    def may_be_behind(self, gap: SourceGap) -> bool:
+        """Whether a task that was killed may have copied what the source has lost: it begins where
+        the map ends, and nothing was sent since the start."""
+        partition_map = self.of(gap.partition)
+        return (
+            self.copied is not None
+            # There the first batch of a lane is compared with the log's end.
+            and self.identical is not Identical.REQUIRE
+            and gap.partition not in self._begun
+            and gap.partition not in self._astray
+            and not gap.under_way
+            and partition_map.ends_with_copy
+            and partition_map.covered == gap.first_offset
+        )
+
+    def ask(self, partition: TopicPartition) -> None:
+        """Count the copies behind the map when the partition's lane begins, for ``on_count``."""
+        self._asked.add(partition)
+
+    def opens(self, source: TopicPartition) -> bool:
+        """Note that a partition's lane begins; return whether ``count`` is wanted."""
+        self._begun.add(source)
+        return source in self._asked
+
+    def count(self, source: TopicPartition, behind: Behind) -> None:
+        """Pass a count to who asked."""
+        if source in self._asked:
+            self._asked.discard(source)
+            self.on_count(source, behind)
 
     async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
         """Store what the copies from now on are written with."""
@@ -310,6 +349,12 @@ class TaskOffsetMaps:
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""
         self.of(partition).cover(offset + 1)
+
+    def note_passed(self, partition: TopicPartition, first: int, count: int) -> None:
+        """Records that the source has lost are on the target, behind the copies that the map
+        has."""
+        if count:
+            self.of(partition).note(Segment(first, count, 0, Mark.UNKNOWN))
 
     def note_gap(self, gap: SourceGap) -> None:
         """Keep what the source lost, cut or began anew."""

@@ -13,7 +13,7 @@ from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import TargetLimits
 from mm2py.client.send.sender import FOREIGN_LOOK_S
-from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
+from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
@@ -37,10 +37,13 @@ class Copied:
     """Copies are known up to a target offset."""
 
     identical = Identical.PREFER
+    asks = False
+    """Whether copies behind the known ones are counted."""
 
     def __init__(self, end: int) -> None:
         self.end = end
         self.replaced: list[KeptProducer] = []
+        self.behind: list[Behind] = []
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         del source, topic_id
@@ -49,6 +52,14 @@ class Copied:
     def producer(self, source: TopicPartition) -> KeptProducer:
         del source
         return KeptProducer(-1, -1)
+
+    def opens(self, source: TopicPartition) -> bool:
+        del source
+        return self.asks
+
+    def count(self, source: TopicPartition, behind: Behind) -> None:
+        del source
+        self.behind.append(behind)
 
     async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
         del source
@@ -147,6 +158,22 @@ class Kept(Copied):
     def producer(self, source: TopicPartition) -> KeptProducer:
         del source
         return KeptProducer(MIRROR, 0)
+
+
+async def test_copies_behind_the_known_ones_are_counted_without_a_batch_to_send() -> None:
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker, connected_to(broker) as cluster:
+        copied = Kept(1)
+        copied.asks = True
+        made = SendRig(broker, cluster, copied=copied)
+        for sequence, writer in enumerate((MIRROR, MIRROR, APPLICATION, MIRROR)):
+            data = encode_batch([NewRecord(None, b"before", (), SYSTEM_CLOCK.now_ms())])
+            at = 0 if writer != MIRROR else min(sequence, 2)
+            sign(data, producer_id=writer, producer_epoch=0, base_sequence=at)
+            broker.append(TARGET, bytes(data))
+        await made.sender.start()
+        made.sender.enqueue(TARGET, TARGET, ())
+        await eventually(lambda: copied.behind == [Behind(2)])
+        await made.sender.close()
 
 
 async def test_a_log_that_cannot_be_read_at_the_start_keeps_no_other_partition_waiting() -> None:
