@@ -10,8 +10,9 @@ Invariants (tests of the same names):
    (UNKNOWN_MEMBER_ID, for share groups NON_EMPTY_GROUP), whatever was known before.
 2. Nothing is written for a group whose offsets on the target are not known, or that was not
    translated since the start.
-3. An offset on the target never goes back, except once after the start for a group without members
-   that is still where an earlier version moved it past unread records, as a checkpoint shows.
+3. An offset on the target never goes back, except once for a group without members that is still
+   where a checkpoint shows that it was placed, past unread records: the target has lost the copies
+   that it was placed by, or an earlier version or Java moved it too far.
 4. Metadata of the commit at the source are kept.
 5. Nothing is written while the task is paused: ``may_write`` is asked before each round.
 6. A coordinator that does not answer delays the groups of others once.
@@ -133,11 +134,12 @@ class GroupSync:
     def moved_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set a group back that is at one of these offsets of the target, and has no members
         there."""
-        self._too_far[group] = offsets
+        self._too_far[group] = {**self._too_far.get(group, {}), **offsets}
 
     def forget(self, group: str) -> None:
         """A group was deleted at the source: leave it alone."""
         self._wanted.pop(group, None)
+        self._too_far.pop(group, None)
         self._clear(group)
         self._count()
 
@@ -191,7 +193,7 @@ class GroupSync:
                 await self._check_copies(begin)
             except Mm2pyError as error:
                 answers |= dict.fromkeys(begin, error)
-        due: list[tuple[str, list[OffsetToCommit]]] = []
+        due: list[tuple[str, list[OffsetToCommit], Mapping[TopicPartition, int]]] = []
         for group in groups:
             answer, checkpoints = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
@@ -204,8 +206,7 @@ class GroupSync:
                 if tp in answer and answer[tp].offset == at
             }
             if offsets := offsets_to_sync(checkpoints, answer, too_far):
-                self._too_far[group] = too_far
-                due.append((group, offsets))
+                due.append((group, offsets, too_far))
             else:
                 self._clear(group)
         for start in range(0, len(due), AT_ONCE):
@@ -218,10 +219,16 @@ class GroupSync:
             return False
         return not self._checkpoints.get(group, {}).keys() <= committed.keys()
 
-    async def _commit(self, group: str, offsets: Sequence[OffsetToCommit]) -> None:
+    async def _commit(
+        self,
+        group: str,
+        offsets: Sequence[OffsetToCommit],
+        too_far: Mapping[TopicPartition, int],
+    ) -> None:
         try:
             answers = await self._target.commit(group, offsets)
         except Mm2pyError as error:  # its coordinator does not answer, or may not be asked for
+            self._keep_too_far(group, too_far)
             self._refused(group, f"{error}{_remedy(error)}")
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
@@ -230,25 +237,29 @@ class GroupSync:
         # member may join.
         if codes & _IN_USE:
             self._in_use.add(group)  # (1)
-            self._too_far.pop(group, None)
             self._refused(group, "it is in use on the target")
         # KIP-848 brokers answer so for a group of another type.
         elif GROUP_ID_NOT_FOUND in codes:
+            self._keep_too_far(group, too_far)
             self._refused(group, "a group of another type has this name on the target")
         elif refused:
+            self._keep_too_far(group, too_far)
             self._refused(group, _cause(refused))
         else:
             for offset in offsets:
-                before = self._too_far.get(group, {}).get(
-                    TopicPartition(offset.topic, offset.partition)
-                )
+                before = too_far.get(TopicPartition(offset.topic, offset.partition))
                 if before is not None and offset.offset < before:
                     log.warning(
-                        "%s was set back on the target: an earlier version or Java had moved it past unread records group=%s"
-                        " partition=%s-%d from=%d to=%d",
+                        "%s was set back on the target: where it had been placed is past unread records, as copies were lost"
+                        " there, or an earlier version or Java placed it group=%s partition=%s-%d from=%d to=%d",
                         self._what, group, offset.topic, offset.partition, before, offset.offset,
                     )  # fmt: skip
             self._clear(group)
+
+    def _keep_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Keep what a refused commit was to set back; what was found meanwhile is newer."""
+        if offsets:
+            self._too_far[group] = {**offsets, **self._too_far.get(group, {})}
 
     def _refused(self, group: str, cause: str) -> None:
         self._again[group] = self._clock.monotonic() + AGAIN_S
@@ -257,7 +268,6 @@ class GroupSync:
 
     def _clear(self, group: str) -> None:
         self._again.pop(group, None)
-        self._too_far.pop(group, None)
         self._in_use.discard(group)
         self._refusals.clear(group)
 

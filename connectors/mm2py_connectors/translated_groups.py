@@ -54,6 +54,9 @@ class TranslatedGroups:
         not hold any more."""
         self._checked: set[str] = set()
         """Groups whose offsets on the target were compared with the maps since the start."""
+        self._lost: dict[str, dict[TopicPartition, Checkpoint]] = {}
+        """Places of groups in copies that are gone, until it is known where they continue: a group
+        that still is there is set back."""
 
     @property
     def has_changes(self) -> bool:
@@ -69,6 +72,7 @@ class TranslatedGroups:
             self._checkpoints.pop(group, None)
             self._checked.discard(group)
             self._placed.discard(group)
+            self._lost.pop(group, None)
             if self.sync is not None:
                 self.sync.forget(group)
         groups = dict.fromkeys(watch.take_changed(GROUPS_PER_ROUND))
@@ -105,6 +109,7 @@ class TranslatedGroups:
                 last = self._checkpoints.get(group, {}).get(target)
                 if last is not None and await self._is_stale(source, offset.offset, None, last):
                     self._checkpoints.get(group, {}).pop(target, None)
+                    self._lost.setdefault(group, {})[target] = last
                     self.watch.put_back((group,))
 
     def _leave_shared(self, moved: Mapping[TopicPartition, int]) -> None:
@@ -127,7 +132,7 @@ class TranslatedGroups:
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             last, begins = known.get(target), begins_of.get(target)
             if last is not None and await self._is_stale(source, offset.offset, downstream, last):
-                del known[target]
+                self._lost.setdefault(group, {})[target] = known.pop(target)
                 last = None
             if (
                 last is not None
@@ -149,6 +154,7 @@ class TranslatedGroups:
                     )
             if downstream is None:
                 continue
+            too_far |= self._take_lost(group, target, offset.offset)
             # It goes back only where the group went back.
             if last is None or offset.offset < last.upstream or downstream > last.downstream:
                 known[target] = new = Checkpoint(
@@ -165,6 +171,14 @@ class TranslatedGroups:
         if self.sync is not None and too_far:
             self.sync.moved_too_far(group, too_far)
         return changes
+
+    def _take_lost(
+        self, group: str, target: TopicPartition, offset: int
+    ) -> Mapping[TopicPartition, int]:
+        """Return the place that a group lost, now that it has another one; none where it went back
+        at the source: its owner decides what it reads again."""
+        lost = self._lost.get(group, {}).pop(target, None)
+        return {} if lost is None or offset < lost.upstream else {target: lost.downstream}
 
     async def _is_stale(
         self, source: TopicPartition, offset: int, downstream: int | None, last: Checkpoint

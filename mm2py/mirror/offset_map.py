@@ -54,6 +54,12 @@ _SLOW: Final = -2
 """As the next source offset: no run continues the last one, because a mark waits for its place."""
 
 
+def ending_producer(producer_id: int) -> int:
+    """Return how a page has a producer id that ends with its process, or the id of what a page
+    has; -1 stays."""
+    return -2 - producer_id
+
+
 def offset_map_topic(source_alias: str) -> str:
     """Return the name of the map's topic on the target; no mirror replicates it
     (``mm2*.internal``)."""
@@ -145,7 +151,8 @@ class Page:
     ``covered`` everything is copied or needs no copy. ``position`` is where the copy would have
     continued when the page was written: the stored position, -1 for none; ``epoch`` is the leader
     epoch of the record before ``covered``, -1 unknown. The copies from target offset
-    ``producer_from`` on are written with ``producer_id``, -1 for one that ends with its process.
+    ``producer_from`` on are written with ``producer_id``, -1 for one that is not known; below that
+    it is the ``ending_producer`` of one that ends with its process.
     The topic ids are those of the topics' incarnations, zeros where a cluster has none.
     """
 
@@ -199,7 +206,7 @@ class PartitionMap:
         self.epoch = page.epoch if page is not None else -1
         """Leader epoch of the record before ``covered``; -1 unknown."""
         self.producer_id = page.producer_id if page is not None else -1
-        """What the copies are written with; -1 for an id that ends with its process."""
+        """What the copies are written with, as ``Page`` has it."""
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
         self.begins = 0
@@ -266,6 +273,19 @@ class PartitionMap:
         # The growing run is not folded into ``_covered``, which would be one more store per batch.
         end = self._source + self._records if self._records else 0
         return max(self._covered, end)
+
+    @property
+    def ends_with_copy(self) -> bool:
+        """Whether nothing was noted after the newest copy."""
+        last = self._segments[-1] if self._segments else None
+        is_copy = last is not None and last.mark is Mark.COPIED and not last.is_anchor
+        return not self._pending and (bool(self._records) or is_copy)
+
+    def lost_from(self, position: int) -> list[Segment]:
+        """Return what the source had lost from an offset on, as far as the open page has it."""
+        return [
+            it for it in self._segments if it.mark is Mark.SOURCE_LOST and it.source_end > position
+        ]
 
     @property
     def has_older_pages(self) -> bool:

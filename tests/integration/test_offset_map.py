@@ -22,7 +22,13 @@ from mm2py.types import TopicPartition as Partition
 from tests.integration.cluster_changes import delete_records, set_config
 from tests.integration.exactly_once import ENABLED
 from tests.integration.java_mm2 import eventually, read_all
-from tests.integration.ledger_scenes import HOUR_MS, PARTITIONS, entries, write_compacted
+from tests.integration.ledger_scenes import (
+    HOUR_MS,
+    PARTITIONS,
+    entries,
+    wait_for_entries,
+    write_compacted,
+)
 from tests.integration.mirror_process import (
     PROMPT,
     SHORT_SESSION,
@@ -166,14 +172,42 @@ def test_what_the_target_removed_of_a_killed_workers_last_copies_is_not_copied_a
     assert entries(flow) == []
 
 
+@pytest.mark.faults
+def test_what_the_source_deleted_of_a_killed_workers_last_copies_is_not_lost(setup: Setup) -> None:
+    """Its positions were not stored; what it had not copied is lost, and the ledger has that alone."""
+    topic = setup.topic("deleted", config={"retention.ms": "-1"})
+    flow = setup.flow(topic, {**SHORT_SESSION, "{target}.offset.flush.interval.ms": "600000"})
+    copy, numbers = flow.remote(topic), [Sent(0, b"%d" % n) for n in range(250)]
+
+    def copied(first: int, end: int, mirror: Mirror) -> None:
+        write(setup.a, topic, numbers[first:end])
+        until(lambda: ends(setup.b, copy) == {0: end}, 90, f"{end} copies", alive=mirror)
+
+    with running(flow.file, name="stopped", ready=False) as mirror:
+        copied(0, 100, mirror)
+    with Mirror(flow.file, name="killed") as mirror:
+        copied(100, 150, mirror)
+        mirror.kill()
+    write(setup.a, topic, numbers[150:])
+    delete_records(setup.a, topic, 0, 200)
+    with running(flow.file, name="next", ready=False) as mirror:
+        until(lambda: ends(setup.b, copy) == {0: 200}, 90, "the rest", alive=mirror)
+        (lost,) = wait_for_entries(flow, 1, mirror)
+    assert (lost.kind, lost.first, lost.last) == ("retention", 150, 199)
+    values = [it.value for it in read(setup.b, copy)[0].records]
+    assert values == [it.value for it in (*numbers[:150], *numbers[200:])]
+
+
+@pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("kind", [SHORT_SESSION, ENABLED], ids=["plain", "exactly-once"])
-def test_equal_records_of_another_writer_are_no_copies_where_the_target_sets_the_times(
-    setup: Setup, kind: Mapping[str, str]
+def test_equal_records_of_another_writer_are_no_copies(
+    setup: Setup, kind: Mapping[str, str], times: str
 ) -> None:
-    topic, same = setup.topic("pings"), [Sent(0, b"ping")] * 10
+    stamp = SYSTEM_CLOCK.now_ms()
+    topic, same = setup.topic("pings"), [Sent(0, b"ping", None, (), stamp)] * 10
     flow = setup.flow(topic, {**kind, "sync.topic.configs.enabled": "false"})
     copy = flow.remote(topic)
-    setup.create_topic(setup.b, copy, 1, config={"message.timestamp.type": "LogAppendTime"})
+    setup.create_topic(setup.b, copy, 1, config={"message.timestamp.type": times})
 
     def there() -> int:
         return len(read(setup.b, copy, committed=True)[0].records)

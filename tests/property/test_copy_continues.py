@@ -24,8 +24,9 @@ from mm2py.mirror.offset_lookup import Place, to_source, to_target
 from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import committed_topic_id, mirror_source_partition, next_offset
 from mm2py.observability.metrics import Metrics
-from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, decode_batches
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.record_batch import HEADER, RecordBatch
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
@@ -43,6 +44,7 @@ PRODUCE = 0
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 RECORDS = 120
 SEEDS = 25
+CLIENT = 999
 
 
 class World:
@@ -58,6 +60,7 @@ class World:
         self.maps = MemoryTopic("mm2py-offset-map.A.internal")
         self.position = -1
         self.late: list[Hold] = []
+        self.identical, self.has_client = Identical.PREFER, False
 
         self.begun = [(0, -1)]
         """Where copies began: log end of the target, and the position that was set."""
@@ -101,7 +104,7 @@ class Worker:
     def __init__(self, world: World, cluster: Cluster) -> None:
         self.world = world
         self.store = OffsetMapStore(MemoryTable(world.maps), world.read)
-        self.maps = TaskOffsetMaps(self.store, Identical.PREFER)
+        self.maps = TaskOffsetMaps(self.store, world.identical)
         self.acknowledged = -1
         self.moved = asyncio.Event()
         self.failed: list[Exception] = []
@@ -162,13 +165,25 @@ class Worker:
 
 
 def records_of(broker: FakeBroker) -> list[int]:
-    """Return what is in the target's log."""
+    """Return what is in the target's log, without what a client wrote."""
     return [
         int(record.value or b"")
         for data in broker.log(TARGET)
+        if HEADER.unpack_from(data)[9] not in (-1, CLIENT)
         for batch in decode_batches(data)
         for record in batch.records
     ]
+
+
+def write_the_same(world: World, broker: FakeBroker) -> None:
+    """Let a client write one of the records that are copied next."""
+    next_ = len(records_of(broker))
+    value = b"%d" % world.chance.choice(world.offsets[next_ : next_ + 4] or world.offsets)
+    data = encode_batch([NewRecord(None, value, (), world.stamp)])
+    producer_id = world.chance.choice([-1, CLIENT])
+    sequence = sum(HEADER.unpack_from(it)[9] == producer_id for it in broker.log(TARGET))
+    sign(data, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    broker.append(TARGET, bytes(data))
 
 
 @asynccontextmanager
@@ -200,6 +215,8 @@ async def end_at_any_moment(world: World, broker: FakeBroker) -> None:
         for turn in range(turns):
             if late and turn == at:
                 world.late.append(broker.hold(PRODUCE))
+            if world.has_client and world.chance.random() < 0.02:
+                write_the_same(world, broker)
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -249,6 +266,24 @@ async def test_nothing_is_lost_or_doubled_whenever_a_worker_ends(number: int, se
     for target, source in enumerate(world.offsets):
         assert to_target(index, source, world.page) == (Place.COPIED, target)
         assert to_source(index, target, world.page) == (Place.COPIED, source)
+
+
+@pytest.mark.parametrize("identical", [Identical.PREFER, Identical.OFF])
+@pytest.mark.parametrize("number", range(SEEDS // 2))
+async def test_nothing_is_lost_where_a_client_writes_the_same_records(
+    number: int, identical: Identical, seed: int
+) -> None:
+    world = World(seed + number)
+    world.identical, world.has_client = identical, True
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
+        # Ids that end with their process: the one before last is not known any more.
+        lives = 1 if identical is Identical.OFF else world.chance.randint(1, 6)
+        for _ in range(lives):
+            await end_at_any_moment(world, broker)
+            write_the_same(world, broker)
+        await run_to_the_end(world, broker)
+        await eventually(lambda: broker.connections == 0)
+        assert sorted(set(records_of(broker))) == world.offsets
 
 
 @pytest.mark.parametrize("number", range(SEEDS))

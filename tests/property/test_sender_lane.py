@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mm2py.client.send import tail as tail_module
 from mm2py.client.send.lane import LaneState, MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import fitting
-from mm2py.client.send.tail import KeptProducer, LaneTail
+from mm2py.client.send.tail import NO_PRODUCER, Behind, KeptProducer, LaneTail
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.fetch import FetchedPartition
@@ -614,9 +614,10 @@ async def test_4_transactions_and_others_between_copies_are_no_holes() -> None:
         assert not tail.has_holes
 
 
+@pytest.mark.parametrize("stamped", [False, True], ids=["times of the source", "of the target"])
 @pytest.mark.parametrize(("kept", "is_aborted"), [(7, False), (-1, True), (-1, False)])
-async def test_3_equal_records_of_another_writer_are_no_copies_where_the_target_sets_the_times(
-    kept: int, *, is_aborted: bool
+async def test_3_equal_records_of_another_writer_are_no_copies(
+    kept: int, *, is_aborted: bool, stamped: bool
 ) -> None:
     """An earlier task's are, up to where the kept producer id began to write; where none was kept the contents alone decide."""
     target, equal = Target(0), NewRecord(b"k", b"ping", (), 5)
@@ -624,7 +625,7 @@ async def test_3_equal_records_of_another_writer_are_no_copies_where_the_target_
     for producer_id in (3, 7, 9, 7, -1):
         data = encode_batch([equal])
         sign(data, producer_id=producer_id, producer_epoch=0, base_sequence=0)
-        data[21:23] = (int.from_bytes(data[21:23]) | LOG_APPEND_FLAG).to_bytes(2)
+        data[21:23] = (int.from_bytes(data[21:23]) | LOG_APPEND_FLAG * stamped).to_bytes(2)
         target.append(data, 1)
     tail = LaneTail(TARGET, 0, target.end, target.read, KeptProducer(kept, 1))
     tail.is_aborted = is_aborted
@@ -634,6 +635,32 @@ async def test_3_equal_records_of_another_writer_are_no_copies_where_the_target_
     assert sent == list(range(len(ours), 8))
     if kept == 7:
         assert tail.others == {9: (2, 2), -1: (4, 4)}
+
+
+@pytest.mark.parametrize(
+    ("kept", "writers", "behind"),
+    [
+        (KeptProducer(7, 0), (7, 9, 7, -1), Behind(2)),
+        (KeptProducer(7, 2), (3, 9, 7, 9), Behind(2, is_known=False)),
+        (NO_PRODUCER, (3, 9), Behind(2, is_known=False)),
+        (KeptProducer(7, 0), (), Behind(0)),
+    ],
+    ids=["known", "by another id before", "by any", "nothing"],
+)
+async def test_copies_behind_the_map_are_counted_by_their_producer_id(
+    kept: KeptProducer, writers: tuple[int, ...], behind: Behind
+) -> None:
+    target = Target(0)
+    for producer_id in writers:
+        data = encode_batch([NewRecord(b"k", b"v", (), 5)])
+        sign(data, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        target.append(data, 1)
+        target.append(in_a_transaction(), 1)
+    assert await LaneTail(TARGET, 0, target.end, target.read, kept).behind() == behind
+    if behind.records:
+        target.log_start = 1
+        tail = LaneTail(TARGET, 0, target.end, target.read, kept)
+        assert await tail.behind() == behind._replace(is_known=False)
 
 
 def in_a_transaction() -> bytearray:

@@ -16,7 +16,7 @@ from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.repair import refusal, repaired
-from mm2py.client.send.tail import CopiedSoFar
+from mm2py.client.send.tail import NO_PRODUCER, CopiedSoFar, KeptProducer
 from mm2py.clock import Clock
 from mm2py.errors import (
     FatalServerError,
@@ -199,11 +199,20 @@ class LaneRecovery:
         if lane.lasting or lane.epoch >= MAX_EPOCH or fenced:
             writer = await self._owner.new_producer()
             # Before its first batch: a successor takes another id's records behind the kept one
-            # for another writer's where the target sets the times (``LaneTail``).
-            if lane.lasting and self._copied is not None:
-                await self._copied.leave_producer(lane.source)
+            # for another writer's (``LaneTail``).
+            if self._copied is not None:
+                kept = await self._beginning(lane, writer[0])
+                await self._copied.replace_producer(lane.source, kept)
             return writer
         return lane.producer_id, lane.epoch + 1
+
+    async def _beginning(self, lane: SenderLane, producer_id: int) -> KeptProducer:
+        """Return where an id begins to write: what is before it in the log was read already."""
+        try:
+            end = await _log_end(self._cluster, lane.target)
+        except FatalServerError:
+            return NO_PRODUCER  # no right to describe the topic
+        return KeptProducer(producer_id, end, lasts=False)
 
 
 def _all_ours(lane: SenderLane, found: dict[int, Landed]) -> bool:

@@ -11,7 +11,8 @@ batch is refused, and the log is read again.
 
 Invariants (the model is tests/property/test_copy_continues.py):
 
-1. The producer id of a partition is durable before its first batch is sent.
+1. The producer id of a partition is durable before its first batch is sent; one that ends with its
+   process, too: a successor knows the copies by it.
 2. A producer id is continued only after its own last batch, read from the log, or where it began
    and wrote nothing; otherwise the process's own new id is used.
 3. It is used with the epoch of that batch: under a new epoch a late batch of the old one would not
@@ -31,9 +32,24 @@ from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.fetch.partition_fetch import PartitionReads
 from mm2py.client.send.lane import LaneState, SenderLane, Writer
 from mm2py.client.send.owner import LaneOwner
-from mm2py.client.send.tail import CopiedSoFar, Identical, LaneTail, LogEnd, writer_of
+from mm2py.client.send.tail import (
+    NO_PRODUCER,
+    Behind,
+    CopiedSoFar,
+    Identical,
+    KeptProducer,
+    LaneTail,
+    LogEnd,
+    writer_of,
+)
 from mm2py.clock import Clock
-from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedVersionError
+from mm2py.errors import (
+    FatalServerError,
+    Mm2pyError,
+    RetriableError,
+    ServerError,
+    UnsupportedVersionError,
+)
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
@@ -42,6 +58,9 @@ from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+COUNT_S: Final = 10.0
+"""How long the copies behind the known ones are counted; the lanes of the same broker wait."""
 
 MORE_S: Final = 5.0
 """How long a lane waits for more records of the source where the tail of its log has a hole."""
@@ -97,12 +116,11 @@ class LaneResume:
         ids = {lane: self._topic_id(lane) for lane in readable}
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
+        await self._leave_unreadable(lanes, ends)
         # A stored id is sent under again, so it must be known as a mirror's, too.
-        if self.identical is not Identical.OFF:
-            # Loop suppression may have been enabled after a predecessor got the id.
-            for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
-                if kept >= 0:
-                    await self._owner.announce(kept)
+        # Loop suppression may have been enabled after a predecessor got the id.
+        for again in {self._continued(lane).producer_id for lane in readable} - {-1}:
+            await self._owner.announce(again)
         beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)
@@ -125,15 +143,42 @@ class LaneResume:
         ]
         found = await asyncio.gather(*(self._beginning(lane, beginnings[lane]) for lane in begun))
         beginnings |= zip(begun, found, strict=True)
+        await self._count(lanes, ends, beginnings)
         # One write for all lanes of the broker, before any of them sends (1).
         await self._copied.begin(
             {
-                lane.source: LogEnd(_end_of(beginning), ids[lane], self._producer(lane, beginning))
+                lane.source: self._noted_end(lane, beginning, ids[lane])
                 for lane, beginning in beginnings.items()
                 if not isinstance(beginning, Mm2pyError)
             }
         )
         return beginnings
+
+    async def _count(
+        self,
+        lanes: Sequence[SenderLane],
+        ends: Mapping[TopicPartition, ListedOffset],
+        beginnings: dict[SenderLane, LaneBeginning | LaneTail | Mm2pyError],
+    ) -> None:
+        """Say of lanes that begin, where that is asked, how many copies are behind the known
+        ones."""
+        for lane in lanes:
+            beginning = beginnings.get(lane)
+            begins = _may_begin(ends[lane.target]) and not isinstance(beginning, Mm2pyError)
+            if not begins or not self._copied.opens(lane.source):
+                continue
+            try:
+                async with asyncio.timeout(COUNT_S):
+                    behind = Behind(0, is_known=beginning is not None)
+                    if isinstance(beginning, LaneTail):
+                        behind = await beginning.behind()
+            except FatalServerError:
+                behind = Behind(0, is_known=False)
+            except TimeoutError:
+                text = f"the end of the log of {lane.target} cannot be read now"
+                beginnings[lane] = RetriableError(text)
+                continue
+            self._copied.count(lane.source, behind)
 
     async def _beginning(
         self, lane: SenderLane, beginning: LaneBeginning | LaneTail | Mm2pyError
@@ -174,7 +219,9 @@ class LaneResume:
         for producer_id, (first, last) in others.items():
             if producer_id != kept:  # else copies of what the source has no more
                 await self._owner.name_writer(lane.target, producer_id, first, last)
-        writer = tail.writers.get(kept)
+        continued = self._continued(lane).producer_id
+        # Not -1: clients without an id may have written there.
+        writer = tail.writers.get(continued) if continued >= 0 else None
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
         # The stored id was replaced or never wrote here: ours is stored before the first batch (1).
@@ -232,14 +279,39 @@ class LaneResume:
 
     # ---- producers
 
-    def _producer(self, lane: SenderLane, beginning: LaneBeginning | LaneTail) -> int:
-        """Return the id to store for a partition; a tail may still show that the stored one
+    async def _leave_unreadable(
+        self, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
+    ) -> None:
+        """Store of lanes that are opened without Describe on their topic that the id is not
+        known."""
+        for lane in lanes:
+            end = ends[lane.target]
+            if (
+                end.error is not None
+                and _may_begin(end)
+                and self._copied.producer(lane.source).producer_id >= 0
+            ):
+                await self._copied.replace_producer(lane.source, NO_PRODUCER)
+
+    def _continued(self, lane: SenderLane) -> KeptProducer:
+        """Return the stored id where a successor continues its sequences."""
+        kept = self._copied.producer(lane.source)
+        return kept if kept.lasts and self.identical is not Identical.OFF else NO_PRODUCER
+
+    def _noted_end(
+        self, lane: SenderLane, beginning: LaneBeginning | LaneTail, topic_id: bytes
+    ) -> LogEnd:
+        """Return where a log ends, with the id to store; a tail may still show that the stored one
         continues."""
-        if self.identical is Identical.OFF:
-            return -1
+        end = _end_of(beginning)
         if isinstance(beginning, LaneTail):
-            return self._copied.producer(lane.source).producer_id
-        return lane.producer_id if beginning.writer is None else beginning.writer.producer_id
+            kept = self._copied.producer(lane.source)
+            return LogEnd(end, topic_id, kept.producer_id, kept.lasts)
+        if beginning.writer is not None:
+            return LogEnd(end, topic_id, beginning.writer.producer_id)
+        # Records of a transaction that was not committed with its map are aborted.
+        own = -1 if lane.transactional else lane.producer_id
+        return LogEnd(end, topic_id, own, lasts=self.identical is not Identical.OFF)
 
     async def _writer_before(self, lane: SenderLane, end: int) -> Writer | None:
         """Return the partition's producer if the batch before ``end`` is its own, or it wrote
@@ -248,12 +320,12 @@ class LaneResume:
         Raises:
             Mm2pyError: the log cannot be read now.
         """
-        producer_id, began = self._copied.producer(lane.source)
+        producer_id, began, _ = self._continued(lane)
         # It wrote nothing yet: its first sequence is 0,
         # as a late first batch of the predecessor has.
         if producer_id >= 0 and end == began:
             return Writer(producer_id, 0, 0)
-        if producer_id < 0 or end <= 0 or self.identical is Identical.OFF:
+        if producer_id < 0 or end <= 0:
             return None
         try:
             fetched = await self._reads.read(lane.target, end - 1)
@@ -276,12 +348,10 @@ class LaneResume:
 
     async def _begin_anew(self, lane: SenderLane, end: int) -> None:
         """Store the lane's own producer id, retrying without end."""
-        if self.identical is Identical.OFF:
-            return
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while lane.state is LaneState.OPENING:
             try:
-                log_end = LogEnd(end, self._topic_id(lane), lane.producer_id)
+                log_end = self._noted_end(lane, LaneBeginning(end), self._topic_id(lane))
                 await self._copied.begin({lane.source: log_end})
             except Mm2pyError as error:
                 self._owner.stalled(lane, error)
@@ -349,6 +419,11 @@ class LaneResume:
             if start <= position:
                 raise
             return await self._reads.read(tp, start)  # retention has taken what was before it
+
+
+def _may_begin(end: ListedOffset) -> bool:
+    """Whether a lane can be opened: Write may be granted without Describe."""
+    return end.error is None or end.error.code == codes.TOPIC_AUTHORIZATION_FAILED
 
 
 def _end_of(beginning: LaneBeginning | LaneTail | Mm2pyError) -> int:

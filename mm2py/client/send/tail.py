@@ -3,15 +3,16 @@
 Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
 batches are compared with it, in order -> those in the log count as delivered, a batch that is there
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
-in any batch; anything else in the tail is another writer's. Where the target's own times are in the
-place of the records', it must have the producer id of the copies, too. The map is written after the
-records (``offset_maps``), so after a crash the log may be ahead of it.
+in any batch with the producer id of the copies; anything else in the tail is another writer's. The
+contents alone decide before that id began to write, and where none is stored. The map is written
+after the records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
 1. Nothing of a tail that is recognised is sent; everything else is.
 2. A record is recognised only after its predecessor: order and number of equal records count.
-3. Records of another writer in between are skipped and noted, never taken for a copy.
+3. Records of another writer in between are skipped and noted, never taken for a copy, whatever is
+   in them: the source's record would be lost.
 4. Where retention or compaction has taken copies out of the tail, those before its next record are
    known by that record: what the source has before it was copied before it. Nothing is passed over
    that is not followed by such a record.
@@ -19,7 +20,7 @@ Invariants, tests of the same names:
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -71,22 +72,32 @@ class Identical(StrEnum):
 
 class LogEnd(NamedTuple):
     """End of a target partition's log, its topic's id (zeros before Kafka 2.8), and the producer id
-    that writes after it."""
+    that writes after it; as ``KeptProducer``."""
 
     offset: int
     topic_id: bytes
     producer_id: int = -1
+    lasts: bool = True
 
 
 class KeptProducer(NamedTuple):
-    """The stored producer id of a partition's copies, -1 for none, and the target offset where it
-    began to write."""
+    """The stored producer id of a partition's copies, -1 for none (as in transactions), and the
+    target offset where it began to write. One that does not last ends with its process."""
 
     producer_id: int
     began: int
+    lasts: bool = True
 
 
 NO_PRODUCER: Final = KeptProducer(-1, -1)
+
+
+class Behind(NamedTuple):
+    """How many copies there are behind the known ones; where that is not known, how many there may
+    be."""
+
+    records: int
+    is_known: bool = True
 
 
 class CopiedSoFar(Protocol):
@@ -107,9 +118,17 @@ class CopiedSoFar(Protocol):
         """Return the producer id that the copies of a partition were last written with."""
         ...
 
-    def leave_producer(self, source: TopicPartition) -> Awaitable[None]:
-        """Store that the next copies have an id that ends with its process; returns when it is
-        durable."""
+    def opens(self, source: TopicPartition) -> bool:
+        """Note that a partition's lane begins; return whether ``count`` is wanted, before
+        ``begin``."""
+        ...
+
+    def count(self, source: TopicPartition, behind: Behind) -> None:
+        """Take how many copies were behind the known ones when the lane began."""
+        ...
+
+    def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> Awaitable[None]:
+        """Store what the next copies are written with; returns when it is durable."""
         ...
 
     def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
@@ -218,6 +237,36 @@ class LaneTail:
     def left(self) -> int:
         """How many of its offsets were not recognised."""
         return self.end - self.start - self.recognised
+
+    async def behind(self) -> Behind:
+        """Return how many copies are in it; its own place stays as it is.
+
+        Raises:
+            FatalServerError: it may not be read.
+        """
+        position, records, passed_bytes = self.start, 0, 0
+        is_known = self._kept.producer_id >= 0 or self.is_aborted
+        while position < self.end and passed_bytes <= AHEAD_BYTES:
+            fetched = await self._read(position)
+            before, position = position, max(position, fetched.log_start_offset)
+            gone = position - before
+            for header in _headers(fetched.records or b""):
+                base, last, count = header[0], header[0] + header[6], header[12]
+                if last < position or base >= self.end:
+                    continue
+                gone += max(0, base - position)
+                position = last + 1
+                is_control = header[5] & (CONTROL_FLAG | TRANSACTIONAL_FLAG)
+                if is_control or not count or self._is_of_another(header):
+                    passed_bytes += header[1]
+                    continue
+                records, passed_bytes = records + last + 1 - base, 0
+                # What is gone of it may have been a copy.
+                is_known &= count == last + 1 - base and base >= self._kept.began
+            if position == before and fetched.high_watermark >= self.end:
+                gone, position = self.end - position, self.end
+            records, is_known = records + gone, is_known and not gone
+        return Behind(min(records, self.end - self.start), is_known)
 
     async def hole(self) -> int:
         """Return how many offsets there are before the next record whose records are gone, as far
@@ -406,11 +455,8 @@ class LaneTail:
             at += size
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
-        """Whether a batch whose records have the broker's times is another writer's: equal contents
-        do not make it a copy."""
-        producer_id, began = self._kept
-        if not header[5] & LOG_APPEND_FLAG:
-            return False
+        """Whether a batch is another writer's: equal contents do not make it a copy."""
+        producer_id, began, _ = self._kept
         if producer_id < 0:
             return self.is_aborted
         return header[0] >= began and header[9] != producer_id
@@ -450,6 +496,16 @@ def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
             return _writer(fields)
         at += fields[1] + 12
     return None
+
+
+def _headers(record_set: Bytes) -> Iterator[Sequence[int]]:
+    """Return the header fields of the whole batches of an answer."""
+    view, at = memoryview(record_set), 0
+    while len(view) - at >= HEADER_BYTES:
+        fields = HEADER.unpack_from(view, at)
+        at += fields[1] + 12
+        if at <= len(view):
+            yield fields
 
 
 def _writer(fields: Sequence[int]) -> Writer:

@@ -25,10 +25,17 @@ from mm2py.api.context import EventKind, SourceGap
 from mm2py.api.task import CopiedLogs
 from mm2py.client.connect.admin import NO_LOG
 from mm2py.client.permit import Permit
-from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
+from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
+from mm2py.mirror.offset_map import (
+    Mark,
+    Page,
+    PartitionMap,
+    Segment,
+    TargetLoss,
+    ending_producer,
+)
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
@@ -39,6 +46,10 @@ log = logging.getLogger(__name__)
 
 def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
     """Ignore losses on the target."""
+
+
+def _ignore_count(_partition: TopicPartition, _behind: Behind) -> None:
+    """Nobody asks."""
 
 
 def _log_refusal(cause: str) -> None:
@@ -83,6 +94,11 @@ class TaskOffsetMaps:
         its beginning there."""
         self._unsettled: set[TopicPartition] = set()
         """Partitions whose stored position is above their newest page."""
+        self._begun: set[TopicPartition] = set()
+        """Partitions whose lane has begun since they were loaded."""
+        self._asked: set[TopicPartition] = set()
+        self.on_count: Callable[[TopicPartition, Behind], None] = _ignore_count
+        """Called for partitions that were asked for (``ask``)."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are
@@ -138,8 +154,8 @@ class TaskOffsetMaps:
             self._unwritten.pop(partition, None)
         self._maps |= {partition: PartitionMap(*stored) for partition, stored in maps.items()}
         self._loaded |= frozenset(partitions)
-        self._astray.difference_update(partitions)
-        self._unsettled.difference_update(partitions)
+        for known in (self._astray, self._unsettled, self._begun, self._asked):
+            known.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): after the newest
@@ -187,7 +203,10 @@ class TaskOffsetMaps:
     def producer(self, source: TopicPartition) -> KeptProducer:
         """Return the producer id that the copies of a partition were last written with."""
         partition_map = self.of(source)
-        return KeptProducer(partition_map.producer_id, partition_map.producer_from)
+        stored, began = partition_map.producer_id, partition_map.producer_from
+        if stored >= -1:
+            return KeptProducer(stored, began)
+        return KeptProducer(ending_producer(stored), began, lasts=False)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset after the newest known copy, -1 where the copy does not continue
@@ -202,16 +221,47 @@ class TaskOffsetMaps:
         # 0 on.
         return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
 
-    async def leave_producer(self, source: TopicPartition) -> None:
-        """Store that the copies from now on have a producer id that ends with its process."""
+    def may_be_behind(self, gap: SourceGap) -> bool:
+        """Whether a task that was killed may have copied what the source has lost: it begins where
+        the map ends, and nothing was sent since the start."""
+        partition_map = self.of(gap.partition)
+        return (
+            self.copied is not None
+            # There the first batch of a lane is compared with the log's end.
+            and self.identical is not Identical.REQUIRE
+            and gap.partition not in self._begun
+            and gap.partition not in self._astray
+            and not gap.under_way
+            and partition_map.ends_with_copy
+            and partition_map.covered == gap.first_offset
+        )
+
+    def ask(self, partition: TopicPartition) -> None:
+        """Count the copies behind the map when the partition's lane begins, for ``on_count``."""
+        self._asked.add(partition)
+
+    def opens(self, source: TopicPartition) -> bool:
+        """Note that a partition's lane begins; return whether ``count`` is wanted."""
+        self._begun.add(source)
+        return source in self._asked
+
+    def count(self, source: TopicPartition, behind: Behind) -> None:
+        """Pass a count to who asked."""
+        if source in self._asked:
+            self._asked.discard(source)
+            self.on_count(source, behind)
+
+    async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
+        """Store what the copies from now on are written with."""
         partition_map = self.of(source)
-        partition_map.writes_to(partition_map.target_id, -1, partition_map.producer_from)
+        partition_map.writes_to(partition_map.target_id, _stored(producer), producer.began)
         await self.write()
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or
         will be with that copy."""
-        for source, (end, topic_id, producer_id) in ends.items():
+        for source, log_end in ends.items():
+            end, topic_id = log_end.offset, log_end.topic_id
             partition_map = self.of(source)
             # Before any batch leaves: a copy that the target lost must not be counted as there once
             # new ones take its offsets.
@@ -233,7 +283,7 @@ class TaskOffsetMaps:
                 partition_map.anchor(
                     partition_map.begins if partition_map.is_empty else partition_map.covered, begin
                 )
-            partition_map.writes_to(topic_id, producer_id, end)
+            partition_map.writes_to(topic_id, _stored(log_end), end)
         # In a transaction the map is committed with the first records; alone it would be visible
         # without them.
         if not self._in_transactions:
@@ -299,6 +349,12 @@ class TaskOffsetMaps:
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""
         self.of(partition).cover(offset + 1)
+
+    def note_passed(self, partition: TopicPartition, first: int, count: int) -> None:
+        """Records that the source has lost are on the target, behind the copies that the map
+        has."""
+        if count:
+            self.of(partition).note(Segment(first, count, 0, Mark.UNKNOWN))
 
     def note_gap(self, gap: SourceGap) -> None:
         """Keep what the source lost, cut or began anew."""
@@ -453,6 +509,11 @@ class TaskOffsetMaps:
             "the offset map cannot be kept, records are copied all the same; offsets are "
             f"translated by offset syncs only, and a kill may double records: {error}"
         )
+
+
+def _stored(producer: KeptProducer | LogEnd) -> int:
+    """Return a producer id as a page has it."""
+    return producer.producer_id if producer.lasts else ending_producer(producer.producer_id)
 
 
 def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:

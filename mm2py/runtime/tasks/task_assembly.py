@@ -295,7 +295,7 @@ class TaskAssembly:
             # ``offset.flush.timeout.ms`` bounds a flush; a transaction is bounded by
             # ``transaction.timeout.ms``.
             timeout_ms=None if transactions else parts.offset_flush_timeout_ms,
-            withheld=parts.events.unwritten,
+            withheld=context.withheld,
             maps=maps,
             on_failure=partial(context.report_finding, COMMITS),
         )

@@ -12,6 +12,7 @@ from typing import Final, Protocol, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.client.send.tail import Behind
 from mm2py.clock import Clock
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import (
@@ -59,6 +60,13 @@ NO_POSITION: Final = (
     "stored: what had been read of it and was not copied is gone"
 )
 LATER_TOPIC: Final = "the topic was deleted and created again, records of the new one are copied"
+MAY_BE_BEHIND: Final = (
+    "; whether that is so of the first {records} of them is not known, their copies may be on the "
+    "target"
+)
+NOT_READ: Final = "; some of the first of them may be on the target, whose log was not read"
+BEHIND: Final = "; the {records} records before them had been copied by a task that was killed"
+NOTED_BEFORE: Final = "deleted before it was copied, as a task noticed that has ended since"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
@@ -116,6 +124,10 @@ class PartitionListener(Protocol):
         """The partition lost records and ``gap.policy=fail`` stops it there."""
         ...
 
+    def gap_asked(self, partition: TopicPartition) -> None:
+        """Look at the target's log of a partition, also where nothing is to be sent."""
+        ...
+
 
 @final
 class WorkerTaskContext:
@@ -144,6 +156,11 @@ class WorkerTaskContext:
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
         self.maps.on_loss = self.report_target_loss
+        self.maps.on_count = self._settle
+        self._gaps: dict[TopicPartition, SourceGap] = {}
+        """Losses of which a task that was killed may have copied a part, until that is known."""
+        self._covered: dict[TopicPartition, int] = {}
+        """Covered offsets of these partitions, which wait for them."""
         self.maps.on_refusal = partial(self.report_finding, "offset map")
         self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
@@ -243,6 +260,7 @@ class WorkerTaskContext:
         if stored is not None and position < 0:
             return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
+        self._gaps.pop(partition, None)  # it is found again
         # A crash between the map's write and the position's: the stored position names the topic
         # before.
         if offset_map.follows(position, topic_id):
@@ -250,17 +268,28 @@ class WorkerTaskContext:
             self._report(
                 EventKind.RECREATED, partition, position, max(position - 1, -1), LATER_TOPIC
             )
+            self._report_again(partition, 0)
             resumed = self.maps.resume(partition, offset_map.covered)
             # Still the former one's: a map that is written before the next position is stored must
             # say so.
             offset_map.position = position
         else:
+            if not offset_map.is_set(position):
+                self._report_again(partition, position)
             # Before ``resume``, which compares with the map of this incarnation.
             offset_map.identify(topic_id)
             resumed = self.maps.resume(partition, position)
             if resumed == position:
                 return stored
         return source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
+
+    def _report_again(self, partition: TopicPartition, position: int) -> None:
+        """Report what was lost behind the stored position: the ledger may not have it, and
+        positions wait for that, but maps do not."""
+        for lost in self.maps.of(partition).lost_from(position):
+            self._report(
+                EventKind.RETENTION, partition, lost.source, lost.source_end - 1, NOTED_BEFORE
+            )
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
@@ -315,6 +344,8 @@ class WorkerTaskContext:
         Of one that ``returns`` only the topic id is kept: positions from here on belong to it.
         """
         kind = EventKind(gap.cause)
+        if self._defers(kind, gap):
+            return
         if kind is EventKind.RECREATED:
             offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
             # Recreated again before a position of the last one was stored.
@@ -345,6 +376,62 @@ class WorkerTaskContext:
                 " retention",
             )
             self._listener.gap_refused(gap.partition, error)
+
+    def _defers(self, kind: EventKind, gap: SourceGap) -> bool:
+        """Whether a loss is reported later, when it is known what of it a task that was killed had
+        copied."""
+        partition, is_deleted = gap.partition, kind is EventKind.RETENTION
+        before = self._gaps.get(partition)
+        if before is not None:
+            if is_deleted and not gap.under_way and gap.first_offset == before.last_offset + 1:
+                before.last_offset = gap.last_offset
+                return True
+            self._settle(partition, Behind(0, is_known=False))
+        fails = self._policies.gap_policy == "fail"
+        if not is_deleted or fails or self._listener is None or not self.maps.may_be_behind(gap):
+            return False
+        self._gaps[partition] = gap
+        log.warning(
+            "the source has deleted records behind the last known copy, the target is asked which "
+            "of them it has partition=%s first_offset=%d last_offset=%d",
+            partition,
+            gap.first_offset,
+            gap.last_offset,
+        )
+        self.maps.ask(partition)
+        self._listener.gap_asked(partition)
+        return True
+
+    def _settle(self, partition: TopicPartition, behind: Behind) -> None:
+        """Report a deferred loss without what is on the target."""
+        gap = self._gaps.pop(partition, None)
+        if gap is None:
+            return  # another loss came before the answer
+        copied = min(behind.records, gap.count)
+        first, last = gap.first_offset, gap.last_offset
+        # No place in the map: which of them has which offset there is not known.
+        self.maps.note_passed(partition, first, copied)
+        if behind.is_known:
+            first += copied
+        text = gap.detail
+        if not behind.is_known:
+            text += MAY_BE_BEHIND.format(records=copied) if copied else NOT_READ
+        elif copied:
+            text += BEHIND.format(records=copied)
+        lost = SourceGap(partition, gap.first_offset + copied, last, gap.cause, text)
+        self.maps.note_gap(lost)
+        if copied:
+            log.info(
+                "records that the source has lost since are on the target partition=%s records=%d",
+                partition,
+                copied,
+            )
+        lost.first_offset = first
+        if lost.count and self._report(EventKind.RETENTION, partition, first, last, text):
+            log_gap(lost)
+        if self._listener is not None:
+            covered = max(last, self._covered.pop(partition, -1))
+            self._listener.partition_covered(partition, covered)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
         """Return which topic id positions belong to that are stored without one, as far as that is
@@ -380,6 +467,9 @@ class WorkerTaskContext:
         """Move the position past records that need no copy."""
         if begins:
             self.maps.begin_at(partition, offset + 1)
+        if partition in self._gaps:
+            self._covered[partition] = max(offset, self._covered.get(partition, -1))
+            return
         if self._listener is not None:
             self._listener.partition_covered(partition, offset)
 
@@ -454,6 +544,11 @@ class WorkerTaskContext:
                 last,
                 text,
             )
+
+    def withheld(self) -> Collection[TopicPartition]:
+        """Return the partitions whose positions wait for the ledger, or for what it is to have."""
+        unwritten = self._events.unwritten()
+        return {*unwritten, *self._gaps} if self._gaps else unwritten
 
     async def flush_events(self, timeout_s: float) -> bool:
         """Wait until every event is in the ledger; False when time ran out."""

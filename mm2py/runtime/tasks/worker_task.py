@@ -120,7 +120,8 @@ class WorkerTask:
         )
         self._sender.watch_throttles(self._show_throttles)
         self._transactions, self._own_offsets = transactions, own_offsets
-        self._uncommitted: list[Delivery] = []
+        # Of the second ones a lane begins without a batch: a loss waits for what is on the target.
+        self._uncommitted, self._asked = list[Delivery](), list[TopicPartition]()
         # In a transaction readers see records later, after its commit.
         self._arrivals = Arrivals(
             self._report,
@@ -261,6 +262,10 @@ class WorkerTask:
             self._task.failed(partition, error)
             self._after_failure(partition, error)
 
+    def gap_asked(self, partition: TopicPartition) -> None:
+        """Begin the lane of a partition, which looks at the target's log."""
+        self._asked.append(partition)
+
     # ---------------------------------------------------------------- the loop
 
     async def _run(self) -> None:
@@ -350,6 +355,8 @@ class WorkerTask:
                 continue
             if self._context.left_out:
                 self._take_over()
+            if self._asked:
+                self._open_asked()
             self._holds.read_rested()
             budget = room_bytes()
             # ``was_valid`` is the cached answer: the exact one costs a clock read per turn, and the
@@ -369,6 +376,11 @@ class WorkerTask:
 
     def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
         return self._task.poll(budget_bytes)
+
+    def _open_asked(self) -> None:
+        asked, self._asked = self._asked, []
+        if isinstance(self._task, CopiedLogs):
+            self._send([Outgoing(it, self._task.target_of(it), ()) for it in asked])
 
     def _take_over(self) -> None:
         """Start to copy partitions that were kept out until now; their positions may not be

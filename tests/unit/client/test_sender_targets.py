@@ -13,7 +13,7 @@ from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import TargetLimits
 from mm2py.client.send.sender import FOREIGN_LOOK_S
-from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
+from mm2py.client.send.tail import Behind, Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
@@ -37,10 +37,13 @@ class Copied:
     """Copies are known up to a target offset."""
 
     identical = Identical.PREFER
+    asks = False
+    """Whether copies behind the known ones are counted."""
 
     def __init__(self, end: int) -> None:
         self.end = end
-        self.left: list[TopicPartition] = []
+        self.replaced: list[KeptProducer] = []
+        self.behind: list[Behind] = []
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         del source, topic_id
@@ -50,8 +53,17 @@ class Copied:
         del source
         return KeptProducer(-1, -1)
 
-    async def leave_producer(self, source: TopicPartition) -> None:
-        self.left.append(source)
+    def opens(self, source: TopicPartition) -> bool:
+        del source
+        return self.asks
+
+    def count(self, source: TopicPartition, behind: Behind) -> None:
+        del source
+        self.behind.append(behind)
+
+    async def replace_producer(self, source: TopicPartition, producer: KeptProducer) -> None:
+        del source
+        self.replaced.append(producer)
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Nothing is kept."""
@@ -112,7 +124,7 @@ async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_n
 
 
 async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -> None:
-    """And it is not kept any more when the next one writes: what that writes would count as another's at the next start."""
+    """And the next one is stored when it writes: what that writes would count as another's at the next start."""
     announced: list[int] = []
 
     async def announce(producer_id: int) -> None:
@@ -125,10 +137,19 @@ async def test_a_lasting_id_has_no_second_epoch_where_the_next_id_comes_late() -
         made.broker.fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
         await made.copy()
         await made.copy()
-        assert len(made.copied.left) == 1
+        assert made.copied.replaced == [KeptProducer(announced[-1], 1, lasts=False)]
         writers = [HEADER.unpack_from(it)[9:12] for it in made.broker.log(TARGET)]
     assert writers == [(announced[0], 0, 0), (announced[-1], 0, 0), (announced[-1], 0, 1)]
     assert len(set(announced)) == len(announced) == 3
+
+
+async def test_a_client_without_a_producer_id_is_no_predecessor() -> None:
+    """A lane that continued its id would send without sequences, and double what it repeats."""
+    async with rig(None) as made:
+        made.other(-1)
+        await made.copy()
+        theirs, ours = (HEADER.unpack_from(it)[9] for it in made.broker.log(TARGET))
+    assert (theirs, ours >= 0) == (-1, True)
 
 
 class Kept(Copied):
@@ -137,6 +158,22 @@ class Kept(Copied):
     def producer(self, source: TopicPartition) -> KeptProducer:
         del source
         return KeptProducer(MIRROR, 0)
+
+
+async def test_copies_behind_the_known_ones_are_counted_without_a_batch_to_send() -> None:
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker, connected_to(broker) as cluster:
+        copied = Kept(1)
+        copied.asks = True
+        made = SendRig(broker, cluster, copied=copied)
+        for sequence, writer in enumerate((MIRROR, MIRROR, APPLICATION, MIRROR)):
+            data = encode_batch([NewRecord(None, b"before", (), SYSTEM_CLOCK.now_ms())])
+            at = 0 if writer != MIRROR else min(sequence, 2)
+            sign(data, producer_id=writer, producer_epoch=0, base_sequence=at)
+            broker.append(TARGET, bytes(data))
+        await made.sender.start()
+        made.sender.enqueue(TARGET, TARGET, ())
+        await eventually(lambda: copied.behind == [Behind(2)])
+        await made.sender.close()
 
 
 async def test_a_log_that_cannot_be_read_at_the_start_keeps_no_other_partition_waiting() -> None:

@@ -8,6 +8,7 @@ from mm2py.client.connect.group_admin import GroupListing
 from mm2py.errors import ConnectionFailedError
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID, server_error
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -73,6 +74,41 @@ async def test_a_checkpoint_goes_back_where_the_target_lost_what_it_was_placed_b
         newest = {it.group: it.downstream for it in await bench.polled(8)}
         assert newest == {"idle": place, "moves": place}
         await bench.idle(3)
+
+
+@pytest.mark.parametrize("lost_at", ["before the start", "while it runs"])
+@pytest.mark.parametrize(
+    ("reset", "now", "in_use", "after"),
+    [(190, 190, False, 150), (190, 191, False, 191), (190, 190, True, 190), (100, 190, False, 190)],
+    ids=["idle", "moved since", "in use", "set back at the source"],
+)
+async def test_a_group_that_is_still_in_copies_that_the_target_lost_is_set_back(
+    monkeypatch: pytest.MonkeyPatch, lost_at: str, reset: int, now: int, *, in_use: bool, after: int
+) -> None:
+    """Else it skips what has taken their places; one that is used there, or was moved, is not ours to set."""
+    monkeypatch.setattr(offset_translator, "PLACED_AGAIN_S", 5.0)
+    region, place = copied(0, 0, g=190), TopicPartition("A.t", 0)
+
+    def lose() -> None:
+        lost = Segment(150, 50, 150, Mark.TARGET_LOST)
+        region.map.put("t", 0, (0, 150, 0), lost, (200, 100, 150), covered=300)
+        region.at_source.put("g", t_0=reset)
+        region.at_target.put("g", {"A.t_0": now})
+        if in_use:
+            region.at_target.refusals[place] = server_error(UNKNOWN_MEMBER_ID, "refused")
+
+    region.map.put("t", 0, (0, 200, 0), covered=200)
+    if lost_at == "before the start":
+        region.log(*WRITTEN).checkpoint("g", "A.t", 0, 190, 190)
+        lose()
+    async with synced(region) as bench:
+        if lost_at == "while it runs":
+            assert region.at_target.offsets["g"][place].offset == 190
+            lose()
+        await bench.polled(30)
+        region.at_target.refusals.clear()
+        await bench.polled(30)
+        assert region.at_target.offsets["g"][place].offset == after
 
 
 async def test_a_group_deleted_at_the_source_while_no_task_ran_does_not_come_back() -> None:

@@ -121,6 +121,11 @@ class FakeSender:
         return [item for queue in self._queues.values() for item in queue]
 
     @property
+    def targets(self) -> Collection[TopicPartition]:
+        """What anything was handed over for, also nothing, until it is acknowledged."""
+        return self._queues.keys()
+
+    @property
     def buffered_bytes(self) -> int:
         return self._backlog.total()
 

@@ -9,8 +9,9 @@ from hypothesis import example, given, settings, strategies
 
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.permit import UNLIMITED
-from mm2py.client.send.tail import LogEnd
+from mm2py.client.send.tail import Behind, LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py.mirror.ledger import KnownEvents
 from mm2py.mirror.offset_lookup import Place, to_target
 from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
@@ -32,6 +33,7 @@ from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
 from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
+from tests.unit.runtime.test_task_transactions import Events
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
@@ -410,6 +412,129 @@ async def test_a_kill_behind_a_loss_at_a_take_over_leaves_the_beginning(topic: M
     killed = await restored(topic, ORDERS)
     assert killed.resume(ORDERS, 40) == 60
     assert killed.target_end(ORDERS, OLD) == 40
+
+
+@pytest.mark.parametrize("is_in_ledger", [False, True])
+async def test_a_loss_that_only_the_map_has_after_a_kill_comes_into_the_ledger(
+    topic: MemoryTopic, *, is_in_ledger: bool
+) -> None:
+    """The start continues behind it, so that the source is not asked for it again."""
+    events, store = Events(), FakeStore()
+
+    async def started() -> WorkerTaskContext:
+        context = WorkerTaskContext(
+            "MirrorSourceConnector",
+            "MirrorSourceConnector-0",
+            store=store,
+            meter=Metrics(EagerClock()).flow(FLOW),
+            clock=EagerClock(),
+            events=events,
+            maps=await restored(topic),
+        )
+        await context.committed_offsets([mirror_source_partition("A", ORDERS)])
+        return context
+
+    context = await started()
+    context.maps.of(ORDERS).add(0, 40, 0)
+    committer = a_committer(store, context.maps)
+    committer.acknowledged(ORDERS, 39)
+    await committer.commit()
+    context.report_gap(SourceGap(ORDERS, 40, 59, EventKind.RETENTION, ""))
+    context.maps.of(ORDERS).add(60, 5, 40)
+    await context.maps.write()  # the position waits for the ledger
+    if not is_in_ledger:
+        events.known, events.written = KnownEvents(), []
+    context = await started()
+    assert context.maps.of(ORDERS).resume(40) == 65
+    assert [(it.kind, it.first_offset, it.last_offset) for it in events.written] == [
+        (EventKind.RETENTION, 40, 59)
+    ]
+
+
+class Listener:
+    """A worker's task, as the context knows it."""
+
+    def __init__(self) -> None:
+        self.asked: list[TopicPartition] = []
+        self.covered: list[int] = []
+
+    def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
+        raise AssertionError(partition, error)
+
+    gap_refused = partition_failed
+
+    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
+        assert partition == ORDERS
+        self.covered.append(offset)
+
+    def gap_asked(self, partition: TopicPartition) -> None:
+        self.asked.append(partition)
+
+
+@pytest.mark.parametrize(
+    ("behind", "event", "marks", "text"),
+    [
+        (Behind(0), (40, 59), [(40, 20, Mark.SOURCE_LOST)], ""),
+        (
+            Behind(7),
+            (47, 59),
+            [(40, 7, Mark.UNKNOWN), (47, 13, Mark.SOURCE_LOST)],
+            "; the 7 records before them had been copied",
+        ),
+        (Behind(30), None, [(40, 20, Mark.UNKNOWN)], ""),
+        (
+            Behind(7, is_known=False),
+            (40, 59),
+            [(40, 7, Mark.UNKNOWN), (47, 13, Mark.SOURCE_LOST)],
+            "; whether that is so of the first 7",
+        ),
+        (
+            Behind(0, is_known=False),
+            (40, 59),
+            [(40, 20, Mark.SOURCE_LOST)],
+            "; some of the first of them may be",
+        ),
+    ],
+    ids=["none", "some", "all", "perhaps some", "unreadable"],
+)
+async def test_what_a_killed_task_copied_behind_its_map_is_not_reported_as_lost(
+    topic: MemoryTopic,
+    behind: Behind,
+    event: tuple[int, int] | None,
+    marks: list[tuple[int, int, Mark]],
+    text: str,
+) -> None:
+    """The source deletes it before the next start: the target has it, at places that the map does not know."""
+    maps, events, listener = await restored(topic, ORDERS), Events(), Listener()
+    context = WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=FakeStore(),
+        meter=Metrics(EagerClock()).flow(FLOW),
+        clock=EagerClock(),
+        events=events,
+        maps=maps,
+    )
+    context.listen(listener)
+    maps.of(ORDERS).add(0, 40, 0)
+    for first, last in ((40, 49), (50, 59)):  # retention goes on meanwhile
+        context.report_gap(SourceGap(ORDERS, first, last, EventKind.RETENTION, "gone"))
+    context.report_covered(ORDERS, 62)
+    assert (listener.asked, listener.covered, events.reported) == ([ORDERS], [], [])
+    assert context.withheld() == {ORDERS}
+    assert maps.opens(ORDERS)
+    maps.count(ORDERS, behind)
+    reported = [(it.first_offset, it.last_offset) for it in events.reported]
+    assert reported == ([] if event is None else [event])
+    assert all(it.cause.startswith(f"gone{text}") for it in events.reported)
+    segments = maps.of(ORDERS).take()[-1].segments[1:]
+    assert [(it.source, it.records, it.mark) for it in segments] == marks
+    maps.ask(ORDERS)
+    maps.count(ORDERS, behind)  # nobody waits for it any more
+    assert listener.covered == [62]
+    assert not context.withheld()
+    context.report_gap(SourceGap(ORDERS, 60, 69, EventKind.RETENTION, "gone"))
+    assert (events.reported[-1].first_offset, listener.asked) == (60, [ORDERS])
 
 
 async def test_what_needs_no_copy_before_the_first_record_is_ours(topic: MemoryTopic) -> None:

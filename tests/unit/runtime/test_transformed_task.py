@@ -538,6 +538,15 @@ async def test_what_the_chain_has_when_a_gap_stops_its_partition_is_copied_still
     assert flow.position("orders") == b'{"offset":1}'
 
 
+async def test_a_loss_that_waits_for_the_targets_log_begins_the_lane_without_a_record() -> None:
+    flow = Flow(DROP_TOMBSTONES, acknowledge=False)
+    await flow.begin(lambda: flow.copies.polls > 0)
+    flow.running.gap_asked(S)
+    await until(lambda: HOME in flow.sender.targets)
+    await flow.running.stop(1.0)
+    assert flow.running.status.state.value == "UNASSIGNED"
+
+
 async def test_a_mark_of_the_source_stays_behind_the_records_that_were_under_way() -> None:
     flow = Flow(DROP_TOMBSTONES, _from(S, _batch(0, b"a", None, None)), _from(S, _batch(100, b"b")))
     landed = flow.context.maps.of(S)
