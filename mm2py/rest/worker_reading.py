@@ -23,6 +23,7 @@ from mm2py.observability.metrics import (
     TopicCounts,
 )
 from mm2py.observability.processes import ProcessReading
+from mm2py.rest.jmx_values import jmx_value
 from mm2py.types import FlowName, TaskId, TopicPartition
 
 
@@ -79,6 +80,8 @@ class WorkerReading:
     certificates: Mapping[Shown, float] = field(default_factory=dict[Shown, float])
     broker_errors: Mapping[BrokerError, int] = field(default_factory=dict[BrokerError, int])
     process: ProcessReading | None = None
+    state: str = ""
+    """Of a Connect worker; empty in the dedicated mode, where each flow has one."""
     by_topic: bool = False
     """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label
     `partition`."""
@@ -141,7 +144,8 @@ class CheckpointSeries(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the values of its labels under Java's names."""
-        return *self.flow, self.group, self.partition.topic, number_of(self.partition)
+        names = (*self.flow, self.group, self.partition.topic)
+        return *map(jmx_value, names), number_of(self.partition)
 
 
 @final
@@ -160,12 +164,14 @@ class Series:
     def copy(self) -> tuple[str, ...]:
         """Under Java's names; empty where the copy is not known."""
         target = self.part.target
-        return () if target is None else (*self.flow, target.topic, number_of(target))
+        if target is None:
+            return ()
+        return *map(jmx_value, (*self.flow, target.topic)), number_of(target)
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
         """Under Redpanda's names of Java's: ``destination`` repeats the target."""
-        return (*self.copy, self.flow.target) if self.copy else ()
+        return (*self.copy, jmx_value(self.flow.target)) if self.copy else ()
 
 
 EVERY_PARTITION: Final = -1

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from mm2py.client.connect.broker_errors import errors_of
 from mm2py.client.connect.certificates import certificates_of
-from mm2py.flows.states import DISABLED, FlowWork, read_flow
+from mm2py.flows.states import DISABLED, FlowWork, read_flow, worker_state
 from mm2py.flows.views import is_of_topic
 from mm2py.observability.processes import ProcessWatch
 from mm2py.rest.connector_names import long_name
@@ -137,7 +137,10 @@ async def _read(parts: RestParts) -> WorkerReading:
         reading.nodes.append(meter.node_snapshot(""))
         reading.checkpoint_ages.extend((meter.flow, it) for it in meter.checkpoints.all())
         await asyncio.sleep(0)
-    return reading
+    alone = parts.herders().get(None)
+    if alone is None:
+        return reading
+    return replace(reading, state=worker_state(alone, [alone.node_snapshot(), *reading.nodes]))
 
 
 def _read_backfill(reading: WorkerReading, flow: FlowName, herder: Herder) -> None:
