@@ -1,9 +1,11 @@
 """``connect-distributed-py`` and ``connect-standalone-py`` on real brokers: what a user of Java's Connect does."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar, cast
 
+import httpx
 import pytest
 from kafka_connect import KafkaConnect
 
@@ -170,6 +172,23 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     rest.wait_states("c", "STOPPED")
     _said(lambda: client.delete_connector("c"))
     assert _said(client.list_connectors) == []
+
+
+def test_what_a_connect_worker_does_not_copy_is_in_its_state(setup: Setup, rest: Rest) -> None:
+    topic, alias = setup.topic("uncopied"), setup.unique("src")
+    config = mirror_config(setup.a, setup.b, alias, topic)
+
+    def shown() -> list[str]:
+        text = httpx.get(f"{rest.url}metrics", timeout=60).text
+        return re.findall(r'mm2py_worker_state{state="(\w+)"} 1.0', text)
+
+    until_equal(shown, ["RUNNING"], "a worker without connectors is well")
+    rest.ok("POST", "connectors", {"name": "u", "config": config | {"replication.factor": "3"}})
+    until_equal(shown, ["DEGRADED"], "the copy cannot be created")
+    assert rest.states("u")[:1] == ["RUNNING"]
+    rest.ok("PUT", "connectors/u/config", config)
+    until_equal(shown, ["RUNNING"], "it is created")
+    rest.ok("DELETE", "connectors/u")
 
 
 @pytest.mark.parametrize("hosts", [0, 2])
