@@ -36,7 +36,7 @@ _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.valu
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
 _GONE: Final = (
-    "its worker {} has left the flow's group, its work waits for its return: for "
+    "its worker {} has left the group, its work waits for its return: for "
     "scheduled.rebalance.max.delay.ms at most, then another worker takes over"
 )
 
@@ -364,17 +364,22 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
     except NotFoundError:
         return ConnectorWork(info, None, dict.fromkeys(info.tasks))
 
-    def now(work: WorkState | None) -> WorkState | None:
+    def now(work: WorkState | None, task: TaskId | None = None) -> WorkState | None:
         """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote
         last stays."""
+        if work is None or work.state is not State.RUNNING:
+            return work
         # ``scheduled.rebalance.max.delay.ms`` (KIP-415): a killed worker's last state is RUNNING
         # until its tasks are given to another.
-        gone = work is not None and members and work.worker_id not in members
-        if work is None or not gone or work.state is not State.RUNNING:
+        if herder.flow is None:  # members are not known by the names that they write
+            gone = task is not None and herder.has_no_owner(task)
+        else:
+            gone = bool(members) and work.worker_id not in members
+        if not gone:
             return work
         return replace(work, state=State.UNASSIGNED, trace=_GONE.format(work.worker_id))
 
-    tasks = {task: now(state.tasks.get(task.number)) for task in info.tasks}
+    tasks = {task: now(state.tasks.get(task.number), task) for task in info.tasks}
     return ConnectorWork(info, now(state.connector), tasks)
 
 

@@ -20,7 +20,7 @@ from mm2py.rest.parts import RestParts
 from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
-from mm2py.types import FlowName, State, TopicPartition
+from mm2py.types import FlowName, State, TaskId, TopicPartition
 from tests.unit.rest.job_fakes import with_backfill
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
@@ -491,6 +491,13 @@ def waiting() -> FakeHerder:
     return herder
 
 
+def without_owner() -> FakeHerder:
+    """Of a task whose worker was killed: what it wrote last is RUNNING."""
+    herder = of_connect()
+    herder.without_owner.add(TaskId("c", 0))
+    return herder
+
+
 def without_states() -> FakeHerder:
     herder = of_connect()
     herder.states.clear()
@@ -507,6 +514,7 @@ def without_states() -> FakeHerder:
         (of_connect(task=STANDS), None, "FAILED"),
         (of_connect(Uninstalled, task=STANDS), None, "FAILED"),
         (without_states(), None, "UNASSIGNED"),
+        (without_owner(), None, "UNASSIGNED"),
         (in_state("RUNNING", topic="t cannot be created"), None, "DEGRADED"),
         (of_connect(), WRONG, "DEGRADED"),
     ],
