@@ -594,7 +594,7 @@ def _of_consumer(series: Series) -> tuple[str, ...]:
     part = series.part
     if not part.task:
         return ()
-    client = jmx_value(f"{series.flow}|{part.task}|replication-consumer")
+    client = jmx_value(f"{series.pair}|{part.task}|replication-consumer")
     return client, part.source.topic, number_of(part.source)
 
 

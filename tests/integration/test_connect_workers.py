@@ -60,6 +60,9 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
     rest.wait_states("m", "RUNNING", "RUNNING", "RUNNING")
     until(lambda: copy if ends(setup.b, copy) else None, 90, "the copy is created")
     arrived(100)
+    labels = f'partition="0",source="{alias}",target="target",topic="{copy}"'
+    counted = f"kafka_connect_mirror_mirrorsourceconnector_record_count{{{labels}}} 50.0"
+    until(lambda: counted in httpx.get(f"{rest.url}metrics").text, 90, counted)
 
     rest.ok("PUT", "connectors/m/pause")
     rest.wait_states("m", "PAUSED", "PAUSED", "PAUSED")

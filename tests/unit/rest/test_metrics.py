@@ -447,8 +447,16 @@ def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
     clock = FakeClock()
     metrics = Metrics(clock)
     part = metrics.flow(flow("A", "group")).partition(TopicPartition("t", 0))
-    part.records = 3
+    part.records, part.target, part.task = 3, TopicPartition("A.t", 0), f"{NAME}-0"
+    part.report_lag(0, -1, clock.now_ms())
+    key = CheckpointKey("c-0", "billing", TopicPartition("A.t", 0))
+    made = metrics.flow(flow("connect", "group"))
+    made.checkpoints.note(key, 5)
+    made.partition(TopicPartition("records for x", 0)).target = TopicPartition("x", 0)
     herder = MeteredHerder(FlowMeter(AB, clock), None)
+    aliases = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
+    herder.configs[NAME] |= aliases
+    herder.configs["c"] = {"connector.class": "MirrorCheckpointConnector", **aliases}
     parts = replace(parts_of({None: herder}), meters=metrics.meters)
     scrape = scraped(parts)
     labels = {**TOPIC, "flow": "A->group"}
@@ -456,6 +464,20 @@ def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
     running = {"flow": "", "connector": NAME, "state": "RUNNING"}
     assert scrape.value("mm2py_connector_state", running) == 1
     assert scrape.labels_of("mm2py_flow_state") == set()
+    # Under Java's names the aliases are those of the connectors' configs.
+    mirror, consumer = "kafka_connect_mirror_mirror", f'"A->B|{NAME}-0|replication-consumer"'
+    for name, labels, value in (
+        (f"{mirror}sourceconnector_record_count", COPY, 3),
+        (f"{mirror}checkpointconnector_checkpoint_latency_ms", COPY | {"group": "billing"}, 5),
+        ("kafka_connect_mirror_source_connector_record_count", COPY | {"destination": "B"}, 3),
+        (
+            "kafka_consumer_fetch_manager_records_lag",
+            {"clientid": consumer, "topic": "t", "partition": "0"},
+            0,
+        ),
+    ):
+        assert scrape.value(name, labels) == value, name
+    assert not [at for at, labels in scrape.samples if ("topic", "x") in labels]
 
 
 class Uninstalled(FakeHerder):
