@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from mm2py.flows.view_models import FlowView, PartitionView, TopicView
-from mm2py_cli.flow_commands import NOTHING, health, is_well
+from mm2py_cli.flow_commands import NOTHING, WELL, health, is_well
 from mm2py_cli.output import UNHEALTHY, Column, Printer
 from mm2py_cli.rest_access import Access, FlowOption, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
@@ -57,8 +57,8 @@ def show_topics(
 ) -> int:
     """List the topics that are copied.
 
-    Ends with 3 if one is not (FAILED, HELD), if a flow that is not well has none, or if nothing
-    matches TOPIC.
+    Ends with 3 if one is not (FAILED, HELD), if a flow is in a state in which none of them is, or
+    has none and is not well, or if nothing matches TOPIC.
     """
     rows: Sequence[PartitionView | TopicView]
     with access.client() as rest:
@@ -79,7 +79,9 @@ def show_topics(
     columns = _PARTITIONS if partitions else _TOPICS
     printer.rows(rows, rows, columns, NOTHING if topic == "*" else f"no topic {topic} is copied")
     copied = {row.flow for row in rows}
-    code = health([it for it in flows if it.flow not in copied])
+    # Of one that is DEGRADED the rows tell; where the target does not answer, topics are RUNNING.
+    told = WELL | {"DEGRADED"}
+    code = health([it for it in flows if it.flow not in copied or it.state not in told])
     # What a stream on Spark has is held, too.
     unwell = {it.flow for it in flows if not is_well(it)}
     stuck = any(

@@ -114,6 +114,8 @@ class GroupSync:
         self._wanted: dict[str, None] = {}
         self._again: dict[str, float] = {}  # refused groups, and when to try them again
         self._in_use: set[str] = set()
+        self._under_way: set[str] = set()
+        """Wanted groups of a round that is not answered yet: a target may not answer for long."""
         self._too_far: dict[str, Mapping[TopicPartition, int]] = {}
         self._refusals = ChangeLog(log, f"{what} offsets are not synced", key="group")
         self._turns: list[str] = []
@@ -174,6 +176,7 @@ class GroupSync:
         due = dict.fromkeys(islice(self._wanted, PER_ROUND))
         for group in due:
             del self._wanted[group]
+        self._under_way |= due.keys() & self._checkpoints.keys()
         # Offsets expire on the target (``offsets.retention.minutes``) though nothing changes at the
         # source.
         if now >= self._turn_due:
@@ -211,6 +214,7 @@ class GroupSync:
                 self._clear(group)
         for start in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._commit(*it) for it in due[start : start + AT_ONCE]))
+        self._under_way.difference_update(groups)
         self._report()
 
     def _has_more_than(self, group: str, committed: Committed) -> bool:
@@ -236,8 +240,8 @@ class GroupSync:
         # As in Java the broker's answer decides: between any look at the group and the commit a
         # member may join.
         if codes & _IN_USE:
-            self._in_use.add(group)  # (1)
             self._refused(group, "it is in use on the target")
+            self._in_use.add(group)  # (1)
         # KIP-848 brokers answer so for a group of another type.
         elif GROUP_ID_NOT_FOUND in codes:
             self._keep_too_far(group, too_far)
@@ -264,6 +268,7 @@ class GroupSync:
     def _refused(self, group: str, cause: str) -> None:
         self._again[group] = self._clock.monotonic() + AGAIN_S
         self._wanted.pop(group, None)  # its turn has what changed meanwhile
+        self._in_use.discard(group)  # another refusal than the last time is one to be told
         self._refusals.note(group, cause)
 
     def _clear(self, group: str) -> None:
@@ -289,7 +294,8 @@ class GroupSync:
         self._context.report_finding(f"{self._what}s not synced", text, count=len(refused))
 
     def _count(self) -> None:
-        refused, behind, used = len(self._again), len(self._wanted), len(self._in_use)
+        refused, used = len(self._again), len(self._in_use)
+        behind = len((self._wanted.keys() | self._under_way) - self._again.keys())
         synced = max(0, len(self._checkpoints) - refused - behind)
         groups_by_state = (synced, behind, used, refused - used)
         for state, groups in zip(GROUP_STATES, groups_by_state, strict=True):

@@ -36,7 +36,7 @@ _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.valu
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
 _GONE: Final = (
-    "its worker {} has left the flow's group, its work waits for its return: for "
+    "its worker {} has left the group, its work waits for its return: for "
     "scheduled.rebalance.max.delay.ms at most, then another worker takes over"
 )
 
@@ -154,6 +154,9 @@ class FlowWork:
     disabled: str = ""
     """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a
     note. Empty for others."""
+    of_worker: bool = False
+    """Whether these are the connectors of a Connect worker: they have nothing to do with each
+    other, and need not copy."""
 
     @property
     def source(self) -> ConnectorWork | None:
@@ -168,10 +171,11 @@ class FlowWork:
     def state(self, nodes: Sequence[NodeSnapshot]) -> str:
         """Return the worst state: a flow runs only when all of it does, and it copies. One that is
         not to copy is never FAILED."""
-        state = self._worst(nodes)
+        state = self._bad(nodes) or self._otherwise(nodes)
         return DISABLED if self.disabled and state not in _WHILE_DISABLED else state
 
-    def _worst(self, nodes: Sequence[NodeSnapshot]) -> str:
+    def _bad(self, nodes: Sequence[NodeSnapshot]) -> str:
+        """Return what is worse than all that rests or copies in part, empty where nothing is."""
         if self.failure:
             return State.FAILED.value
         at_nodes = {node.state for node in nodes}
@@ -183,6 +187,11 @@ class FlowWork:
         ):
             if word in there:
                 return word
+        return ""
+
+    def _otherwise(self, nodes: Sequence[NodeSnapshot]) -> str:
+        if self.of_worker:
+            return DEGRADED if any(self._problems(nodes)) else State.RUNNING.value
         whole = {state_name(connector.state) for connector in self.connectors}
         if len(whole) == 1 and whole != {State.RUNNING.value}:
             return whole.pop()
@@ -206,14 +215,9 @@ class FlowWork:
                 work.state is State.FAILED or (work.state is State.UNASSIGNED and work.trace)
             ):
                 yield where, _plain(work.trace or "")
-        if self.source is None and self.connectors:
-            yield (
-                "flow",
-                "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST "
-                "/connectors on the flow's own path), or roll the flow back with mm2py flow "
-                f"rollback '{self.flow}' 0, which is the file",
-            )
-        yield from self._resting()
+        if not self.of_worker:
+            yield from self._missing()
+            yield from self._resting()
         for node in nodes:
             yield from node.problems.items()
             for finding in node.findings:
@@ -231,6 +235,16 @@ class FlowWork:
         if part.state not in _STUCK or not part.task:
             return None
         return part.cause if part.cause != KEPT_OUT else self.not_copied(part.source) or None
+
+    def _missing(self) -> Iterator[tuple[str, str]]:
+        """Return that nothing is to copy, where that is so."""
+        if self.source is None and self.connectors:
+            yield (
+                "flow",
+                "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST "
+                "/connectors on the flow's own path), or roll the flow back with mm2py flow "
+                f"rollback '{self.flow}' 0, which is the file",
+            )
 
     def _resting(self) -> Iterator[tuple[str, str]]:
         """Return the connectors that rest beside others that do not: Connect's interface pauses
@@ -285,19 +299,30 @@ class FlowWork:
 def read_flow(herder: Herder) -> FlowWork:
     """Return what a herder knows now of its connectors and tasks."""
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
-    members = _members(herder)
+    members, of_worker = _members(herder), herder.flow is None
     connectors = [
         _read(herder, info, members)
         for info in infos
-        if info is not None and info.type != "unknown"
+        # On a Connect worker somebody wants each of them: what is not installed is FAILED there.
+        if info is not None and (of_worker or info.type != "unknown")
     ]
     failure = "" if herder.failure is None else str(herder.failure)
+    if of_worker:
+        return FlowWork(connectors, failure, of_worker=True)
     # What a stream does not copy is a problem of its own (``StreamWatch``).
     on_spark = any(it.copies and engine(it.info.config) == "spark" for it in connectors)
     not_copied = _says_itself if on_spark else partial(_not_copied, herder)
     return FlowWork(
         connectors, failure, str(herder.flow), not_copied, _disabled(herder, connectors)
     )
+
+
+def worker_state(herder: Herder, nodes: Sequence[NodeSnapshot]) -> str:
+    """Return the worst state of a Connect worker, the connectors and their tasks; ``nodes`` has a
+    snapshot of the worker and one for each source that it copies from."""
+    if herder.failure is None and herder.not_ready:
+        return "WAITING"
+    return read_flow(herder).state(nodes)
 
 
 def is_disabled(herder: Herder) -> bool:
@@ -339,17 +364,22 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
     except NotFoundError:
         return ConnectorWork(info, None, dict.fromkeys(info.tasks))
 
-    def now(work: WorkState | None) -> WorkState | None:
+    def now(work: WorkState | None, task: TaskId | None = None) -> WorkState | None:
         """Nothing runs on a worker that is gone, whose work waits for its return; what it wrote
         last stays."""
+        if work is None or work.state is not State.RUNNING:
+            return work
         # ``scheduled.rebalance.max.delay.ms`` (KIP-415): a killed worker's last state is RUNNING
         # until its tasks are given to another.
-        gone = work is not None and members and work.worker_id not in members
-        if work is None or not gone or work.state is not State.RUNNING:
+        if herder.flow is None:  # members are not known by the names that they write
+            gone = task is not None and herder.has_no_owner(task)
+        else:
+            gone = bool(members) and work.worker_id not in members
+        if not gone:
             return work
         return replace(work, state=State.UNASSIGNED, trace=_GONE.format(work.worker_id))
 
-    tasks = {task: now(state.tasks.get(task.number)) for task in info.tasks}
+    tasks = {task: now(state.tasks.get(task.number), task) for task in info.tasks}
     return ConnectorWork(info, now(state.connector), tasks)
 
 

@@ -142,7 +142,8 @@ def flow_view(
             error_view(mask.apply(where), mask.apply(text))
             for where, text in islice(wrongs, MOST_ERRORS)
         ),
-        notes=tuple(map(mask.apply, work.notes(nodes))),
+        # Several workers note the same of their flow.
+        notes=tuple(dict.fromkeys(map(mask.apply, work.notes(nodes)))),
         connectors=tuple(_connector(connector) for connector in work.connectors),
         incomplete=members.incomplete,
     )

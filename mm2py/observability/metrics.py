@@ -33,8 +33,9 @@ SHORTEST_RATE_MS: Final = 1_000
 AHEAD_MS: Final = 5_000
 """A record's time that is further ahead is no write time: made up, or of a wrong clock."""
 
-RESTARTS_MS: Final = 60_000
-"""A partition that comes back within this time is as old as it was: its task was started again."""
+RESTARTS_MS: Final = 120_000
+"""A partition that comes back within this time is as old as it was: its task was started again. The
+pause before that is up to 60 s (``errors.retry.delay.max.ms``), and the start takes its time."""
 
 KEPT_OUT: Final = (
     "a backfill or a stream on Spark copies this partition, the flow's workers continue behind it"

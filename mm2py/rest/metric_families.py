@@ -20,11 +20,16 @@ from mm2py.mirror.checkpoints import GROUP_STATES
 from mm2py.observability.ages import Ages
 from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.observability.processes import ProcessReading
+from mm2py.rest.jmx_values import jmx_value
 from mm2py.rest.worker_reading import CHECKPOINT_LABELS, Series, WorkerReading, number_of
 from mm2py.types import State
 
 WORK_STATES: Final = tuple(state.value for state in State)
 FLOW_STATES: Final = (*WORK_STATES, DEGRADED, DISABLED, "SUSPENDED", "WAITING")
+WORKER_STATES: Final = (
+    *(it.value for it in (State.RUNNING, State.FAILED, State.RESTARTING, State.UNASSIGNED)),
+    *(DEGRADED, "SUSPENDED", "WAITING"),
+)
 PARTITION_STATES: Final = (*(state.value for state in PartitionState), "PAUSED")
 JOB_STATES: Final = tuple(state.value for state in JobState)
 RESTARTED: Final = ("flow", "connector", "task")
@@ -70,6 +75,11 @@ def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> Samp
     # A worker of another version may report a state that this one does not know.
     for each in states if state in states else (*states, state):
         yield (*labels, each), float(each == state)
+
+
+def _worker_state(reading: WorkerReading) -> Samples:
+    if reading.state:
+        yield from _one_hot((), WORKER_STATES, reading.state)
 
 
 def _flow_state(reading: WorkerReading) -> Samples:
@@ -253,6 +263,12 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         ("flow", "state"),
         "1 for the flow's state as this worker sees it, else 0.",
         _flow_state,
+    ),
+    MetricSpec(
+        "mm2py_worker_state",
+        ("state",),
+        "1 for the state of a Connect worker and its connectors, else 0.",
+        _worker_state,
     ),
     MetricSpec(
         "mm2py_flow_problems", _FLOW, "Problems of the flow that this worker knows.", _flow_problems
@@ -559,7 +575,7 @@ def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[MetricSpec, .
             for of, ages in reading.checkpoints.items():
                 known = number(ages)
                 if known is not None:
-                    yield (*of.labels, *[of.flow.target] * len(more)), known
+                    yield (*of.labels, *[jmx_value(of.flow.target)] * len(more)), known
 
         return samples
 
@@ -578,17 +594,39 @@ def _of_consumer(series: Series) -> tuple[str, ...]:
     part = series.part
     if not part.task:
         return ()
-    # Java's client id, in the quotes that JMX puts around it.
-    client = f'"{series.flow}|{part.task}|replication-consumer"'
+    client = jmx_value(f"{series.pair}|{part.task}|replication-consumer")
     return client, part.source.topic, number_of(part.source)
 
 
 def _task_status(reading: WorkerReading) -> Samples:
     for work in reading.works:
         if work.task is not None:
-            yield (work.connector, str(work.task.number), work.state.lower()), 1
+            yield (jmx_value(work.connector), str(work.task.number), work.state.lower()), 1
 
 
+def _task_count(state: State | None) -> Callable[[WorkerReading], Samples]:
+    def samples(reading: WorkerReading) -> Samples:
+        counts: Counter[str] = Counter()
+        for work in reading.works:
+            if work.task is not None:
+                # Zeros are shown: an alert compares with them.
+                counts[work.connector] += state is None or work.state == state.value
+        for connector, count in counts.items():
+            yield (jmx_value(connector),), count
+
+    return samples
+
+
+_TASK_COUNTS: Final[Mapping[str, State | None]] = {
+    "total": None,
+    "running": State.RUNNING,
+    "paused": State.PAUSED,
+    "failed": State.FAILED,
+    "unassigned": State.UNASSIGNED,
+    "destroyed": State.DESTROYED,
+    "restarting": State.RESTARTING,
+}
+"""Java's ``connect-worker-metrics`` of a connector (KIP-475)."""
 _WORKER: Final = (
     MetricSpec(
         "kafka_connect_worker_connector_count",
@@ -607,6 +645,15 @@ _WORKER: Final = (
         ("connector", "task", "status"),
         "1 for the status of a task of this worker.",
         _task_status,
+    ),
+    *(
+        MetricSpec(
+            f"kafka_connect_worker_connector_{word}_task_count",
+            ("connector",),
+            f"Tasks of a connector on this worker: {word}.",
+            _task_count(state),
+        )
+        for word, state in _TASK_COUNTS.items()
     ),
 )
 _COPY: Final = ("source", "target", "topic", "partition")

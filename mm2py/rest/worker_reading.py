@@ -23,7 +23,8 @@ from mm2py.observability.metrics import (
     TopicCounts,
 )
 from mm2py.observability.processes import ProcessReading
-from mm2py.types import FlowName, TaskId, TopicPartition
+from mm2py.rest.jmx_values import jmx_value
+from mm2py.types import FlowName, TaskId, TopicPartition, names_a_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ class WorkerReading:
     certificates: Mapping[Shown, float] = field(default_factory=dict[Shown, float])
     broker_errors: Mapping[BrokerError, int] = field(default_factory=dict[BrokerError, int])
     process: ProcessReading | None = None
+    state: str = ""
+    """Of a Connect worker; empty in the dedicated mode, where each flow has one."""
+    pairs: Mapping[str, FlowName] = field(default_factory=dict[str, FlowName])
+    """By mirror connector of a Connect worker: the aliases of its config, which Java's names
+    have."""
     by_topic: bool = False
     """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label
     `partition`."""
@@ -88,7 +94,11 @@ class WorkerReading:
         """What has a series of its own: each flow has one node here, and each partition one meter
         in it."""
         if not self.by_topic:
-            return [Series(node.flow, part) for node in self.nodes for part in node.partitions]
+            return [
+                Series(node.flow, part, self._pair(node.flow, part.task))
+                for node in self.nodes
+                for part in node.partitions
+            ]
         found: dict[tuple[FlowName, str], list[PartitionSnapshot]] = {}
         for node in self.nodes:
             for part in node.partitions:
@@ -105,16 +115,24 @@ class WorkerReading:
         gone: dict[tuple[FlowName, TopicPartition], TopicCounts] = {}
         for node in self.nodes:
             for part in node.partitions:
-                if part.target is not None:  # known with the first record
+                # Known with the first record; what a connector of a Connect worker makes is no copy.
+                if part.target is not None and names_a_topic(part.source.topic):
                     found.setdefault((node.flow, place(part.target)), []).append(part)
             for copy, it in node.gone_copies.items():
                 at = node.flow, place(copy)
                 gone[at] = it.plus(gone.get(at, TopicCounts()))
         # Two samples of one series would make the whole scrape invalid.
         return [
-            Series(at[0], replace(_with(_joined(parts), gone.get(at)), target=at[1]))
+            Series(
+                at[0],
+                replace(_with(_joined(parts), gone.get(at)), target=at[1]),
+                self._pair(at[0], parts[0].task),
+            )
             for at, parts in found.items()
         ]
+
+    def _pair(self, flow: FlowName, task: str) -> FlowName:
+        return self.pairs.get(task.rpartition("-")[0], flow)
 
     @cached_property
     def checkpoints(self) -> "Mapping[CheckpointSeries, Ages]":
@@ -123,7 +141,8 @@ class WorkerReading:
         found: dict[CheckpointSeries, list[Ages]] = {}
         for flow, (key, ages) in self.checkpoint_ages:
             partition = _whole(key.partition) if self.by_topic else key.partition
-            found.setdefault(CheckpointSeries(flow, key.group, partition), []).append(ages)
+            of = CheckpointSeries(self._pair(flow, key.task), key.group, partition)
+            found.setdefault(of, []).append(ages)
         joint = {of: joined(several) for of, several in found.items()}
         return {of: ages for of, ages in joint.items() if ages is not None}
 
@@ -141,15 +160,20 @@ class CheckpointSeries(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the values of its labels under Java's names."""
-        return *self.flow, self.group, self.partition.topic, number_of(self.partition)
+        names = (*self.flow, self.group, self.partition.topic)
+        return *map(jmx_value, names), number_of(self.partition)
 
 
 @final
 class Series:
     """A partition, or a topic, with the values of its labels."""
 
-    def __init__(self, flow: FlowName, part: PartitionSnapshot) -> None:
+    def __init__(
+        self, flow: FlowName, part: PartitionSnapshot, pair: FlowName | None = None
+    ) -> None:
         self.flow, self.part = flow, part
+        self.pair = pair or flow
+        """Its aliases under Java's names."""
 
     @cached_property
     def own(self) -> tuple[str, ...]:
@@ -160,12 +184,14 @@ class Series:
     def copy(self) -> tuple[str, ...]:
         """Under Java's names; empty where the copy is not known."""
         target = self.part.target
-        return () if target is None else (*self.flow, target.topic, number_of(target))
+        if target is None:
+            return ()
+        return *map(jmx_value, (*self.pair, target.topic)), number_of(target)
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
         """Under Redpanda's names of Java's: ``destination`` repeats the target."""
-        return (*self.copy, self.flow.target) if self.copy else ()
+        return (*self.copy, jmx_value(self.pair.target)) if self.copy else ()
 
 
 EVERY_PARTITION: Final = -1

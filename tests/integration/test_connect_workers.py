@@ -1,9 +1,11 @@
 """``connect-distributed-py`` and ``connect-standalone-py`` on real brokers: what a user of Java's Connect does."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar, cast
 
+import httpx
 import pytest
 from kafka_connect import KafkaConnect
 
@@ -58,6 +60,9 @@ def test_a_mirror_posted_to_a_worker_copies_and_obeys(setup: Setup, rest: Rest) 
     rest.wait_states("m", "RUNNING", "RUNNING", "RUNNING")
     until(lambda: copy if ends(setup.b, copy) else None, 90, "the copy is created")
     arrived(100)
+    labels = f'partition="0",source="{alias}",target="target",topic="{copy}"'
+    counted = f"kafka_connect_mirror_mirrorsourceconnector_record_count{{{labels}}} 50.0"
+    until(lambda: counted in httpx.get(f"{rest.url}metrics").text, 90, counted)
 
     rest.ok("PUT", "connectors/m/pause")
     rest.wait_states("m", "PAUSED", "PAUSED", "PAUSED")
@@ -172,6 +177,23 @@ def test_kafka_connect_py_drives_a_worker(setup: Setup, rest: Rest) -> None:
     assert _said(client.list_connectors) == []
 
 
+def said_of_itself(rest: Rest) -> list[str]:
+    text = httpx.get(f"{rest.url}metrics", timeout=60).text
+    return re.findall(r'mm2py_worker_state{state="(\w+)"} 1.0', text)
+
+
+def test_what_a_connect_worker_does_not_copy_is_in_its_state(setup: Setup, rest: Rest) -> None:
+    topic, alias = setup.topic("uncopied"), setup.unique("src")
+    config = mirror_config(setup.a, setup.b, alias, topic)
+    until_equal(lambda: said_of_itself(rest), ["RUNNING"], "without connectors it is well")
+    rest.ok("POST", "connectors", {"name": "u", "config": config | {"replication.factor": "3"}})
+    until_equal(lambda: said_of_itself(rest), ["DEGRADED"], "the copy cannot be created")
+    assert rest.states("u")[:1] == ["RUNNING"]
+    rest.ok("PUT", "connectors/u/config", config)
+    until_equal(lambda: said_of_itself(rest), ["RUNNING"], "it is created")
+    rest.ok("DELETE", "connectors/u")
+
+
 @pytest.mark.parametrize("hosts", [0, 2])
 def test_a_third_partys_records_pass_the_converters(setup: Setup, hosts: int) -> None:
     topic = setup.topic("counted", 1, on=setup.b)
@@ -222,7 +244,7 @@ def test_two_workers_share_a_mirror_and_forward_to_each_other(setup: Setup) -> N
     copy = f"{alias}.{topic}"
     write(setup.a, topic, _lines(0, 20))
     soon = {
-        "scheduled.rebalance.max.delay.ms": "500",
+        "scheduled.rebalance.max.delay.ms": "6000",
         "session.timeout.ms": "6000",
         "heartbeat.interval.ms": "1000",
         "task.host.processes": "1",
@@ -254,9 +276,15 @@ def test_two_workers_share_a_mirror_and_forward_to_each_other(setup: Setup) -> N
         until(
             lambda: sum(ends(setup.b, copy).values()) == 20, 120, lambda: f"{ends(setup.b, copy)}"
         )
-        second.kill()
+        status = cast("dict[str, dict[str, str]]", one.ok("GET", "connectors/m/status"))
+        leads, other = first, second
+        if status["connector"]["worker_id"] not in one.url:  # connectors run where the group is led
+            leads, other, one = second, first, two
+        other.kill()
+        until_equal(lambda: said_of_itself(one), ["UNASSIGNED"], "its task waits for its return")
         mine = {one.url.removeprefix("http://").rstrip("/")}
         until(lambda: owners(one) == mine, 90, lambda: f"{one.states('m')} {owners(one)}")
+        until_equal(lambda: said_of_itself(one), ["RUNNING"], "all runs here")
         write(setup.a, topic, _lines(20, 20))
         until(
             lambda: sum(ends(setup.b, copy).values()) >= 40, 120, lambda: f"{ends(setup.b, copy)}"
@@ -267,7 +295,7 @@ def test_two_workers_share_a_mirror_and_forward_to_each_other(setup: Setup) -> N
             for record in log.records
         )
         assert sorted(set(values)) == list(range(40)), "nothing is lost"
-        assert first.stop() == 0
+        assert leads.stop() == 0
 
 
 def test_a_standalone_worker_continues_from_its_file(setup: Setup) -> None:

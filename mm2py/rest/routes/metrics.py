@@ -6,7 +6,7 @@ workers are right.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, final
 
@@ -19,7 +19,12 @@ from starlette.routing import Route
 
 from mm2py.client.connect.broker_errors import errors_of
 from mm2py.client.connect.certificates import certificates_of
-from mm2py.flows.states import DISABLED, FlowWork, read_flow
+from mm2py.config.class_names import (
+    MIRROR_CHECKPOINT_CONNECTOR,
+    MIRROR_SOURCE_CONNECTOR,
+    canonical_class,
+)
+from mm2py.flows.states import DISABLED, FlowWork, read_flow, worker_state
 from mm2py.flows.views import is_of_topic
 from mm2py.observability.processes import ProcessWatch
 from mm2py.rest.connector_names import long_name
@@ -34,12 +39,14 @@ from mm2py.rest.worker_reading import (
 )
 from mm2py.runtime.errors import BadRequestError
 from mm2py.runtime.herder.herder import Herder
-from mm2py.types import FlowName, State
+from mm2py.types import ClusterAlias, FlowName, State
 
 PATH: Final = "/metrics"
 COMPAT: Final = "compat"
 NO_COMPAT: Final = "none"
 BY: Final = "by"
+_ALIASES: Final = (("source.cluster.alias", "source"), ("target.cluster.alias", "target"))
+_MIRRORS: Final = frozenset({MIRROR_SOURCE_CONNECTOR, MIRROR_CHECKPOINT_CONNECTOR})
 
 
 def metrics_route(parts: RestParts) -> Route:
@@ -137,7 +144,22 @@ async def _read(parts: RestParts) -> WorkerReading:
         reading.nodes.append(meter.node_snapshot(""))
         reading.checkpoint_ages.extend((meter.flow, it) for it in meter.checkpoints.all())
         await asyncio.sleep(0)
-    return reading
+    alone = parts.herders().get(None)
+    if alone is None:
+        return reading
+    state = worker_state(alone, [alone.node_snapshot(), *reading.nodes])
+    return replace(reading, state=state, pairs=_pairs(alone))
+
+
+def _pairs(herder: Herder) -> Mapping[str, FlowName]:
+    """Return the aliases of each mirror connector, Java's defaults where it names none."""
+    configs = {name: herder.info_now(name) for name in herder.connectors()}
+    return {
+        name: FlowName(*(ClusterAlias(info.config.get(key) or word) for key, word in _ALIASES))
+        for name, info in configs.items()
+        if info is not None
+        and canonical_class(info.config.get("connector.class") or "") in _MIRRORS
+    }
 
 
 def _read_backfill(reading: WorkerReading, flow: FlowName, herder: Herder) -> None:

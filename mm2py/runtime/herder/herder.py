@@ -269,6 +269,11 @@ class Herder:
             raise ForwardError(url)
         return membership.member_urls()
 
+    def has_no_owner(self, task: TaskId) -> bool:
+        """Whether no member of the group has a task by the last round; False where another worker
+        leads."""
+        return self.leads and self._parts.membership.owner_url(task) is None
+
     async def apply_holds(self) -> None:
         """Read paused topics and partitions again and hand them to the hosts."""
         overrides = self._parts.overrides

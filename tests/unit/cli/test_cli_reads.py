@@ -210,6 +210,9 @@ def test_lag_shows_the_first_topics_but_judges_all() -> None:
         ("DEGRADED", "HELD", 3),
         ("RUNNING", "HELD", 0),  # by a stream on Spark
         ("DEGRADED", "PARTLY PAUSED", 0),  # another topic is the cause
+        ("SUSPENDED", "RUNNING", 3),
+        ("WAITING", "RUNNING", 3),
+        ("PAUSED", "PAUSED", 0),
     ],
 )
 def test_topics_and_lag_show_the_state_of_a_topic(flow: str, state: str, code: int) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -386,6 +386,43 @@ async def test_share_groups_follow_the_switch_of_other_groups_unless_they_have_t
 # ---- the writes of groups to the target
 
 
+def sync_of(
+    context: FakeTaskContext, target: FakeGroups, names: str, may_write: Callable[[], bool]
+) -> GroupSync:
+    """Of groups with a checkpoint each."""
+
+    async def check_copies(_groups: Sequence[str]) -> None:
+        """The copies are what they were."""
+
+    tp = TopicPartition("A.t", 0)
+    known = {name: {tp: Checkpoint(name, tp, 5, 5, "")} for name in names}
+    return GroupSync(
+        target,
+        known,
+        context=context,
+        may_write=may_write,
+        is_placed=known.__contains__,
+        check_copies=check_copies,
+    )
+
+
+async def test_groups_of_a_round_that_the_target_does_not_answer_are_behind() -> None:
+    context, target = FakeTaskContext("MirrorCheckpointConnector-0"), FakeGroups()
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    target.silent["g"] = never
+    sync = sync_of(context, target, "gh", lambda: True)
+    sync.want("g")
+    running = asyncio.create_task(sync.run(None))
+    await context.clock.advance(2)
+    sync.want("h")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (context.figures["groups BEHIND"], context.figures["groups SYNCED"]) == (2, 0)
+
+
 async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> None:
     context, looks = FakeTaskContext("MirrorCheckpointConnector-0"), 0
 
@@ -394,20 +431,8 @@ async def test_groups_that_wait_for_a_paused_task_wake_it_once_a_second() -> Non
         looks += 1
         return False
 
-    async def check_copies(_groups: Sequence[str]) -> None:
-        """Nothing is asked while nothing may be written."""
-
-    tp = TopicPartition("A.t", 0)
-    known = {"g": {tp: Checkpoint("g", tp, 5, 5, "")}}
-    sync = GroupSync(
-        FakeGroups(),
-        known,
-        context=context,
-        may_write=may_write,
-        is_placed=known.__contains__,
-        check_copies=check_copies,
-    )
-    sync.want(["g"])
+    sync = sync_of(context, FakeGroups(), "g", may_write)
+    sync.want("g")
     running = asyncio.create_task(sync.run(None))
     for _ in range(200):
         await context.clock.advance(0.05)

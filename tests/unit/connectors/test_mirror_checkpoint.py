@@ -716,6 +716,18 @@ async def test_groups_in_use_are_left_alone_reported_and_synced_when_they_are_id
     assert caplog.text.count("it is in use on the target") == 1
 
 
+async def test_a_group_that_was_in_use_and_is_refused_for_another_cause_is_told(
+    region: GroupRegion,
+) -> None:
+    refusal = server_error(UNKNOWN_MEMBER_ID, "refused")
+    region.at_target.refusals = dict.fromkeys(at("A.t", _0=1, _1=1), refusal)
+    async with synced(region) as bench:
+        region.at_target.errors["g"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g")
+        await bench.idle(15)
+        assert groups_by_state(bench) == (0, 0, 0, 1)
+        assert set(bench.context.findings) == {"groups not synced"}
+
+
 async def test_groups_whose_offsets_are_not_known_are_left_alone(region: GroupRegion) -> None:
     region.at_target.put("g", {"A.t_0": 200})
     region.at_target.errors["g"] = server_error(GROUP_AUTHORIZATION_FAILED, "group g")

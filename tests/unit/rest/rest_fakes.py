@@ -85,6 +85,7 @@ class FakeHerder(Herder):
         self.waits = ""
         self.file: dict[str, dict[str, str]] = {}
         self.broken: Mm2pyError | None = None
+        self.without_owner: set[TaskId] = set()
 
     @property
     def flow(self) -> FlowName | None:
@@ -278,6 +279,9 @@ class FakeHerder(Herder):
 
     def member_urls(self) -> tuple[str, ...]:
         return ()
+
+    def has_no_owner(self, task: TaskId) -> bool:
+        return task in self.without_owner
 
     async def apply_holds(self) -> None:
         self._did("apply_holds")

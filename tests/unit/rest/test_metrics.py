@@ -14,12 +14,13 @@ from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_
 from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
 from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, Metrics, NodeSnapshot
 from mm2py.rest.app import public_app
+from mm2py.rest.jmx_values import jmx_value
 from mm2py.rest.metric_families import FLOW_STATES
 from mm2py.rest.parts import RestParts
-from mm2py.runtime.herder.api import ConnectorState, WorkState
+from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
-from mm2py.types import FlowName, State, TopicPartition
+from mm2py.types import FlowName, State, TaskId, TopicPartition
 from tests.unit.rest.job_fakes import with_backfill
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
@@ -352,7 +353,8 @@ def test_a_lag_that_is_not_known_any_more_has_no_sample_and_its_age_grows() -> N
 def test_a_task_that_starts_again_has_not_caught_up_and_one_long_elsewhere_is_new() -> None:
     clock, source = FakeClock(), TopicPartition("t", 0)
     meter = FlowMeter(AB, clock)
-    for absent_s, age_s in ((5, 75), (70, 0)):
+    # A task that failed several times pauses for 60 s.
+    for absent_s, age_s in ((5, 75), (65, 135), (130, 0)):
         meter.partition(source).report_lag(0, -1, clock.now_ms())
         clock.jump(70)
         meter.forget(source)
@@ -360,7 +362,7 @@ def test_a_task_that_starts_again_has_not_caught_up_and_one_long_elsewhere_is_ne
         meter.partition(source).report_lag(9, -1, clock.now_ms())
         assert meter.partition(source).lag_ms(clock.now_ms()) == age_s * 1000
         meter.forget(source)
-        clock.jump(70)
+        clock.jump(130)
 
 
 def test_an_age_that_another_process_does_not_know_is_not_known_here() -> None:
@@ -409,8 +411,28 @@ def test_flow_connector_and_task_have_one_state_each() -> None:
         ("mm2py_connector_state", "RUNNING"),
         ("mm2py_task_state", "FAILED"),
     }
-    status = {"connector": connector, "task": "0", "status": "failed"}
+    # As JMX writes a name that is not plain.
+    quoted = {"connector": f'"{connector}"'}
+    status = {**quoted, "task": "0", "status": "failed"}
     assert scrape.value("kafka_connect_connector_status", status) == 1
+    counts = {
+        word: scrape.value(f"kafka_connect_worker_connector_{word}_task_count", quoted)
+        for word in ("total", "running", "paused", "failed", "unassigned", "restarting")
+    }
+    assert counts == {word: int(word in {"total", "failed"}) for word in counts}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [  # what Java's ``Sanitizer.jmxSanitize`` returns
+        ("us-east_1.%a b\t", "us-east_1.%a b\t"),
+        ("A->B", '"A->B"'),
+        ('a"b\\c*d?e\nf', '"a\\"b\\\\c\\*d\\?e\\nf"'),
+        ("ü", '"ü"'),
+    ],
+)
+def test_a_value_under_javas_names_is_as_jmx_has_it(text: str, shown: str) -> None:
+    assert jmx_value(text) == shown
 
 
 def test_tasks_of_other_workers_are_left_to_them() -> None:
@@ -425,8 +447,16 @@ def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
     clock = FakeClock()
     metrics = Metrics(clock)
     part = metrics.flow(flow("A", "group")).partition(TopicPartition("t", 0))
-    part.records = 3
+    part.records, part.target, part.task = 3, TopicPartition("A.t", 0), f"{NAME}-0"
+    part.report_lag(0, -1, clock.now_ms())
+    key = CheckpointKey("c-0", "billing", TopicPartition("A.t", 0))
+    made = metrics.flow(flow("connect", "group"))
+    made.checkpoints.note(key, 5)
+    made.partition(TopicPartition("records for x", 0)).target = TopicPartition("x", 0)
     herder = MeteredHerder(FlowMeter(AB, clock), None)
+    aliases = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
+    herder.configs[NAME] |= aliases
+    herder.configs["c"] = {"connector.class": "MirrorCheckpointConnector", **aliases}
     parts = replace(parts_of({None: herder}), meters=metrics.meters)
     scrape = scraped(parts)
     labels = {**TOPIC, "flow": "A->group"}
@@ -434,6 +464,96 @@ def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
     running = {"flow": "", "connector": NAME, "state": "RUNNING"}
     assert scrape.value("mm2py_connector_state", running) == 1
     assert scrape.labels_of("mm2py_flow_state") == set()
+    # Under Java's names the aliases are those of the connectors' configs.
+    mirror, consumer = "kafka_connect_mirror_mirror", f'"A->B|{NAME}-0|replication-consumer"'
+    for name, labels, value in (
+        (f"{mirror}sourceconnector_record_count", COPY, 3),
+        (f"{mirror}checkpointconnector_checkpoint_latency_ms", COPY | {"group": "billing"}, 5),
+        ("kafka_connect_mirror_source_connector_record_count", COPY | {"destination": "B"}, 3),
+        (
+            "kafka_consumer_fetch_manager_records_lag",
+            {"clientid": consumer, "topic": "t", "partition": "0"},
+            0,
+        ),
+    ):
+        assert scrape.value(name, labels) == value, name
+    assert not [at for at, labels in scrape.samples if ("topic", "x") in labels]
+
+
+class Uninstalled(FakeHerder):
+    """A herder whose connectors have a class that is not installed."""
+
+    def info_now(self, name: str) -> ConnectorInfo | None:
+        return replace(self._info(name), type="unknown")
+
+
+STANDS = WorkState(State.FAILED, "other:8083", "x.Error: no", "4.3.1")
+RESTS = WorkState(State.PAUSED, "worker:8083", None, "4.3.1")
+WRONG = Finding(task="c-0", what="stalled", text="why", count=1, harms=True)
+
+
+def of_connect(of: type[FakeHerder] = FakeHerder, *, task: WorkState | None = None) -> FakeHerder:
+    """A Connect worker with a connector that is no mirror, and a task of it."""
+    config: dict[str, str | None] = {"connector.class": "x.Y"}
+    tasks = None if task is None else {0: task}
+    rests = replace(state("rests", tasks={0: RESTS}), connector=RESTS)
+    states = {"c": state("c", tasks=tasks), "rests": rests}
+    return of(None, configs={"c": config, "rests": config}, states=states)
+
+
+def in_state(word: str, **problems: str) -> FakeHerder:
+    herder = of_connect()
+    herder.snapshot = replace(herder.node_snapshot(), state=word, problems=problems)
+    return herder
+
+
+def waiting() -> FakeHerder:
+    herder = of_connect()
+    herder.waits = "waits for the worker's cluster"
+    return herder
+
+
+def without_owner() -> FakeHerder:
+    """Of a task whose worker was killed: what it wrote last is RUNNING."""
+    herder = of_connect()
+    herder.without_owner.add(TaskId("c", 0))
+    return herder
+
+
+def without_states() -> FakeHerder:
+    herder = of_connect()
+    herder.states.clear()
+    return herder
+
+
+@pytest.mark.parametrize(
+    ("herder", "finding", "expected"),
+    [
+        (of_connect(), None, "RUNNING"),
+        (FakeHerder(None), None, "RUNNING"),
+        (waiting(), None, "WAITING"),
+        (in_state("SUSPENDED"), None, "SUSPENDED"),
+        (of_connect(task=STANDS), None, "FAILED"),
+        (of_connect(Uninstalled, task=STANDS), None, "FAILED"),
+        (without_states(), None, "UNASSIGNED"),
+        (without_owner(), None, "UNASSIGNED"),
+        (in_state("RUNNING", topic="t cannot be created"), None, "DEGRADED"),
+        (of_connect(), WRONG, "DEGRADED"),
+    ],
+)
+def test_a_connect_worker_says_what_alerts_look_for(
+    herder: FakeHerder, finding: Finding | None, expected: str
+) -> None:
+    metrics = Metrics(FakeClock())
+    if finding is not None:
+        metrics.flow(flow("A", "group")).note_finding(finding)
+    scrape = scraped(replace(parts_of({None: herder}), meters=metrics.meters))
+    shown = {
+        dict(labels)["state"]
+        for (name, labels), value in scrape.samples.items()
+        if name == "mm2py_worker_state" and value == 1
+    }
+    assert shown == {expected}
 
 
 def test_the_page_lists_exactly_what_is_emitted() -> None:
@@ -446,10 +566,10 @@ def test_the_page_lists_exactly_what_is_emitted() -> None:
     parts = parts_of({AB: herder}, dedicated=True)
     certificates_of(parts.clock).note(Shown(REST), 1.0)
     errors_of(parts.clock).add(BrokerError("A", "a:9092", Trouble.LOST), 2)
-    scrape = scraped(parts)
+    scrape, other = scraped(parts), scraped(parts_of({None: FakeHerder(None)}))
     assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
     assert {name: {labels} for name, (_, labels) in listed.items()} == {
-        name: scrape.labels_of(name) for name in scrape.types
+        name: scrape.labels_of(name) or other.labels_of(name) for name in scrape.types
     }
 
 

@@ -247,6 +247,12 @@ def test_half_of_a_character_and_a_secret_in_a_live_cause_are_in_no_answer(rig: 
     assert found == f"{NAME}-0: w \\udcff: header \\udcff of [hidden]"
 
 
+def test_what_several_workers_note_alike_is_one_note(rig: Rig) -> None:
+    note = Finding(task=NAME, what="ACLs", text="are refused", count=1, harms=False)
+    rig.herders[AB].snapshot = replace(snapshot("worker:8083", AB), findings=(note, note))
+    assert rig.ask("GET", "/flows/A->B").json["notes"] == [f"{NAME}: ACLs: are refused"]
+
+
 def test_what_failed_is_said_in_words_without_secrets(rig: Rig) -> None:
     herder = rig.herders[AB]
     trace = "FatalError: canary-value was refused; grant it\nCaused by: x"

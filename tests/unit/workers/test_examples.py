@@ -20,7 +20,13 @@ from examples.demo.verify_records import Difference
 from mm2py.config.findings import Severity
 from mm2py.config.lint import lint, load_checked
 from mm2py.observability.metrics import Metrics
-from mm2py.rest.metric_families import FLOW_STATES, OWN_METRICS, PARTITION_STATES, MetricSpec
+from mm2py.rest.metric_families import (
+    FLOW_STATES,
+    OWN_METRICS,
+    PARTITION_STATES,
+    WORKER_STATES,
+    MetricSpec,
+)
 from mm2py.rest.routes.probes import LIVE, READY
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -273,6 +279,7 @@ STRING = re.compile(r'"[^"]*"')
 NAME = re.compile(r"\b((?:mm2py|process|kafka)_\w+|up)\b(?!\s*\()")
 SELECTOR = re.compile(r"\b((?:mm2py|process|kafka)_\w+|up)\{([^}]*)\}")
 LABEL = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')
+JOINED = re.compile(r"\bon\s*\(([^)]*)\)\s*((?:mm2py|process|kafka)_\w+)")
 AGGREGATION = re.compile(r"\bby\s*\(([^)]*)\)\s*\(")
 
 needs_promtool = pytest.mark.skipif(
@@ -310,8 +317,11 @@ def test_every_metric_and_label_is_one_that_a_worker_exports(where: str, expr: s
     assert names - OF_PROMETHEUS.keys() - SPECS.keys() == set()
     for name, labels in SELECTOR.findall(expr):
         assert set(LABEL.findall(labels)) <= labels_of(name), (where, name)
+    for on, name in JOINED.findall(plain):
+        assert {label.strip() for label in on.split(",")} <= labels_of(name), where
+    grouped = set(NAME.findall(JOINED.sub("", plain))) & names
     for grouping in AGGREGATION.findall(plain):
-        for name in names:
+        for name in grouped:
             assert {label.strip() for label in grouping.split(",")} <= labels_of(name), where
 
 
@@ -417,6 +427,11 @@ def bad_state(state: str) -> tuple[Series, ...]:
     )
 
 
+def turns(*values: int) -> str:
+    """Each for the five minutes between two evaluations."""
+    return " ".join(f"{value}+0x4" for value in values * (MINUTES // (5 * len(values)) + 1))
+
+
 def build_of(worker: str, values: str) -> Series:
     return series("mm2py_build_info", values, version="1", instance=worker)
 
@@ -424,11 +439,28 @@ def build_of(worker: str, values: str) -> Series:
 SCENES: list[tuple[str, tuple[Series, ...], Collection[str]]] = [
     ("all is well", (), ()),
     *((f"the flow is {it}", bad_state(it), ["FlowNotWell"]) for it in FLOW_STATES if it not in WELL),
+    ("a task that fails again and again",
+     (of_flow("mm2py_flow_state", 0, state="RUNNING"),
+      of_flow("mm2py_flow_state", turns(1, 0), state="FAILED"),
+      of_flow("mm2py_flow_state", turns(0, 1), state="DEGRADED")),
+     ["FlowNotWell"]),
     ("a flow that is not to run", bad_state("PAUSED"), ()),
     ("a state of a minute",
      (of_flow("mm2py_flow_state", f"1+0x{MINUTES - 2} 0 0", state="RUNNING"),
       of_flow("mm2py_flow_state", f"0+0x{MINUTES - 2} 1 1", state="DEGRADED")),
      ()),
+    ("a flow whose workers are gone while others run",
+     (of_flow("mm2py_flow_state", f"0+0x{MINUTES - 20} stale", "C->D", state="DISABLED", instance="w9"),),
+     ["FlowGone"]),
+    ("a flow that was deleted",
+     (of_flow("mm2py_flow_state", f"0+0x{MINUTES - 20} stale", "C->D", state="DISABLED"),), ()),
+    ("a flow whose workers were replaced",
+     (of_flow("mm2py_flow_state", f"0+0x{MINUTES - 3} stale", "C->D", state="DISABLED", instance="w8"),
+      of_flow("mm2py_flow_state", f"_x{MINUTES - 2} 0+0x1", "C->D", state="DISABLED", instance="w9")),
+     ()),
+    *((f"a Connect worker is {it}", (series("mm2py_worker_state", 1, state=it),), ["WorkerNotWell"])
+      for it in WORKER_STATES if it != "RUNNING"),
+    ("a Connect worker", (series("mm2py_worker_state", 1, state="RUNNING"),), ()),
     ("a typing error in topics",
      (of_flow("mm2py_partition_state", f"_x{MINUTES}", topic="t", partition="0", state="RUNNING"),),
      ["FlowWithoutTopics"]),
@@ -464,6 +496,14 @@ SCENES: list[tuple[str, tuple[Series, ...], Collection[str]]] = [
      (of_flow("mm2py_newest_record_timestamp_seconds",
               f"0+60x{MINUTES - 10} {60 * (MINUTES - 10)}+0x9", topic="heartbeats", partition="0"),),
      ["HeartbeatOld"]),
+    ("no heartbeat since the worker started",
+     (of_flow("mm2py_newest_record_timestamp_seconds", f"_x{MINUTES}", topic="heartbeats", partition="0"),),
+     ["HeartbeatOld"]),
+    ("heartbeats that a job copies",
+     (of_flow("mm2py_newest_record_timestamp_seconds", f"_x{MINUTES}", topic="heartbeats", partition="0"),
+      of_flow("mm2py_partition_state", f"_x{MINUTES}", topic="heartbeats", partition="0", state="RUNNING"),
+      of_flow("mm2py_partition_state", 1, topic="heartbeats", partition="0", state="HELD")),
+     ()),
     ("retention that overtakes the copy tomorrow and the day after",
      (of_flow("mm2py_retention_overtakes_seconds", 80_000),), ["RetentionOvertakes"]),
     ("a group that is refused",
