@@ -23,7 +23,6 @@ from mm2py.mirror.backfills import (
     Lease,
     LeaseState,
     Progress,
-    ProgressKind,
     decode_backfill,
     encode_backfill,
 )
@@ -47,7 +46,7 @@ from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.test_rest_jobs import JOB, Stage
 
-VERIFY: Final = Progress(id="v", kind=ProgressKind.VERIFY, started_ms=1)
+VERIFY: Final = Progress(id="v", kind="VERIFY", started_ms=1)
 WORKER: Final = {
     "group.id": "g",
     "config.storage.topic": "c",
@@ -150,7 +149,7 @@ def test_a_job_whose_target_does_not_answer_ends_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr("mm2py_jobs.progress.END_S", 600.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         flow = sides({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", **WORKER})
-        with reporting(flow, ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+        with reporting(flow, "verify", None, Printer(Output.TABLE)) as reported:
             reported.end()
     assert not reported.reached.is_set()
 
@@ -158,7 +157,7 @@ def test_a_job_whose_target_does_not_answer_ends_at_once(monkeypatch: pytest.Mon
 def test_a_job_whose_target_is_not_configured_goes_on_untold(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+    with reporting(sides({}), "verify", None, Printer(Output.TABLE)) as reported:
         asyncio.run(eventually(lambda: "workers are not told" in caplog.text, within_s=90))
         reported.end()
 
@@ -166,7 +165,7 @@ def test_a_job_whose_target_is_not_configured_goes_on_untold(
 def test_nothing_is_shown_of_a_job_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py_jobs.progress.LOOK_S", 0.001)
     asked, answer = threading.Event(), threading.Event()
-    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+    with reporting(sides({}), "verify", None, Printer(Output.TABLE)) as reported:
 
         def done() -> int:
             asked.set()
@@ -207,7 +206,7 @@ def test_what_is_shown_before_the_work_is_known_says_so(
         shown.append(capsys.readouterr().err)
         return text in "".join(shown)
 
-    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+    with reporting(sides({}), "verify", None, Printer(Output.TABLE)) as reported:
         asyncio.run(eventually(lambda: says("being planned"), within_s=90))
         reported.plan(7)
         asyncio.run(eventually(lambda: says("0 of 7 offsets"), within_s=90))
@@ -240,9 +239,9 @@ async def test_the_newest_of_each_kind_are_kept() -> None:
     topic, clock = MemoryTopic("jobs"), FakeClock()
     store = await opened(topic, clock)
     many = [replace(VERIFY, id=str(n), started_ms=n) for n in range(KEPT + 3)]
-    await store.post([*many, replace(VERIFY, id="a", kind=ProgressKind.ARCHIVE, started_ms=0)])
+    await store.post([*many, replace(VERIFY, id="a", kind="ARCHIVE", started_ms=0)])
     await store.refresh()
-    await store.forget_progress(ProgressKind.VERIFY)
+    await store.forget_progress("VERIFY")
     await store.refresh()
     kept = [it.id for it in store.progress]
     assert kept == [*(it.id for it in reversed(many[-KEPT:])), "a"]
@@ -267,7 +266,7 @@ async def test_a_job_that_runs_is_not_forgotten_before_it_is_long_silent(
     many = [replace(running, id=str(n), started_ms=n + 2) for n in range(KEPT)]
     await store.post([replace(running, **members), *many])
     await store.refresh()
-    await store.forget_progress(ProgressKind.VERIFY)
+    await store.forget_progress("VERIFY")
     await store.refresh()
     assert ("v" in {it.id for it in store.progress}) is stays
 
@@ -290,7 +289,7 @@ async def test_what_was_heard_of_a_job_goes_with_its_record(again: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "lines"),
-    [("census:%d", 1), ("progress:census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
+    [("census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
 )
 async def test_a_kind_of_record_of_a_newer_version_is_logged_once(
     key: str, lines: int, caplog: pytest.LogCaptureFixture
@@ -330,13 +329,18 @@ SHOWN: Final[list[tuple[str, list[Job | Lease | Progress], Mapping[str, Any]]]] 
     ),
     (
         "planned",
-        [replace(VERIFY, kind=ProgressKind.ARCHIVE)],
+        [replace(VERIFY, kind="ARCHIVE")],
         {"kind": "archive", "total": None, "equal": None, "differences": None, "wanted": "RUN"},
     ),
     (
         "failed",
-        [replace(VERIFY, kind=ProgressKind.RERUN, state=JobState.FAILED, cause="of canary-value")],
+        [replace(VERIFY, kind="RERUN", state=JobState.FAILED, cause="of canary-value")],
         {"kind": "rerun", "state": "FAILED", "cause": "of [hidden]"},
+    ),
+    (
+        "of another package",
+        [replace(VERIFY, kind="COUNT", records=7)],
+        {"kind": "count", "records": 7},
     ),
     (
         "secrets",
