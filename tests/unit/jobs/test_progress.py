@@ -2,16 +2,19 @@
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 import typer
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import (
@@ -414,6 +417,36 @@ def test_every_kind_plans_and_runs_and_has_no_verb_of_its_own() -> None:
         assert {"plan", "run"} <= set(kind.verbs) <= set(VERBS), kind.name
     recorded = {it.name for it in KINDS if {"status", "cancel"} <= set(it.verbs)}
     assert recorded == {"backfill", "stream", "restore", *map(str, FailoverKind)}
+
+
+CENSUS: Final = """\
+from mm2py_jobs.commands import KindCommands
+def run() -> int:
+    "Count."
+    print("counted")
+    return 0
+CENSUS = KindCommands("census", "Count them.", {"run": run}, ())
+"""
+
+
+def test_kinds_of_other_packages_are_loaded_when_asked_for_and_a_broken_one_hurts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "census-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: census\nVersion: 1\n")
+    points = "census = census_job:CENSUS\nbroken = census_job:GONE\nverify = census_job:CENSUS\n"
+    (info / "entry_points.txt").write_text(f"[mm2py.jobs]\n{points}")
+    (tmp_path / "census_job.py").write_text(CENSUS)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    app = typer.Typer()
+    add_commands(app)
+    assert "census_job" not in sys.modules
+    shown = CliRunner().invoke(app, ["job", "--help"])
+    assert all(it in shown.stdout for it in ("census", "Count them.", "Compare what", "failback"))
+    assert "job broken (census_job:GONE) cannot be loaded: AttributeError: " in shown.stderr
+    assert CliRunner().invoke(app, ["job", "census", "run"]).stdout == "counted\n"
+    assert CliRunner().invoke(app, ["job", "broken", "run"]).exit_code == 2
 
 
 @pytest.mark.parametrize("old", [it for it in COMMANDS if "--" not in it and it != "drill"])
