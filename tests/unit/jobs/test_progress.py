@@ -369,7 +369,7 @@ async def test_every_kind_of_job_has_one_shape(
     assert shown["flow"] == "A->B"
 
 
-def test_jobs_are_those_of_one_flow_where_it_is_named() -> None:
+def test_jobs_are_those_of_one_flow_or_kind_where_it_is_named() -> None:
     rig = Rig()
     herder = rig.add(AB)
     store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("jobs")))
@@ -383,7 +383,9 @@ def test_jobs_are_those_of_one_flow_where_it_is_named() -> None:
     rig.add(BA)
     for query, kinds in (("", ["verify"]), ("?flow=A-%3EB", ["verify"]), ("?flow=B-%3EA", [])):
         assert [it["kind"] for it in rig.ask("GET", f"/jobs{query}").json] == kinds
-    assert rig.ask("GET", "/jobs?flow=X-%3EY").status == 404
+    assert rig.ask("GET", "/jobs/verify?flow=A-%3EB").json == rig.ask("GET", "/jobs").json
+    for path in ("?flow=X-%3EY", "/census", "/failover", "/verify?flow=B-%3EA"):
+        assert rig.ask("GET", f"/jobs{path}").status == 404, path
 
 
 # -- ``mm2py job KIND VERB`` and ``/jobs/{kind}``
