@@ -2,7 +2,8 @@
 ``mm2py job KIND VERB``.
 
 Flow: arguments -> options of the kind (``mm2py_jobs.job_options``) -> a verb, which loads the job:
-help is quick, and works without Spark. The older names are in ``mm2py_jobs.aliases``.
+help is quick, and works without Spark. The older names are in ``mm2py_jobs.aliases``. Kinds of
+other packages are entry points of the group ``mm2py.jobs``, each the ``KindCommands`` of its name.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 refused by a check, 4 copies that are not equal. With
 ``-o json`` the report is all that goes to standard output.
@@ -13,9 +14,12 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Final, NoReturn
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from mm2py.mirror.failovers import FailoverKind
 from mm2py.observability.logging import SecretMask, configure_logging
@@ -39,6 +43,9 @@ from mm2py_jobs.job_options import (
 
 Ending = Coroutine[object, object, int]
 Verb = Callable[..., int | Ending]
+
+JOBS: Final = "mm2py.jobs"
+"""Entry points of kinds of job that other packages have."""
 
 
 def job_command(verb: Verb) -> Callable[..., NoReturn]:
@@ -349,9 +356,35 @@ def doctor(
     return print_examination(file, flow, printer, is_whole=whole or not printer.is_table)
 
 
+class _Kinds(TyperGroup):
+    """Our kinds, then those of other packages: these are loaded when ``mm2py job`` is asked, and
+    one that cannot be hurts no other."""
+
+    # Any: typer's own classes of click, which are private.
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.commands, *sorted(entry_points(group=JOBS).names - self.commands.keys())]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            for point in entry_points(group=JOBS, name=cmd_name):
+                self._load(point)
+        return self.commands.get(cmd_name)
+
+    def _load(self, point: EntryPoint) -> None:
+        try:
+            kind: KindCommands = point.load()
+            self.add_command(get_group(kind.group()), point.name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the package's own code runs
+            cause = f"{type(error).__name__}: {error}"
+            say(f"job {point.name} ({point.value}) cannot be loaded: {cause}")
+        else:
+            self.commands[point.name].name = point.name
+
+
 def add_commands(app: typer.Typer) -> None:
     """Add ``mm2py job``, and the older names."""
     jobs = typer.Typer(
+        cls=_Kinds,
         help="Jobs beside the flows, by the same verbs: plan, run, status, pause, resume, cancel.",
         no_args_is_help=True,
     )

@@ -18,9 +18,9 @@ STREAM: Final = "stream"
 class JobView(TypedDict):
     """One job of a flow.
 
-    ``kind``: backfill, restore, stream, verify, archive or rerun. ``done`` of ``total`` offsets are
-    behind it (a verify reads both sides); ``total`` is null for a stream, which has no end, and
-    while it is planned. ``lag``: of a stream, offsets that were not copied yet when its lanes wrote
+    ``kind``: backfill, restore, stream, verify, archive, rerun, or that of another package.
+    ``done`` of ``total`` offsets are behind it (a verify reads both sides); ``total`` is null for a
+    stream, which has no end, and while it is planned. ``lag``: of a stream, offsets that were not copied yet when its lanes wrote
     last. ``equal``, ``differences`` and ``not_compared`` (partitions) are of a verify that has
     ended, else null; ``result`` is what a job says at its end, ``cause`` why it ended before, or
     what holds partitions of one that runs. ``wanted``, ``by`` and ``partitions_by_state`` are of
@@ -76,7 +76,7 @@ def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> 
     ended = progress.equal is not None
     return {
         "flow": flow,
-        "kind": progress.kind.value.lower(),
+        "kind": progress.kind.lower(),
         "id": progress.id,
         "state": progress.state.value,
         "wanted": "RUN",

@@ -25,7 +25,6 @@ from mm2py.mirror.backfills import (
     PROGRESS_S,
     JobState,
     Progress,
-    ProgressKind,
     backfill_topic,
     new_id,
 )
@@ -108,17 +107,17 @@ class ReportedProgress:
 @contextmanager
 def reporting(
     flow: FlowSides,
-    kind: ProgressKind,
+    kind: str,
     topics: str | None,
     printer: Printer,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Generator[ReportedProgress]:
     """Publish a job's progress while it runs, and show it beside the command; the caller says how
-    it ended, one that raises has failed."""
+    it ended, one that raises has failed. ``kind`` is the job's name, of any package."""
     now_ms = clock.now_ms()
     begun = Progress(
         id=new_id(now_ms),
-        kind=kind,
+        kind=kind.upper(),
         topics=topics or "",
         started_ms=now_ms,
         driver=f"{platform.node()}/{os.getpid()}",

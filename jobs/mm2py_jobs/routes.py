@@ -1,5 +1,6 @@
-"""``/jobs/{kind}``: the routes of every kind of job, and the drivers that they start in this
-worker.
+"""``/jobs/{kind}``: the routes of kinds that are begun over REST (backfill, failover, failback),
+and the drivers that they start in this worker. All others are only listed there, from what they
+tell.
 
 Flow: request -> a route of ``JobRouter`` -> the service of the kind -> its record in Kafka, which
 any worker shows. The verbs have the same paths for all: ``GET /jobs/{kind}`` lists,

@@ -296,26 +296,19 @@ class Order:
     max_lanes_per_broker: int = 0
 
 
-class ProgressKind(StrEnum):
-    """Which job: each ends with its command, and none keeps partitions from the live flow."""
-
-    VERIFY = "VERIFY"
-    ARCHIVE = "ARCHIVE"
-    RERUN = "RERUN"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Progress of a job without a claim, for display alone: nothing is decided by it.
 
-    ``state`` is RUNNING, DONE or FAILED; ``beat`` rises while it runs; ``done`` of ``total``
-    offsets are behind it (a verify reads both sides), ``total`` is -1 while it is planned.
+    ``kind`` is the job's name in capitals, also one of another package; ``state`` is RUNNING, DONE
+    or FAILED; ``beat`` rises while it runs; ``done`` of ``total`` offsets are behind it (a verify
+    reads both sides), ``total`` is -1 while it is planned.
     ``equal``, ``differences`` and ``not_compared`` (partitions) are those of a verify that has
     ended; ``result`` is its last line, or that of another kind.
     """
 
     id: str
-    kind: ProgressKind
+    kind: str
     state: JobState = JobState.RUNNING
     beat: int = 0
     topics: str = ""
@@ -370,20 +363,16 @@ def backfill_key(record: BackfillRecord) -> str:
         case Notice(worker=worker):
             return f"notice:{worker}"
         case Progress(kind=kind, id=identifier):
-            return f"progress:{kind.value.lower()}:{identifier}"
+            return f"progress:{kind.lower()}:{identifier}"
         case Job() | Wish() | Order():
             return type(record).__name__.lower()
 
 
 def unknown_kind(key: bytes) -> str:
-    """Return what kind of record a key is of that this version does not know, with that of the job
-    of a progress; empty for a known one."""
-    kind, _, rest = key.decode(errors="replace").partition(":")
-    if kind not in _ADAPTERS:
-        return kind
-    job = rest.partition(":")[0]
-    is_known = kind != "progress" or job.upper() in ProgressKind.__members__
-    return "" if is_known else f"{kind}:{job}"
+    """Return what kind of record a key is of that this version does not know; empty for a known
+    one."""
+    kind = key.decode(errors="replace").partition(":")[0]
+    return "" if kind in _ADAPTERS else kind
 
 
 def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:

@@ -25,7 +25,6 @@ from mm2py.mirror.backfills import (
     Notice,
     Order,
     Progress,
-    ProgressKind,
     Wanted,
     Wish,
     backfill_key,
@@ -233,11 +232,11 @@ class BackfillStore:
         if keys:
             await self._table.post([(key, None) for key in keys])
 
-    async def forget_progress(self, kind: ProgressKind) -> None:
+    async def forget_progress(self, kind: str) -> None:
         """Remove all but the newest ``KEPT`` of a kind; one that may still run stays."""
         silent_ms = self._clock.now_ms() - SILENT_MS
         # ``progress`` is sorted, the newest first.
-        older = [it for it in self.progress if it.kind is kind][KEPT:]
+        older = [it for it in self.progress if it.kind == kind][KEPT:]
         old = [it for it in older if it.state is not JobState.RUNNING or it.at_ms < silent_ms]
         if old:
             await self._table.post([(backfill_key(it).encode(), None) for it in old])

@@ -1,7 +1,12 @@
-"""The flow of bulk commands: which one a file has, and what happens where its target does not answer, or the driver of a job is gone."""
+"""The flow of bulk commands: which one a file has, what happens where its target does not answer or the driver of a job is gone, and what a job of another package makes of it."""
 
 import asyncio
+import json
+import re
+import sys
+import tomllib
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,12 +15,16 @@ from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import RetriableError, UsageError
 from mm2py.mirror.backfills import Job, JobKind, JobState, Lease, LeaseState
 from mm2py_jobs.open_flow import flow_plan, flow_sides, reads_committed
+from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_target import FlowTarget
-from tests.integration.mirror_process import Flow, command_here, write_file
+from tests.integration.mirror_process import Flow, command_here, running, write_file
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
+from tests.integration.traffic import Sent, wait_for_copy, write
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "extend.md"
 LINES = {
     "clusters": "A, B",
     "A.bootstrap.servers": "127.0.0.1:9",
@@ -112,3 +121,35 @@ def test_an_ended_stream_names_partitions_that_would_begin_at_the_ends_of_their_
     assert named is (reset == "latest"), ended.stderr
     again = command_here(*command)
     assert (again.exit_code, "no stream" in again.stderr) == (3, True), again.output
+
+
+def test_the_page_s_job_counts_with_lanes_and_workers_without_it_show_it(
+    setup: Setup, lanes_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (page,) = re.findall(r"## A job\n(.*?)\n## ", PAGE.read_text("utf-8"), re.DOTALL)
+    module, project = re.findall(r"```(?:python|toml)\n(.*?)```", page, re.DOTALL)
+    ((group, points),) = tomllib.loads(project)["project"]["entry-points"].items()
+    (setup.folder / "count_job.py").write_text(module)
+    info = setup.folder / "count_job-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: count-job\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\ncount = {points['count']}\n")
+    topic = setup.topic("counted", 2)
+    flow = setup.flow(topic)
+    write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(41)])
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+        monkeypatch.setattr(sys, "path", [str(setup.folder), *sys.path])
+        lanes_session.spark.sparkContext.addPyFile(str(setup.folder / "count_job.py"))
+        words = ("run", flow.file, "--flow", flow.name, "-o", "json")
+        ended = command_here("job", "count", *words)
+        assert ended.exit_code == 0, ended.output
+        report = json.loads(ended.stdout)
+        assert (report["flow"], report["records"]) == (flow.name, 41)
+        assert {it["partition"]: it["records"] for it in report["partitions"]} == {0: 21, 1: 20}
+        status, (job,) = ask(f"{public_url(mirror)}jobs/count")
+        shown = {it: job[it] for it in ("kind", "state", "done", "total", "records", "result")}
+        assert (status, shown) == (
+            200,
+            {"kind": "count", "state": "DONE", "done": 41, "total": 41, "records": 41, "result": "2 partitions"},
+        )  # fmt: skip

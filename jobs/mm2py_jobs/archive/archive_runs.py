@@ -6,7 +6,7 @@ Flow: file -> ``mm2py_jobs.archive.archive`` -> report as JSON or a table on sta
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mm2py.mirror.backfills import JobState, ProgressKind
+from mm2py.mirror.backfills import JobState
 from mm2py.observability.logging import some_of
 from mm2py.observability.quantities import size_text
 from mm2py_cli.output import FAILED, OK, Column, Printer, say
@@ -58,7 +58,7 @@ def run_archive(options: ArchiveOptions, printer: Printer) -> int:
     from mm2py_jobs.progress import reporting
 
     sides = _sides(options)
-    with reporting(sides, ProgressKind.ARCHIVE, options.topics, printer) as reported:
+    with reporting(sides, "archive", options.topics, printer) as reported:
         report = archive_flow(
             sides,
             options.folder,

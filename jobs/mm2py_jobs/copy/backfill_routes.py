@@ -18,6 +18,7 @@ from mm2py.rest.job_routes import JobRoutes, RouteHost
 from mm2py.rest.parts import signed_in
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.routes.flows import named_flow, visible_flows
+from mm2py.runtime.errors import NotFoundError
 from mm2py.types import FlowName
 from mm2py_jobs.copy.backfill_children import BackfillChildren
 from mm2py_jobs.copy.backfill_jobs import (
@@ -30,6 +31,7 @@ from mm2py_jobs.job_views import JobView
 from mm2py_jobs.routes import ACCEPTED, CREATED, JobRouter
 
 Id = Annotated[str, Path(description="the backfill")]
+Kind = Annotated[str, Path(description="verify, archive, ..., or that of another package")]
 OfFlow = Annotated[str | None, Query(description="of this flow alone, A->B")]
 
 
@@ -49,6 +51,7 @@ def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter
     router.add("GET", "/jobs/backfill", calls.overview)
     body = body_schema(BackfillRequest)
     router.add("POST", "/jobs/backfill", calls.plan, status=CREATED, body=body)
+    router.add("GET", "/jobs/{kind}", calls.of_kind)  # behind the kinds with routes of their own
     one = "/jobs/backfill/{backfill}"
     router.add("GET", one, calls.get)
     router.add("POST", f"{one}:start", calls.start, status=ACCEPTED)
@@ -70,6 +73,14 @@ class _BackfillCalls:
         wanted = None if flow is None else self._flows.find(flow)
         visible = visible_flows(self._flows, request)
         return self._backfills.jobs({it: nodes[it] for it in visible if wanted in (None, it)})
+
+    async def of_kind(self, request: Request, kind: Kind, *, flow: OfFlow = None) -> list[JobView]:
+        """List the jobs of one kind as ``GET /jobs`` does; 404 where none is known."""
+        name = plain_segment(kind)
+        found = [it for it in await self.jobs(request, flow=flow) if it["kind"] == name]
+        if not found:
+            raise NotFoundError(f"No {name} was run; a failover is at /jobs/failover/A->B")
+        return found
 
     async def overview(self, request: Request) -> list[BackfillSummary]:
         """List of each flow what was planned last, and the newest backfill."""

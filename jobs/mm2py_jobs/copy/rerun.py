@@ -17,7 +17,6 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import producer_settings
 from mm2py.errors import ConfigError, FatalError, Mm2pyError, PartitionError
-from mm2py.mirror.backfills import ProgressKind
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.record_batch import RecordBatch
@@ -83,7 +82,7 @@ def _copied(options: RerunOptions, printer: Printer | None) -> list[Row]:
     sides = flow_sides(options.file, options.flow, None, as_they_are=reason)
     if printer is None:
         return asyncio.run(_run(options, sides, start, end, None))
-    with reporting(sides, ProgressKind.RERUN, options.topic, printer) as reported:
+    with reporting(sides, "rerun", options.topic, printer) as reported:
         rows = asyncio.run(_run(options, sides, start, end, reported))
         copied = sum(int(str(row["records"])) for row in rows)
         reported.end(records=copied, result=f"to {options.into}")

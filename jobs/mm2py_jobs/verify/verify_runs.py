@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
-from mm2py.mirror.backfills import ProgressKind
 from mm2py.types import TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Printer, say
 from mm2py_jobs.job_options import FROM_MAP, TopicsOptions, VerifyOptions
@@ -81,7 +80,7 @@ def run_verify(options: VerifyOptions, printer: Printer) -> int:
     """
     options.check()
     sides = flow_sides(options.file, options.flow, options.topics, as_they_are=_REASON)
-    with reporting(sides, ProgressKind.VERIFY, options.topics, printer) as reported:
+    with reporting(sides, "verify", options.topics, printer) as reported:
         verify = partial(
             verify_flow,
             sides,

@@ -2,16 +2,19 @@
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 import typer
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import (
@@ -23,7 +26,6 @@ from mm2py.mirror.backfills import (
     Lease,
     LeaseState,
     Progress,
-    ProgressKind,
     decode_backfill,
     encode_backfill,
 )
@@ -47,7 +49,7 @@ from tests.unit.rest.job_fakes import LEASE
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.test_rest_jobs import JOB, Stage
 
-VERIFY: Final = Progress(id="v", kind=ProgressKind.VERIFY, started_ms=1)
+VERIFY: Final = Progress(id="v", kind="VERIFY", started_ms=1)
 WORKER: Final = {
     "group.id": "g",
     "config.storage.topic": "c",
@@ -150,7 +152,7 @@ def test_a_job_whose_target_does_not_answer_ends_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr("mm2py_jobs.progress.END_S", 600.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         flow = sides({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", **WORKER})
-        with reporting(flow, ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+        with reporting(flow, "verify", None, Printer(Output.TABLE)) as reported:
             reported.end()
     assert not reported.reached.is_set()
 
@@ -158,7 +160,7 @@ def test_a_job_whose_target_does_not_answer_ends_at_once(monkeypatch: pytest.Mon
 def test_a_job_whose_target_is_not_configured_goes_on_untold(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+    with reporting(sides({}), "verify", None, Printer(Output.TABLE)) as reported:
         asyncio.run(eventually(lambda: "workers are not told" in caplog.text, within_s=90))
         reported.end()
 
@@ -166,7 +168,7 @@ def test_a_job_whose_target_is_not_configured_goes_on_untold(
 def test_nothing_is_shown_of_a_job_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mm2py_jobs.progress.LOOK_S", 0.001)
     asked, answer = threading.Event(), threading.Event()
-    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+    with reporting(sides({}), "verify", None, Printer(Output.TABLE)) as reported:
 
         def done() -> int:
             asked.set()
@@ -207,7 +209,7 @@ def test_what_is_shown_before_the_work_is_known_says_so(
         shown.append(capsys.readouterr().err)
         return text in "".join(shown)
 
-    with reporting(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as reported:
+    with reporting(sides({}), "verify", None, Printer(Output.TABLE)) as reported:
         asyncio.run(eventually(lambda: says("being planned"), within_s=90))
         reported.plan(7)
         asyncio.run(eventually(lambda: says("0 of 7 offsets"), within_s=90))
@@ -240,9 +242,9 @@ async def test_the_newest_of_each_kind_are_kept() -> None:
     topic, clock = MemoryTopic("jobs"), FakeClock()
     store = await opened(topic, clock)
     many = [replace(VERIFY, id=str(n), started_ms=n) for n in range(KEPT + 3)]
-    await store.post([*many, replace(VERIFY, id="a", kind=ProgressKind.ARCHIVE, started_ms=0)])
+    await store.post([*many, replace(VERIFY, id="a", kind="ARCHIVE", started_ms=0)])
     await store.refresh()
-    await store.forget_progress(ProgressKind.VERIFY)
+    await store.forget_progress("VERIFY")
     await store.refresh()
     kept = [it.id for it in store.progress]
     assert kept == [*(it.id for it in reversed(many[-KEPT:])), "a"]
@@ -267,7 +269,7 @@ async def test_a_job_that_runs_is_not_forgotten_before_it_is_long_silent(
     many = [replace(running, id=str(n), started_ms=n + 2) for n in range(KEPT)]
     await store.post([replace(running, **members), *many])
     await store.refresh()
-    await store.forget_progress(ProgressKind.VERIFY)
+    await store.forget_progress("VERIFY")
     await store.refresh()
     assert ("v" in {it.id for it in store.progress}) is stays
 
@@ -290,7 +292,7 @@ async def test_what_was_heard_of_a_job_goes_with_its_record(again: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "lines"),
-    [("census:%d", 1), ("progress:census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
+    [("census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
 )
 async def test_a_kind_of_record_of_a_newer_version_is_logged_once(
     key: str, lines: int, caplog: pytest.LogCaptureFixture
@@ -330,13 +332,18 @@ SHOWN: Final[list[tuple[str, list[Job | Lease | Progress], Mapping[str, Any]]]] 
     ),
     (
         "planned",
-        [replace(VERIFY, kind=ProgressKind.ARCHIVE)],
+        [replace(VERIFY, kind="ARCHIVE")],
         {"kind": "archive", "total": None, "equal": None, "differences": None, "wanted": "RUN"},
     ),
     (
         "failed",
-        [replace(VERIFY, kind=ProgressKind.RERUN, state=JobState.FAILED, cause="of canary-value")],
+        [replace(VERIFY, kind="RERUN", state=JobState.FAILED, cause="of canary-value")],
         {"kind": "rerun", "state": "FAILED", "cause": "of [hidden]"},
+    ),
+    (
+        "of another package",
+        [replace(VERIFY, kind="COUNT", records=7)],
+        {"kind": "count", "records": 7},
     ),
     (
         "secrets",
@@ -362,7 +369,7 @@ async def test_every_kind_of_job_has_one_shape(
     assert shown["flow"] == "A->B"
 
 
-def test_jobs_are_those_of_one_flow_where_it_is_named() -> None:
+def test_jobs_are_those_of_one_flow_or_kind_where_it_is_named() -> None:
     rig = Rig()
     herder = rig.add(AB)
     store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("jobs")))
@@ -376,7 +383,9 @@ def test_jobs_are_those_of_one_flow_where_it_is_named() -> None:
     rig.add(BA)
     for query, kinds in (("", ["verify"]), ("?flow=A-%3EB", ["verify"]), ("?flow=B-%3EA", [])):
         assert [it["kind"] for it in rig.ask("GET", f"/jobs{query}").json] == kinds
-    assert rig.ask("GET", "/jobs?flow=X-%3EY").status == 404
+    assert rig.ask("GET", "/jobs/verify?flow=A-%3EB").json == rig.ask("GET", "/jobs").json
+    for path in ("?flow=X-%3EY", "/census", "/failover", "/verify?flow=B-%3EA"):
+        assert rig.ask("GET", f"/jobs{path}").status == 404, path
 
 
 # -- ``mm2py job KIND VERB`` and ``/jobs/{kind}``
@@ -410,6 +419,36 @@ def test_every_kind_plans_and_runs_and_has_no_verb_of_its_own() -> None:
         assert {"plan", "run"} <= set(kind.verbs) <= set(VERBS), kind.name
     recorded = {it.name for it in KINDS if {"status", "cancel"} <= set(it.verbs)}
     assert recorded == {"backfill", "stream", "restore", *map(str, FailoverKind)}
+
+
+CENSUS: Final = """\
+from mm2py_jobs.commands import KindCommands
+def run() -> int:
+    "Count."
+    print("counted")
+    return 0
+CENSUS = KindCommands("census", "Count them.", {"run": run}, ())
+"""
+
+
+def test_kinds_of_other_packages_are_loaded_when_asked_for_and_a_broken_one_hurts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "census-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: census\nVersion: 1\n")
+    points = "census = census_job:CENSUS\nbroken = census_job:GONE\nverify = census_job:CENSUS\n"
+    (info / "entry_points.txt").write_text(f"[mm2py.jobs]\n{points}")
+    (tmp_path / "census_job.py").write_text(CENSUS)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    app = typer.Typer()
+    add_commands(app)
+    assert "census_job" not in sys.modules
+    shown = CliRunner().invoke(app, ["job", "--help"])
+    assert all(it in shown.stdout for it in ("census", "Count them.", "Compare what", "failback"))
+    assert "job broken (census_job:GONE) cannot be loaded: AttributeError: " in shown.stderr
+    assert CliRunner().invoke(app, ["job", "census", "run"]).stdout == "counted\n"
+    assert CliRunner().invoke(app, ["job", "broken", "run"]).exit_code == 2
 
 
 @pytest.mark.parametrize("old", [it for it in COMMANDS if "--" not in it and it != "drill"])

@@ -20,7 +20,6 @@ from mm2py.mirror.backfills import (
     Notice,
     Order,
     Progress,
-    ProgressKind,
     SettingChange,
     Wanted,
     Wish,
@@ -149,7 +148,7 @@ BACKFILL: list[tuple[BackfillRecord, bytes, bytes]] = [
     (
         Progress(
             id="20261122-a1",
-            kind=ProgressKind.VERIFY,
+            kind="VERIFY",
             state=JobState.DONE,
             beat=3,
             topics="orders.*",
