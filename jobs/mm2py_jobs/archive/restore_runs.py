@@ -56,6 +56,15 @@ def job_of(options: RestoreOptions, root: str) -> Job:
     return new_job("", topics=options.topics or "", archive=archive)
 
 
+def as_begun(new: Job, before: Job | None) -> Job:
+    """Return a job that continues ``before`` as its record names it, where a build that had no
+    topics in ``archive`` began it with the same arguments."""
+    if before is None or before.state.is_over or before.topics != new.topics:
+        return new
+    earlier = new.archive.removesuffix(f", topics {new.topics}")
+    return replace(new, archive=earlier) if before.archive == earlier else new
+
+
 async def show_restore_plan(options: RestoreOptions, printer: Printer) -> int:
     """Print what would be restored, and what the checks refuse; return the exit code; raises as
     ``run_restore``."""
@@ -237,6 +246,7 @@ class _RestoreRun:
     async def _is_unfinished(self) -> bool:
         await self._session.open_if_there()
         job = self._session.store.job
+        self._new = as_begun(self._new, job)
         if job is None or job.state.is_over or job.archive != self._new.archive:
             return False
         return bool(self._session.store.leases)  # else it died before it began
@@ -245,6 +255,7 @@ class _RestoreRun:
         """Make the topics and restore; continues an unfinished restore of the same archive."""
         session, restore = self._session, self._restore
         await session.open_topic()
+        self._new = as_begun(self._new, session.store.job)
         driver = session.driver
         job = await driver.claim(archive=None if restore.is_renamed else self._new.archive)
         if job is not None and job.archive != self._new.archive:

@@ -139,6 +139,23 @@ async def _missing(
     """Yield the source's records of a tail from ``first`` on. Nothing is written in here, so that
     an error of the target is not taken for one of the source."""
     waiting: list[NewRecord] = []
+    size = 0
+    async with aclosing(_of_source(clusters, tail, first, log_end)) as records:
+        async for record in records:
+            # By record: what a compressed batch of the source has may exceed ``MAX_BYTES``.
+            more = _size(record)
+            if waiting and (len(waiting) >= BATCH_RECORDS or size + more > BATCH_BYTES):
+                yield waiting
+                waiting, size = [], 0
+            waiting.append(record)
+            size += more
+    if waiting:
+        yield waiting
+
+
+async def _of_source(
+    clusters: FailoverClusters, tail: Tail, first: int, log_end: int
+) -> AsyncGenerator[NewRecord]:
     async with clusters.source() as source:
         topic_id = _id_text(clusters, tail.topic)
         reader = RangeReader(source, read_committed=False)
@@ -151,16 +168,9 @@ async def _missing(
                 end = _end_of(batch, markers) if clusters.read_committed else _COMMIT
                 if end == ABORT or producer_of(batch) in looping:
                     continue
-                waiting += (
-                    _in_quarantine(record, topic_id, is_open=end == _OPEN)
-                    for record in decode_batch(batch.data, batch.runs).records
-                    if first <= record.offset < tail.end
-                )
-                if len(waiting) >= BATCH_RECORDS or _size(waiting) > BATCH_BYTES:
-                    yield waiting
-                    waiting = []
-    if waiting:
-        yield waiting
+                for record in decode_batch(batch.data, batch.runs).records:
+                    if first <= record.offset < tail.end:
+                        yield _in_quarantine(record, topic_id, is_open=end == _OPEN)
 
 
 async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int) -> Markers:
@@ -198,8 +208,9 @@ def _in_quarantine(record: Record, topic_id: bytes, *, is_open: bool) -> NewReco
     return NewRecord(record.key, record.value, (*record.headers, *marks), record.timestamp)
 
 
-def _size(records: Sequence[NewRecord]) -> int:
-    return sum(len(record.key or b"") + len(record.value or b"") for record in records)
+def _size(record: NewRecord) -> int:
+    headers = sum(len(name) + len(text or b"") for name, text in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 async def _source_offsets(

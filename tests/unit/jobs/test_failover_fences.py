@@ -13,6 +13,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.failovers import Fence, Rule, Tail, encode_failover
 from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
@@ -22,6 +23,7 @@ from mm2py_jobs.failover.flows import FlowsApi, RestFlows
 from mm2py_jobs.failover.quarantine import quarantine
 from mm2py_jobs.failover.steps import EVERYBODY, FailoverSides, fence_of, principal_of
 from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_log import PartitionLog
 from tests.unit.client.client_stage import connected_to
 
 SHOP = Acl(
@@ -197,9 +199,13 @@ def test_a_mirror_whose_login_does_not_tell_its_name_is_said_to_be_kept_out_too(
 ONE = TopicPartition("orders", 0)
 
 
-async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_its_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+KEPT_IN = TopicPartition("mm2py-quarantine.A.orders.internal", 0)
+
+
+async def kept(
+    monkeypatch: pytest.MonkeyPatch, tail: Tail, batches: Sequence[bytes], *, deleted: int = 0
+) -> tuple[Tail, list[Entry], PartitionLog]:
+    """Keep a tail of what a source has; return it, the events, and what is in quarantine."""
     ledger = list[Entry]()
 
     async def post(_clusters: object, entries: Sequence[Entry]) -> None:
@@ -214,17 +220,15 @@ async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_it
     part = "mm2py_jobs.failover.quarantine."
     monkeypatch.setattr(part + "post_to_ledger", post)
     monkeypatch.setattr(part + "_create", nothing)
-    kept_in = "mm2py-quarantine.A.orders.internal"
     async with (
         FakeBroker(topics={"orders": 1}) as one,
-        FakeBroker(topics={kept_in: 1}) as other,
+        FakeBroker(topics={KEPT_IN.topic: 1}) as other,
         connected_to(one) as source,
         connected_to(other) as target,
     ):
-        for first in (0, 5):
-            batch = encode_batch([NewRecord(b"k", b"%d" % it) for it in range(first, first + 5)])
-            one.append(ONE, bytes(batch))
-        one.partition(ONE).delete_before(5)
+        for batch in batches:
+            one.append(ONE, batch)
+        one.partition(ONE).delete_before(deleted)
 
         @asynccontextmanager
         async def lent() -> AsyncGenerator[Cluster]:
@@ -241,10 +245,31 @@ async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_it
             source_looping=nothing,
             read_committed=False,
         )
-        tail = Tail(topic="orders", partition=0, start=2, end=9)
-        (kept,) = await quarantine(cast("FailoverClusters", clusters), [tail])
-    assert kept == replace(tail, records=4, gone=((2, 5),))
+        (done,) = await quarantine(cast("FailoverClusters", clusters), [tail])
+        return done, ledger, other.partition(KEPT_IN)
+
+
+async def test_what_retention_took_of_a_tail_before_it_was_kept_is_named_with_its_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tail = Tail(topic="orders", partition=0, start=2, end=9)
+    batches = [
+        bytes(encode_batch([NewRecord(b"k", b"%d" % it) for it in range(first, first + 5)]))
+        for first in (0, 5)
+    ]
+    done, ledger, _ = await kept(monkeypatch, tail, batches, deleted=5)
+    assert done == replace(tail, records=4, gone=((2, 5),))
     ((key, value),) = ledger
     found = decode_ledger_record(key, value)
     assert isinstance(found, LedgerRecord)
     assert (found.event.first_offset, found.event.last_offset) == (2, 4)
+
+
+async def test_what_a_compressed_batch_has_is_kept_though_it_is_more_than_a_batch_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tail = Tail(topic="orders", partition=0, start=0, end=20)
+    records = [NewRecord(None, bytes(100_000), ((b"n", b"%d" % it),)) for it in range(20)]
+    done, _, log = await kept(monkeypatch, tail, [bytes(encode_batch(records, Codec.GZIP))])
+    assert done == replace(tail, records=20)
+    assert log.end == 20

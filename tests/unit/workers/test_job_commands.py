@@ -18,7 +18,7 @@ from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY
-from mm2py_jobs.archive.restore_runs import job_of
+from mm2py_jobs.archive.restore_runs import as_begun, job_of
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
 from mm2py_jobs.copy.backfill_runs import check_continues
 from mm2py_jobs.copy.known_maps import KnownMap
@@ -71,7 +71,12 @@ def test_a_restore_of_other_topics_is_another_one() -> None:
         RestoreOptions(file=Path("f"), flow="A->B", folder="/d", place=SparkPlace(), topics=topics)
         for topics in ("a", "b", "")
     )
-    assert len({job_of(it, "/d/A-B").archive for it in (one, other, every)}) == 3
+    jobs = [job_of(it, "/d/A-B") for it in (one, other, every)]
+    assert len({it.archive for it in jobs}) == 3
+    # As an earlier build named it, which had the topics beside it alone.
+    begun = replace(jobs[0], archive="/d/A-B", state=JobState.FAILED)
+    assert as_begun(jobs[0], begun).archive == begun.archive
+    assert as_begun(jobs[1], begun) == jobs[1]
 
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
