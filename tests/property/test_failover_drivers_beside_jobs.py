@@ -259,7 +259,7 @@ class JobProcess:
         try:
             await driver.follow(StreamPartitions(frozenset({ONE})))
             ends += [
-                asyncio.ensure_future(driver.wait_failover()),
+                asyncio.ensure_future(driver.wait_others()),
                 asyncio.ensure_future(driver.wait_recalled()),
                 asyncio.ensure_future(self.fate.sleep(self.world.chance.uniform(1, 60))),
             ]

@@ -3,8 +3,9 @@
 Flow: path -> ``ArchiveStore`` -> whole files, written once, never changed. ``publish`` lets one of
 two writers of a name win where the file system has hard links. Where it has none, as object stores,
 both may publish in the same instant, each under a name of its own: neither replaces the other's
-file, and readers join them (``archive_format.chain_of``). A file that is not published is an
-orphan, and harmless.
+file, and readers join them (``archive_format.chain_of``). ``put_if_absent`` lets one of two win
+there too: a writer puts a claim beside the name, and writes the file only if it then finds neither
+that nor another claim. A file that is not published is an orphan, and harmless.
 """
 
 import errno
@@ -12,6 +13,7 @@ import importlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -33,6 +35,11 @@ _WITHOUT_LINKS: Final = frozenset(
     (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
 )
 """What file systems without hard links answer: FUSE over a bucket, FAT, some network mounts."""
+
+_CLAIM: Final = ".claim"
+AGREE_S: Final = 10.0
+"""How long a writer waits for one that has put a claim: for a few requests to the store."""
+_TURN_MS: Final = 300
 
 _WHOLE: Final = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "az", "adl", "oss", "memory"))
 """Stores of pyarrow and fsspec that show a file only when all of it is written, and have no
@@ -126,7 +133,7 @@ class ArchiveStore:
         """Write a file unless there is one of that name; False if there is.
 
         Raises:
-            FatalError: it cannot be written.
+            FatalError: it cannot be written, or the claim of another writer stays.
         """
         return self._guarded(name, lambda: self._put(name, data))
 
@@ -184,6 +191,8 @@ class ArchiveStore:
             if not self._is_whole:  # nor is a bucket made whose name is misspelt
                 self._system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
             return work()
+        except FatalError:
+            raise
         except self._errors as error:
             raise FatalError(
                 f"archive file {name} cannot be written below {self.path}: {cause_text(error)}",
@@ -211,10 +220,43 @@ class ArchiveStore:
     def _put(self, name: str, data: bytes) -> bool:
         if (is_new := self._linked(name, data)) is not None:
             return is_new
-        if self.exists(name):
-            return False
-        self._replace(name, data)
-        return self.read(name) == data
+        deadline_s = time.monotonic() + AGREE_S
+        while not self.exists(name):
+            others = self._put_alone(name, data)
+            if not others or name in others:
+                return not others
+            if time.monotonic() > deadline_s:
+                raise FatalError(
+                    f"another run begins to write {name} below {self.path}, as {others[0]} says, "
+                    "and does not end it",
+                    remedy=f"run the same command again; where no other run is left, remove "
+                    f"{others[0]}",
+                )
+            time.sleep(secrets.randbelow(_TURN_MS) / 1000)  # both have withdrawn
+        return False
+
+    def _put_alone(self, name: str, data: bytes) -> list[str]:
+        """Write a file if nobody else does at the same time; return what is there of others.
+
+        Of two each has put its claim before it looks for the other's, so that one at least finds
+        it; a claim is removed only after the file was written, or after its writer gave up.
+        """
+        folder = name.rpartition("/")[0]
+        mine = f"{name}.{secrets.token_hex(4)}{_CLAIM}"
+        try:
+            self._write(mine, data)
+            there = (f"{folder}/{it}" if folder else it for it in self.names(folder))
+            others = [
+                it
+                for it in there
+                if it == name or (it.startswith(f"{name}.") and it.endswith(_CLAIM) and it != mine)
+            ]
+            if not others:
+                self._replace(name, data)
+        finally:
+            with suppress(*self._errors):  # of a bucket where nothing may be deleted
+                self.delete(mine)
+        return others
 
     def _publish(self, stem: str, kind: str, data: bytes) -> bool:
         if (is_new := self._linked(f"{stem}.{kind}", data)) is not None:

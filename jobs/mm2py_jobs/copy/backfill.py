@@ -65,6 +65,7 @@ from mm2py_jobs.copy.copy_again import begun, go_back, is_begun
 from mm2py_jobs.copy.live_flow import (
     BackfillFlow,
     another_program,
+    first_answer,
     refuse_beside_failover,
     wait_until_released,
 )
@@ -211,7 +212,7 @@ class BackfillDriver:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _yield_to_another(self) -> None:
-        refusal = await another_program(self._name, self._flow, self._clock)
+        refusal = await first_answer(self._clock, partial(another_program, self._name, self._flow))
         log.warning("lanes end cause=%s", refusal)
         await self.stop(f"{refusal.message}; {refusal.remedy}")
 

@@ -2,8 +2,8 @@
 workers let go of partitions."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from mm2py.client.connect.admin import ConfigOp
@@ -22,6 +22,8 @@ from mm2py_jobs.copy.copy_again import CopiesAgain
 from mm2py_jobs.copy.survey import Known
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LET_GO_S: Final = 90.0
 """How long workers of the live flow may take to stop copying what was reserved."""
@@ -125,18 +127,24 @@ async def wait_until_released(
         await clock.sleep(LOOK_S)
 
 
-async def another_program(name: str, flow: BackfillFlow, clock: Clock) -> BackfillRefusedError:
-    """Return why lanes are to end, once workers of another program have joined the flow's group:
-    they copy what is reserved, too."""
+async def first_answer(clock: Clock, *questions: Callable[[], Awaitable[T | None]]) -> T:
+    """Ask one question after the other, in each beat of a driver, until one has an answer."""
     while True:
         await clock.sleep(BEAT_S)
-        try:
-            refusal = _refusal_beside_another(name, await flow.group())
-        except Mm2pyError as error:
-            log.debug("who runs the flow is not known now cause=%s", error)
-            continue
-        if refusal is not None:
-            return refusal
+        for ask in questions:
+            answer = await ask()
+            if answer is not None:
+                return answer
+
+
+async def another_program(name: str, flow: BackfillFlow) -> BackfillRefusedError | None:
+    """Return why lanes are to end, where workers of another program are in the flow's group: they
+    copy what is reserved, too. None also where that is not known now."""
+    try:
+        return _refusal_beside_another(name, await flow.group())
+    except Mm2pyError as error:
+        log.debug("who runs the flow is not known now cause=%s", error)
+        return None
 
 
 def _refusal_beside_another(name: str, group: DescribedGroup) -> BackfillRefusedError | None:

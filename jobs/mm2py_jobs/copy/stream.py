@@ -32,6 +32,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from typing import Final, final
 
@@ -57,6 +58,7 @@ from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.live_flow import (
     BackfillFlow,
     another_program,
+    first_answer,
     refuse_beside_failover,
     wait_until_released,
 )
@@ -75,6 +77,16 @@ LOST_TERMS: Final = 8
 STUCK_BEATS: Final = 45
 """Beats of the driver, which the target took, without a renewal by a lane that copies: it is
 frozen. A retry of Spark takes less."""
+
+
+class CopyEnd(Enum):
+    """Why a copy ended in order."""
+
+    STOPPED = "stopped"
+    RECALLED = "recalled"
+    CHANGED = "changed"
+    FAILOVER = "failover"
+    ANOTHER_PROGRAM = "another program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,19 +340,22 @@ class StreamDriver:
             await self._clock.sleep(LOOK_S)
         return "flow.engine is worker again: the flow's workers take over"
 
-    async def wait_failover(self) -> None:
-        """Return once a failover of the flow has begun, which waits for the end of the stream."""
-        while True:
-            try:
-                if await self._flow.unfinished_failover() is not None:
-                    return
-            except RetriableError as error:
-                log.debug("whether a failover has begun is not known now cause=%s", error)
-            await self._clock.sleep(BEAT_S)
+    async def wait_others(self) -> CopyEnd:
+        """Return why the stream is to end once others copy the flow: a failover has begun, which
+        waits for that (6), or workers of another program run it (7)."""
+        return await first_answer(self._clock, self._failover_has_begun, self._another_has_joined)
 
-    async def wait_another_program(self) -> BackfillRefusedError:
-        """Return why the stream is to end, once workers of another program run the flow (7)."""
-        return await another_program(self._name, self._flow, self._clock)
+    async def _failover_has_begun(self) -> CopyEnd | None:
+        try:
+            failover = await self._flow.unfinished_failover()
+        except RetriableError as error:
+            log.debug("whether a failover has begun is not known now cause=%s", error)
+            return None
+        return None if failover is None else CopyEnd.FAILOVER
+
+    async def _another_has_joined(self) -> CopyEnd | None:
+        refusal = await another_program(self._name, self._flow)
+        return None if refusal is None else CopyEnd.ANOTHER_PROGRAM
 
     async def end_term(self) -> None:
         """Let lanes store what is copied and end; none is dealt after that."""

@@ -9,7 +9,6 @@ flow's workers, a failover, or a changed config -> ``StreamDriver.end``.
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -22,7 +21,7 @@ from mm2py.types import TopicPartition
 from mm2py_cli.output import say
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_lane import run_backfill_lane
-from mm2py_jobs.copy.stream import StreamDriver, standing_still, standing_text
+from mm2py_jobs.copy.stream import CopyEnd, StreamDriver, standing_still, standing_text
 from mm2py_jobs.copy.stream_terms import StreamSpec, plan_term
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.job_options import StreamOptions
@@ -45,16 +44,6 @@ MOST_FAILURES: Final = 6
 LOOK_S: Final = 0.5
 FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
-
-
-class CopyEnd(Enum):
-    """Why the copy ended."""
-
-    STOPPED = "stopped"
-    RECALLED = "recalled"
-    CHANGED = "changed"
-    FAILOVER = "failover"
-    ANOTHER_PROGRAM = "another program"
 
 
 @final
@@ -167,11 +156,11 @@ class StreamCopy:
 
     async def _beside(self, queries: Coroutine[object, object, None]) -> CopyEnd:
         """Run queries until something ends them in order."""
-        ends: dict[asyncio.Task[object], CopyEnd] = {
+        others = asyncio.ensure_future(self._driver.wait_others())
+        ends: dict[asyncio.Task[object], CopyEnd | None] = {
             asyncio.ensure_future(self._stop.wait()): CopyEnd.STOPPED,
             asyncio.ensure_future(self._driver.wait_recalled()): CopyEnd.RECALLED,
-            asyncio.ensure_future(self._driver.wait_failover()): CopyEnd.FAILOVER,
-            asyncio.ensure_future(self._driver.wait_another_program()): CopyEnd.ANOTHER_PROGRAM,
+            others: None,  # it says itself which
             asyncio.ensure_future(config_changes(self._session, self._clock)): CopyEnd.CHANGED,
         }
         copying: asyncio.Task[object] = asyncio.ensure_future(queries)
@@ -185,7 +174,7 @@ class StreamCopy:
             for task in (following, copying, *ends):
                 if task.done():
                     task.result()
-            ended = next(why for task, why in ends.items() if task.done())
+            ended = next(why or others.result() for task, why in ends.items() if task.done())
             log.info("stream ends in order cause=%s", ended.value)
             following.cancel()
             await self._driver.end_term()

@@ -22,13 +22,8 @@ from mm2py_cli.output import FAILED, OK, Printer, say
 from mm2py_connectors.mirror_source import begins_at_end
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import show_document, slots_of
-from mm2py_jobs.copy.stream_copy import (
-    CONFIG_LOOK_S,
-    CopyEnd,
-    CopyTotals,
-    StreamCopy,
-    config_changes,
-)
+from mm2py_jobs.copy.stream import CopyEnd
+from mm2py_jobs.copy.stream_copy import CONFIG_LOOK_S, CopyTotals, StreamCopy, config_changes
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.job_options import FlowOptions, StreamOptions
 from mm2py_jobs.open_flow import flow_plan, refuse_transforms

@@ -8,7 +8,6 @@ never from Spark: a lane may run twice, also at the same time.
 pyspark is imported when a session is opened, so that nothing needs it before.
 """
 
-import atexit
 import json
 import logging
 import multiprocessing
@@ -16,16 +15,13 @@ import os
 import re
 import socket
 import sys
-import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
 from mm2py.config.secret_names import secrets_in
@@ -37,6 +33,7 @@ from mm2py_jobs.spark.job_watch import WAIT_EXECUTORS_S, Executors, JobWatch
 from mm2py_jobs.spark.jvm import JVM_ENDED, has_ended, say_it_once, unless_ended
 from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.login_watch import LoginRefusedError, Logins, is_refused
+from mm2py_jobs.spark.spark_home import home_without_zip
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -236,7 +233,7 @@ def open_session(
     for key, value in options.items():
         builder = builder.config(key, value)
     try:
-        with _home_without_zip() if _has_own_workers(master_url) else nullcontext():
+        with home_without_zip() if _has_own_workers(master_url) else nullcontext():
             spark = builder.getOrCreate()
     except Exception as error:
         raise FatalError(
@@ -648,38 +645,6 @@ def _has_own_workers(master: str) -> bool:
     ``PYSPARK_PYTHON``."""
     is_local = _LOCAL.fullmatch(master) is not None
     return is_local and os.environ.get("PYSPARK_PYTHON") == sys.executable
-
-
-@contextmanager
-def _home_without_zip() -> Generator[None]:
-    """Let a JVM that is started here find pyspark where this Python has it.
-
-    It puts ``SPARK_HOME/python/lib/pyspark.zip`` before all else on its Python workers' path
-    (``PythonUtils.sparkPythonPath``), which compile what they load of it at each start: 1.3 s of
-    CPU.
-    """
-    from pyspark.find_spark_home import _find_spark_home  # pyright: ignore[reportPrivateUsage]
-
-    if "SPARK_HOME" in os.environ:
-        yield
-        return
-    os.environ["SPARK_HOME"] = _links_to(_find_spark_home())
-    try:
-        yield
-    finally:
-        del os.environ["SPARK_HOME"]
-
-
-@cache
-def _links_to(home: str) -> str:
-    """Return a folder with everything of Spark's home but its Python, for as long as this process
-    lives."""
-    folder = tempfile.TemporaryDirectory(prefix="mm2py-spark-home-")
-    atexit.register(folder.cleanup)
-    for part in Path(home).iterdir():
-        if part.name != "python":
-            Path(folder.name, part.name).symlink_to(part)
-    return folder.name
 
 
 def _check_reachable(master: str) -> None:

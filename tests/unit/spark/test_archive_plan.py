@@ -332,6 +332,38 @@ def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
     assert found == [("wide.parquet", 0, 15), ("later.parquet", 15, 30)]
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_of_two_that_put_a_file_in_the_same_instant_without_hard_links_one_has_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The second does so around the first write of the other after that has found no file."""
+    store, answers, begun = ArchiveStore(str(tmp_path)), dict[bytes, bool](), list[bytes]()
+    write = getattr(ArchiveStore, "_write")  # noqa: B009 - private
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr("mm2py_jobs.archive.archive_store.AGREE_S", -1)
+
+    def put(data: bytes) -> None:
+        try:
+            answers[data] = store.put_if_absent("m.json", data)
+        except FatalError:
+            answers[data] = False
+
+    def beside(self: ArchiveStore, name: str, data: bytes) -> None:
+        begun.append(data)
+        is_first = data == b"1" and begun == [data] * 2  # after that of the link
+        if is_first and moment == "before":
+            put(b"2")
+        write(self, name, data)
+        if is_first and moment == "after":
+            put(b"2")
+
+    monkeypatch.setattr(ArchiveStore, "_write", beside)
+    put(b"1")
+    (winner,) = (it for it, is_new in answers.items() if is_new)
+    assert (winner, store.read("m.json")) == ((b"2", b"2") if moment == "before" else (b"1", b"1"))
+    assert store.names("") == ["m.json"]
+
+
 def test_of_files_that_two_writers_publish_from_the_same_offset_on_the_widest_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,8 @@ from mm2py_jobs import open_flow
 from mm2py_jobs.copy import stream_runs, stream_terms
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lease import RENEW_S
-from mm2py_jobs.copy.stream import PlannedTerm, StreamPartitions
-from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy
+from mm2py_jobs.copy.stream import CopyEnd, PlannedTerm, StreamPartitions
+from mm2py_jobs.copy.stream_copy import CopyTotals, StreamCopy
 from mm2py_jobs.copy.stream_runs import check_engine
 from mm2py_jobs.copy.stream_terms import StreamSpec
 from mm2py_jobs.job_options import StreamOptions

@@ -308,7 +308,7 @@ async def test_a_stream_that_is_asked_to_end_says_so() -> None:
 
 async def test_a_stream_gives_everything_back_beside_a_failover_that_has_begun() -> None:
     stage = await begun()
-    waiting = asyncio.ensure_future(stage.driver.wait_failover())
+    waiting = asyncio.ensure_future(stage.driver.wait_others())
     await stage.clock.advance(2 * BEAT_S)
     assert not waiting.done()
     stage.flow.failover = FAILOVER
