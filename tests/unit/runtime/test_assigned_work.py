@@ -204,7 +204,9 @@ async def test_placeholders_stay_in_the_topic_and_arrive_resolved(cluster: Clust
     assert not any(b"geheim" in (r.value or b"") for r in cluster.configs.records)
 
 
-async def test_a_placeholder_that_is_not_resolved_fails_visibly_until_it_is(cluster: Cluster) -> None:
+async def test_a_placeholder_that_is_not_resolved_fails_visibly_until_it_is(
+    cluster: Cluster,
+) -> None:
     broken: list[str] = []
 
     def resolve(config: ConnectorConfig) -> dict[str, str]:
