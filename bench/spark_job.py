@@ -167,9 +167,9 @@ def _append(rows: "DataFrame", job: SparkJob, form: str) -> None:
 
 def _read(form: str, opened: OpenSession, job: SparkJob) -> int:
     found = _all_of(opened, job, form).selectExpr("count(*)", "sum(length(value))").collect()
-    records, size = found[0]
+    records, size = cast("tuple[int, int]", found[0])
     assert size == records * job.value_bytes
-    return cast("int", records)
+    return records
 
 
 def _write(form: str, opened: OpenSession, job: SparkJob) -> int:
