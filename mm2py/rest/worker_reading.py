@@ -115,7 +115,7 @@ class WorkerReading:
         gone: dict[tuple[FlowName, TopicPartition], TopicCounts] = {}
         for node in self.nodes:
             for part in node.partitions:
-                # Known with the first record; what a connector of a Connect worker makes is no copy.
+                # Known with the first record; what a connector makes by itself is no copy.
                 if part.target is not None and names_a_topic(part.source.topic):
                     found.setdefault((node.flow, place(part.target)), []).append(part)
             for copy, it in node.gone_copies.items():
