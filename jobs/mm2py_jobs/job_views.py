@@ -20,12 +20,12 @@ class JobView(TypedDict):
 
     ``kind``: backfill, restore, stream, verify, archive, rerun, or that of another package.
     ``done`` of ``total`` offsets are behind it (a verify reads both sides); ``total`` is null for a
-    stream, which has no end, and while it is planned. ``lag``: of a stream, offsets that were not copied yet when its lanes wrote
-    last. ``equal``, ``differences`` and ``not_compared`` (partitions) are of a verify that has
-    ended, else null; ``result`` is what a job says at its end, ``cause`` why it ended before, or
-    what holds partitions of one that runs. ``wanted``, ``by`` and ``partitions_by_state`` are of
-    jobs that copy. ``started_ms`` and ``at_ms``, when it told how far it was (null: now), are since
-    the epoch.
+    stream, which has no end, and while it is planned. ``lag``: of a stream, offsets that were not
+    copied yet when its lanes wrote last. ``equal``, ``differences`` and ``not_compared``
+    (partitions) are of a verify that has ended, else null; ``result`` is what a job says at its
+    end, ``cause`` why it ended before, or what holds partitions of one that runs. ``wanted``,
+    ``by`` and ``partitions_by_state`` are of jobs that copy. ``started_ms`` and ``at_ms``, when it
+    told how far it was (null: now), are since the epoch.
     """
 
     flow: str
