@@ -99,8 +99,8 @@ def ask_everything(
     return done
 
 
-NEEDS_A_RUN: Final = (":pause", ":resume", ":cancel")
-"""What ends so is about a backfill that was started: 409 before."""
+NEEDS_A_RUN: Final = (":pause", ":resume", ":cancel", "/{kind}")
+"""What ends so is about a job that was begun: 409 or 404 before."""
 
 
 def flows_document(worker: PaperWorker) -> dict[str, Any]:
