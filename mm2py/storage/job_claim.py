@@ -20,6 +20,7 @@ Invariants, tests of the same names:
 
 import asyncio
 import logging
+import math
 import os
 import platform
 import secrets
@@ -170,10 +171,17 @@ class JobClaim:
         self._driver = DriverClaim[Job](writer, store.refresh, lambda: store.job)
         self.permit = Permit(clock)
         """For positions, maps, deletions and settings that only the driver may write."""
+        self._asked_s = math.inf
         self.job: Job | None = None
         """The job as this driver wrote it last."""
         self.stopped = False
         """Whether this run ends before its time: it beats no more."""
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether the target has left a record of this driver unconfirmed for ``ALIVE_S``: others
+        take it for dead."""
+        return self._clock.monotonic() - self._asked_s > ALIVE_S
 
     @property
     def mine(self) -> Job:
@@ -329,6 +337,7 @@ class JobClaim:
         if not records:
             return
         entries = [encode_backfill(record) for record in records]
+        self._asked_s = min(self._asked_s, self._clock.monotonic())
         mine = next((record for record in reversed(records) if isinstance(record, Job)), None)
         self.job = mine or self.job
         if mine is not None and not mine.state.is_copied:
@@ -345,6 +354,7 @@ class JobClaim:
             # From before the write: other drivers wait from when they could read the record.
             began_s = self._clock.monotonic()
             await self._writer.write(entries)
+            self._asked_s = math.inf
             self._driver.known = mine or self._driver.known
             if mine is not None and mine.state.is_copied:
                 # Shorter than ``ALIVE_S``: this one has stopped before another may begin (4).

@@ -211,13 +211,17 @@ def _logins(mechanisms: str) -> dict[str, str]:
 
 @dataclass
 class _Seen:
+    word: str = CLIENT_WORD
     bodies: list[str] = field(default_factory=list[str])
     authorizations: list[str] = field(default_factory=list[str])
 
 
 @final
 class TokenEndpoint:
-    """A token endpoint on the loopback interface for one client; its tokens bear no signature."""
+    """A token endpoint on the loopback interface for one client; its tokens bear no signature.
+
+    ``word`` is the client's secret from now on.
+    """
 
     def __init__(self, *, lifetime_s: int = 3_600) -> None:
         self.seen = seen = _Seen()
@@ -227,7 +231,7 @@ class TokenEndpoint:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 seen.bodies.append(body.decode())
                 seen.authorizations.append(self.headers["Authorization"])
-                wanted = "Basic " + base64.b64encode(f"mirror:{CLIENT_WORD}".encode()).decode()
+                wanted = "Basic " + base64.b64encode(f"mirror:{seen.word}".encode()).decode()
                 refused = self.headers["Authorization"] != wanted
                 answer: dict[str, object] = {"access_token": _token(lifetime_s)}
                 if refused:

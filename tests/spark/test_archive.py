@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
+from mm2py.types import TopicPartition
 from mm2py_cli.app import app
 from mm2py_jobs.archive.archive import archive_flow
 from mm2py_jobs.archive.archive_format import FileManifest, Shape
 from mm2py_jobs.archive.restore import Rename
 from mm2py_jobs.copy import dealing
 from mm2py_jobs.copy.restored_flows import renamed_flow
-from mm2py_jobs.open_flow import flow_plan, flow_sides
+from mm2py_jobs.open_flow import flow_plan, flow_sides, store_positions
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_target import FlowTarget
 from tests.integration.active_active import write_pair
@@ -411,6 +412,40 @@ def test_a_topic_that_another_flows_restore_has_reserved_is_refused_until_that_h
     assert sum(ends(setup.b, into).values()) == 0
     asyncio.run(write_job(replace(job, state=JobState.CANCELLED)))
     assert restored(second, setup.folder / "archive", rename=rename)["restored_records"] == 200
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("again", [False, True])
+def test_behind_a_position_as_of_java_copies_of_a_topic_that_was_created_again_are_refused(
+    setup: Setup, lanes_session: OpenSession, *, again: bool
+) -> None:
+    """It has no topic id: the archive's last records before it are looked for in the copies."""
+    topic, folder = setup.topic("java", config={"retention.ms": "-1"}), setup.folder / "archive"
+    flow, records = setup.flow(topic), old_records(1_000, 0)
+    setup.create_topic(setup.b, flow.remote(topic), 1, config={"retention.ms": "-1"})
+    former = [it._replace(timestamp_ms=it.timestamp_ms - YEAR_MS) for it in records]
+    write(setup.b, flow.remote(topic), (former if again else records)[:600])
+    write(setup.a, topic, records)
+    archived(lanes_session, flow, topic, folder)
+
+    async def store() -> None:
+        plan = flow_plan(flow.file, flow.name)
+        target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
+        try:
+            await target.open()
+            await store_positions(target.tables, plan, {TopicPartition(topic, 0): 600})
+        finally:
+            await target.close()
+
+    asyncio.run(store())
+    report = restored(flow, folder, code=3 if again else 0)
+    if again:
+        assert "none of the records that the archive has before the stored position 600" in str(
+            report
+        )
+        return
+    assert report["restored_records"] == 400
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])

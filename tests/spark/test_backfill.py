@@ -4,7 +4,6 @@ Then what one refuses, with topic, partition and numbers, and nothing changed; h
 """
 
 import asyncio
-import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.mirror.backfills import LANE_LOST, LEASE_S, Order
+from mm2py.mirror.backfills import LANE_LOST, Order
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_jobs.copy import backfill_spark
 from mm2py_jobs.copy.backfill_children import BackfillChildren
@@ -31,7 +30,6 @@ from tests.integration.mirror_process import (
     until,
     write_file,
 )
-from tests.integration.secured import ODD_WORD, SCRAM, SESSION_MS, SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.test_exactly_once_faults import check_groups, commit_groups, there
 from tests.integration.traffic import (
@@ -49,7 +47,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import CreateTopic
 from tests.spark import lane_functions
 from tests.spark.backfill_process import (
     SLOW_FLOW,
@@ -57,10 +55,8 @@ from tests.spark.backfill_process import (
     attempts,
     command,
     command_line,
-    cpu_s,
     executors_below,
     here,
-    leases_of,
     signal_process,
 )
 from tests.spark.test_stream import GROUPS
@@ -68,8 +64,6 @@ from tests.spark.test_stream import GROUPS
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
 OLD_MS = 1_600_000_000_000
-TOLD_S = 30.0
-"""Within this an operator sees why nothing is copied."""
 
 
 def history(topic_partitions: int, records: int, size: int = 200) -> list[Sent]:
@@ -561,72 +555,6 @@ def test_a_lane_whose_executor_dies_each_time_ends_the_run_and_the_same_command_
     done = here(flow, ("backfill", "run"), "--master", "local[2]")
     assert (done.code, done.report["state"]) == (0, "DONE"), done.err
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
-
-
-@pytest.fixture
-def leaver(setup: Setup, secured: SecuredRegion, new_region: NewRegion) -> tuple[Flow, str, str]:
-    """A flow, its topic, and its user on the source, whose sessions last for seconds."""
-    user = setup.unique("leaver")
-    topic = setup.topic("orders", 2, on=secured.region, config={"retention.ms": "-1"})
-    secured.set_scram_user(user, ODD_WORD)
-    login = secured.properties("SHORT", "SCRAM-SHA-512", SCRAM, username=user, password=ODD_WORD)
-    write(secured.region, topic, history(2, 30_000))
-    properties = {f"{{source}}.{key}": value for key, value in login.items()}
-    return setup.flow(topic, properties, source=secured.region, target=new_region()), topic, user
-
-
-@pytest.mark.faults
-def test_a_login_that_is_refused_later_is_named_and_the_job_goes_on_once_it_is_let_in(
-    leaver: tuple[Flow, str, str], secured: SecuredRegion
-) -> None:
-    """Of lanes that copy, then of one that starts: Spark tries it again when its process has died."""
-    flow, topic, user = leaver
-    refused = f"refused the login of user {user}"
-
-    def is_told(text: str) -> bool:
-        return any(text in it.cause for it in leases_of(flow))
-
-    with BackfillProcess(flow, "--rate-limit", "200000") as run:
-        until(lambda: copied(flow, topic) > 1_000, 240, "progress of the lanes")
-        secured.set_scram_user(user, f"{ODD_WORD}!")
-        until(lambda: is_told(refused), SESSION_MS / 1000 + TOLD_S, "the cause")
-        assert run.signal_worker(signal.SIGKILL)
-        waits = "waits for the task's start"
-        until(lambda: is_told(waits), LEASE_S + TOLD_S, "the cause of one that starts")
-        shown = str(command(flow, "status").report["cause"])
-        assert "still" in shown
-        assert refused in shown
-        secured.set_scram_user(user, ODD_WORD)
-        ended = run.wait()
-    assert ended.code == 0, ended.err
-    assert refused in next(it for it in ended.err.splitlines() if " offsets; " in it)
-    assert copied(flow, topic) == 30_000
-
-
-@pytest.mark.chaos
-def test_a_login_that_is_refused_during_an_archive_ends_it_with_the_cause(
-    leaver: tuple[Flow, str, str], secured: SecuredRegion, setup: Setup
-) -> None:
-    flow, topic, user = leaver
-    # More than one fetch of each lane, or none is left that could be refused.
-    write(secured.region, topic, [Sent(it % 2, os.urandom(1_000)) for it in range(24_000)])
-    with flow.file.open("a") as file:
-        file.write(f"{flow.source_alias}.default.api.timeout.ms = 6000\n")
-    options = "--to", str(setup.folder / "archive"), "--rate-limit"
-    with BackfillProcess(flow, *options, "500000", words=("archive",)) as run:
-        until(lambda: any(cpu_s(it) > 1 for it in run.workers()), 240, "a lane that works")
-        secured.set_scram_user(user, f"{ODD_WORD}!")
-        ended = run.wait()
-    assert ended.code == 1
-    refused = f"refused the login of user {user}"
-    *_, before, last = (it for it in ended.err.splitlines() if refused in it)
-    assert "login of a lane is refused" in before
-    assert "the login of each lane is refused" in last
-    secured.set_scram_user(user, ODD_WORD)
-    again = here(flow, ("archive",), *options, "100000000", "--master", "local[2]")
-    assert again.code == 0, again.err
-    left = here(flow, ("job", "archive", "plan"), *options[:2])
-    assert left.rows("partitions") == []
 
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))

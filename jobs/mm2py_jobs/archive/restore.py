@@ -19,6 +19,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, Suppression
+from mm2py.observability.logging import some_of
 from mm2py.protocol.topics import NewTopic, is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
@@ -35,6 +36,7 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
+from mm2py_jobs.archive.last_copied import is_copied
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
@@ -217,6 +219,8 @@ def _last_partition(store: ArchiveStore, topic: str) -> int:
     return max((int(folder.removeprefix("partition=")) for folder in folders), default=-1)
 
 
+_SHOWN: Final = 5
+
 _KEPT_CONFIGS: Final = frozenset({"cleanup.policy", "max.message.bytes"})
 
 _KEEP_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -258,6 +262,12 @@ class Restore:
         """Of which the last plan found the target empty behind a position."""
         self.cut_off: set[TopicPartition] = set()
         """Of which the archive has no longer what follows the target's copies."""
+        self.ends: dict[TopicPartition, int] = {}
+        """Where the target's logs ended at the last plan."""
+        self._copied: dict[TopicPartition, bool | None] = {}
+        """Whether copies behind a position without a topic id are of the archived topic."""
+        self._same: set[str] = set()
+        """Topics of which a partition shows it: they are created again as a whole."""
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
         return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
@@ -289,9 +299,11 @@ class Restore:
                     f"the end of {log.target} on the target is not known: {log_ends.error}"
                 )
                 continue
-            end = 0 if log_ends is None else log_ends.offset
+            end = self.ends[key] = 0 if log_ends is None else log_ends.offset
             held = not self.is_renamed and is_held(key, self._held)
             refusal = self._refusal(key, log, known, end)
+            if end and not refusal and self._has_no_id(key, known):
+                refusal = await self._refusal_of_others(key, log, known.resume(key))
             if refusal and not end:
                 self.emptied.add(key)
             elif refusal and 0 <= known.resume(key) < log.begins:
@@ -323,8 +335,51 @@ class Restore:
             ),
             settings=settings,
             reasons=REASONS,
-            notes=(*notes, *(f"not restored: {it.broken}" for it in logs.values() if it.broken)),
+            notes=(
+                *notes,
+                *(f"not restored: {it.broken}" for it in logs.values() if it.broken),
+                *self._unknown(planned),
+            ),
         )
+
+    def _has_no_id(self, key: TopicPartition, known: Known) -> bool:
+        """Whether a position says nothing of the topic that it is in."""
+        return not self.is_renamed and not known.incarnation(key) and key not in known.pages
+
+    async def _refusal_of_others(self, key: TopicPartition, log: ArchivedLog, position: int) -> str:
+        """Return why a log cannot be restored behind copies whose topic is not known, empty where
+        nothing shows that it is another one."""
+        if key.topic in self._same:
+            return ""
+        if key not in self._copied:
+            source = TopicPartition(log.topic.topic, log.partition)
+            self._copied[key] = await is_copied(
+                self._target.cluster, log.target, self._store, source, position
+            )
+        if self._copied[key]:
+            self._same.add(key.topic)
+        if self._copied[key] is not False:
+            return ""
+        return (
+            f"{log.target} on the target has none of the records that the archive has before the "
+            f"stored position {position}, which has no topic id (as one of Java's MirrorMaker 2): "
+            "they are copies of another topic of that name, use --rename"
+        )
+
+    def _unknown(self, planned: Sequence[PartitionPlan]) -> list[str]:
+        """Return what is not known of positions that the plan continues behind."""
+        unknown = [
+            str(it.source)
+            for it in planned
+            if it.topic not in self._same and self._copied.get(it.source, True) is None
+        ]
+        if not unknown:
+            return []
+        return [
+            f"{some_of(unknown, _SHOWN)}: the stored position has no topic id (as one of Java's "
+            "MirrorMaker 2), and the copies do not show whether they are of the archived topic: "
+            "had it been created again, records would be missing"
+        ]
 
     async def _expiring(
         self, settings: Sequence[SettingChange], planned: Sequence[PartitionPlan]

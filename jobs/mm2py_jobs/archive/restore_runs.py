@@ -84,6 +84,8 @@ async def run_restore(options: RestoreOptions, printer: Printer) -> int:
     async with _planned(options, printer) as (session, root, runs):
         if any(run.checked.refused for run in runs):
             return refuse(_joined([run.checked for run in runs]), printer)
+        for note in _joined([run.checked for run in runs]).notes if runs else ():
+            say(f"note: {note}")
         ended = await run_each([run.run for run in runs])
     rows = [row for run in runs for row in run.rows()]
     report = {
@@ -172,6 +174,7 @@ def _joined(plans: Sequence[Plan]) -> Plan:
         plans[0],
         partitions=tuple(partition for plan in plans for partition in plan.partitions),
         refused=tuple(it for plan in plans for it in plan.refused),
+        notes=tuple(it for plan in plans for it in plan.notes),
     )
 
 
@@ -269,9 +272,9 @@ class _RestoreRun:
         plan = await restore.plan(known, accepts_expiry=True)  # it was asked for above
         stale = restore.stale(plan, known)
         plan = replace(plan, forgotten=tuple(stale))
-        self._begun = {
-            log: max(0, known.target_end(log)) for log in restore.logs if log not in stale
-        }
+        ends = {log: known.target_end(log) for log in restore.logs if log not in stale}
+        # Without a map, as behind a position of Java, what the target has was not restored either.
+        self._begun = {it: restore.ends.get(it, 0) if end < 0 else end for it, end in ends.items()}
         ended = await SparkRun(session, self._printer).run(
             plan,
             self._task(),

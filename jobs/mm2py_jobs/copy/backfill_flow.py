@@ -140,6 +140,14 @@ class BackfillSession:
         topics = replace(self._topics(copies), unlisted=partial(selection.unlisted, listed))
         return Survey(source, await flow.admin("target"), topics, clock=self._clock)
 
+    @property
+    def trouble(self) -> str:
+        """Why the records of the driver are not stored now, empty where they are."""
+        if not self.claim.is_unconfirmed:
+            return ""
+        cause = self._target.unreached
+        return f"{self._target} confirms no record of the driver{cause and ': '}{cause}"
+
     async def open_topic(self) -> None:
         """Read the backfill topic; it is created where it does not exist."""
         await (self.store.refresh() if self.store.live else self.store.start())

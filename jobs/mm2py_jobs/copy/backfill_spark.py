@@ -8,10 +8,10 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import Job
 from mm2py.types import TopicPartition
 from mm2py_cli.output import Printer, say
@@ -26,8 +26,14 @@ from mm2py_jobs.spark.place import SparkPlace
 from mm2py_jobs.spark.session import OpenSession, cancel_lanes, run_lanes
 from mm2py_workers.signals import StopSignal
 
+T = TypeVar("T")
+
 STOP_WITHIN_S: Final = 40.0
 """How long lanes may take to stop in order before Spark cancels them."""
+
+NOTE_WITHIN_S: Final = 10.0
+"""How long the driver may take then to note that it has ended: a target that refuses it cannot be
+waited for."""
 
 
 @final
@@ -86,9 +92,10 @@ class SparkRun:
         with StopSignal() as stop:
             running = asyncio.create_task(self._driver.run(plan, new, lanes))
             stopping = asyncio.create_task(stop.wait())
-            progress = asyncio.create_task(
-                show_progress(self._session.store, self._printer, SYSTEM_CLOCK)
+            progress = show_progress(
+                self._session.store, self._printer, SYSTEM_CLOCK, lambda: self._session.trouble
             )
+            others = [stopping, asyncio.create_task(progress)]
             try:
                 await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if not running.done():
@@ -97,15 +104,31 @@ class SparkRun:
                         "continue"
                     )
                     lanes.stop()
-                    await self._driver.stop()
-                    await asyncio.wait({running}, timeout=STOP_WITHIN_S)
+                    noting = asyncio.create_task(self._driver.stop())
+                    others.append(noting)
+                    await asyncio.wait({running, noting}, timeout=STOP_WITHIN_S)
                     if not running.done():
                         lanes.cancel()
+                        await asyncio.wait({running}, timeout=NOTE_WITHIN_S)
+                    if not running.done() and (trouble := self._session.trouble):
+                        await _ended(running)
+                        raise RetriableError(
+                            f"stopped, which is not noted: {trouble}",
+                            remedy="run the same command again to continue",
+                        )
                 return await running
             finally:
-                for task in (stopping, progress):
-                    task.cancel()
-                await asyncio.gather(stopping, progress, return_exceptions=True)
+                for task in others:
+                    await _ended(task)
+
+
+async def _ended(task: "asyncio.Task[T]") -> None:
+    """Cancel a task until it has ended: what it does at its end may wait for a cluster, too."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+    if not task.cancelled():
+        task.exception()
 
 
 @final

@@ -5,7 +5,7 @@ Flow: leases as they are read from the backfill topic -> ``show_progress`` on st
 ``Plan``, ``Job`` -> standard output.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -42,8 +42,11 @@ SHOWN_PARTITIONS: Final = 8
 RATE_OVER_S: Final = 5.0
 
 
-async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) -> None:
-    """Show bars on a terminal, lines elsewhere, on standard error."""
+async def show_progress(
+    store: BackfillStore, printer: Printer, clock: Clock, trouble: Callable[[], str]
+) -> None:
+    """Show bars on a terminal, lines elsewhere, on standard error; ``trouble`` returns why what is
+    known of the leases is old."""
     console = Console(stderr=True)
     if not draws(printer, console):
         while True:
@@ -51,7 +54,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
             leases = list(store.leases.values())
             done, total = _sums(leases)
             kind = kind_of(store.job)
-            held = held_text(leases)
+            held = trouble() or held_text(leases)
             say(f"{kind} {_doing(store)}: {done:,} of {total:,} offsets{held and '; '}{held}")
     columns = (
         TextColumn("{task.description}"),
@@ -74,7 +77,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
             )
             before = before if before is not None and now - before[0] < RATE_OVER_S else (now, size)
             _update_partitions(progress, bars, leases)
-            held, held_before = held_text(leases), held
+            held, held_before = trouble() or held_text(leases), held
             if held not in ("", held_before):
                 say(held)  # above the bars, which have no room for the whole of it
             await clock.sleep(PROGRESS_S)

@@ -26,6 +26,8 @@ Invariants, tests of the same names:
     failed too often.
 11. Where that one has ended before its time, its machine with it, the lane is left to be tried
     again.
+12. A partition of a stream whose source did not answer when the term was planned stands still with
+    that cause until its lane has begun, however short terms are.
 """
 
 import logging
@@ -161,13 +163,15 @@ class Term:
     """How long a lane of a stream copies: ``seconds`` at most, until a moment.
 
     ``bytes`` is what all lanes of the job may have copied, those of former terms included (0: no
-    limit). ``turn`` is the job's; the lane ends when it rises.
+    limit). ``turn`` is the job's; the lane ends when it rises. ``waits``: why the source did not
+    answer when the term was planned.
     """
 
     turn: int
     seconds: float
     until_ms: int
     bytes: int = 0
+    waits: str = ""
 
     def left_s(self, now_ms: int) -> float:
         """Return how long a lane copies that starts now: one that starts late gets a part of the
@@ -249,6 +253,8 @@ class LaneRun:
         self._started_s = 0.0
         self._task_cause = ""
         """Why the task fails again and again."""
+        self._waits = "" if term is None else term.waits
+        """Why the task has not begun, where that was known before (12)."""
         self._held_since: dict[TopicPartition, float] = {}
         self._paused = False
         self._written_s = 0.0
@@ -292,6 +298,7 @@ class LaneRun:
         except BaseException:
             await self._copy.stop(STOP_S)
             raise
+        self._note_begun()
         await self._copy.stop(STOP_S)
         await self._give_back()
         handed_over = sum(it.state is LeaseState.HANDED_OVER for it in self._ended)
@@ -347,7 +354,7 @@ class LaneRun:
         stood = before is not None and before.cause and before.position == lease.position
         held_s = self._clock.monotonic() - self._held_since.get(lease.source, math.inf)
         failed = self._task_cause or self._copy.progress(lease.source).failed
-        lasts = self._term is None or failed or stood or held_s >= HOLD_S
+        lasts = self._term is None or failed or stood or held_s >= HOLD_S or bool(self._waits)
         return lease.cause if lasts else ""
 
     def _part(self, begun: Lease) -> TermPart:
@@ -359,7 +366,7 @@ class LaneRun:
             now.records,
             now.bytes,
             now.lag,
-            now.cause or self._task_cause,
+            now.cause or self._task_cause or self._waits,
             failed=bool(self._task_cause),
         )
 
@@ -411,6 +418,7 @@ class LaneRun:
 
     async def _look(self) -> None:
         """Look at the task, and write what changed when it is time."""
+        self._note_begun()
         failed = self._failed()
         if failed:
             # What was sent before the failure may still be acknowledged: released now, the live
@@ -435,6 +443,11 @@ class LaneRun:
             self._starts -= 1
             await self._start()
         await self._mend()
+
+    def _note_begun(self) -> None:
+        status = self._copy.status()
+        if status is not None and status.state is not State.UNASSIGNED:
+            self._waits = ""
 
     def _note_held(self, progress: Mapping[TopicPartition, Lease]) -> None:
         now_s = self._clock.monotonic()
@@ -504,7 +517,7 @@ class LaneRun:
             target_end=max(lease.target_end, progress.target_end, started),
             bytes=self._before[lease.source] + progress.bytes,
             lag=progress.lag,
-            cause=progress.cause or self._task_cause,
+            cause=progress.cause or self._task_cause or self._waits,
         )
 
     def _outcome(self, lease: Lease, failure: str | None) -> Lease | None:

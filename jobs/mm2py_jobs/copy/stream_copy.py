@@ -40,6 +40,9 @@ workers."""
 END_S: Final = 15.0
 """How long lanes may take to end in order before Spark kills them."""
 
+NOTE_S: Final = 40.0
+"""How long the driver may take to tell them: a target that refuses it cannot be waited for."""
+
 MOST_FAILURES: Final = 6
 LOOK_S: Final = 0.5
 FIRST_RETRY_MS: Final = 1_000
@@ -177,13 +180,29 @@ class StreamCopy:
             ended = next(why or others.result() for task, why in ends.items() if task.done())
             log.info("stream ends in order cause=%s", ended.value)
             following.cancel()
-            await self._driver.end_term()
+            await self._end_term()
             await asyncio.wait({copying}, timeout=END_S)
             return ended
         finally:
             for task in (*ends, copying, following):
                 task.cancel()
             await asyncio.gather(*ends, copying, following, return_exceptions=True)
+
+    async def _end_term(self) -> None:
+        """Ask lanes to end.
+
+        Raises:
+            RetriableError: the target does not take that: Spark kills them, and another run, or the
+                flow's workers, fence them.
+        """
+        try:
+            async with asyncio.timeout(NOTE_S):
+                await self._driver.end_term()
+        except TimeoutError:
+            raise RetriableError(
+                f"ended, which is not noted: {self._session.trouble}",
+                remedy="start it again, or let the flow's workers take over (flow.engine = worker)",
+            ) from None
 
     async def _queries(self) -> None:
         """Run a query; where it fails, another one after a new run, with growing pauses.

@@ -27,6 +27,9 @@ from mm2py_workers.flow_target import FlowTarget
 
 log = logging.getLogger(__name__)
 
+_IMPATIENT: Final = {"default.api.timeout.ms": "10000"}
+"""No lane copies while the next term is planned."""
+
 IDLE_S: Final = 0.5
 """Pause where there is nothing to deal: Spark asks again at once."""
 
@@ -54,7 +57,7 @@ def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
 
 
 async def planned_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
-    """Plan a term; one without lanes while a cluster does not answer, however long: raised, that
+    """Plan a term; one without lanes while the target does not answer, however long: raised, that
     would end the query."""
     try:
         return await _planned(spec, term, most_bytes, clock)
@@ -75,7 +78,10 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
         if not job.turn and job.state.is_copied:
             # The live flow copies meanwhile: once this has run, lanes can begin within a second.
             return PlannedTerm(dealt_lanes(lane, [()] * job.slots))
-        ends = await log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
+        ends: Mapping[TopicPartition, int] = {}
+        waits = ""
+        if job.state.is_copied and leases:
+            ends, waits = await _ends_or_why(lane, leases, clock)
         dealt = deal_term(leases, ends, job.slots, term)
         copied = sum(lease.bytes for lease in target.jobs.leases.values())
     finally:
@@ -85,9 +91,9 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
         return PlannedTerm()
     until_ms = clock.now_ms() + round(spec.seconds * 1000)
     limit = copied + most_bytes if most_bytes else 0
-    common = replace(lane, term=Term(job.turn, spec.seconds, until_ms, limit))
+    common = replace(lane, term=Term(job.turn, spec.seconds, until_ms, limit, waits))
     shown: dict[str, dict[str, int]] = {}
-    for tp, end in ends.items():
+    for tp, end in ends.items() if not waits else ():
         shown.setdefault(tp.topic, {})[str(tp.partition)] = end
     careful = [any(is_lost(leases[tp]) for tp in partitions) for partitions in dealt]
     lanes = [
@@ -97,13 +103,25 @@ async def _planned(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -
     return PlannedTerm(lanes, shown)
 
 
+async def _ends_or_why(
+    lane: BackfillLane, leases: Mapping[TopicPartition, Lease], clock: Clock
+) -> tuple[Mapping[TopicPartition, int], str]:
+    """Return where logs end; where the source does not say so now, the positions and why: lanes
+    wait for it, have the cause in their leases, and go on at once when it is back."""
+    try:
+        return await log_ends(lane, leases, clock), ""
+    except RetriableError as error:
+        log.warning("lanes are dealt without the ends of logs cause=%s", error)
+        return {tp: max(0, lease.position) for tp, lease in leases.items()}, str(error)
+
+
 async def log_ends(
     lane: BackfillLane, leases: Mapping[TopicPartition, Lease], clock: Clock
 ) -> dict[TopicPartition, int]:
     """Return where logs end; a partition whose end is not known now is copied, one that is gone is
     left out."""
     props = effective_client_properties(lane.connector, "source", "admin", role="stream")
-    async with Cluster.of(props, alias=lane.source, clock=clock) as cluster:
+    async with Cluster.of({**props, **_IMPATIENT}, alias=lane.source, clock=clock) as cluster:
         admin = Admin(cluster)
         topics = await admin.describe_topics({lease.topic for lease in leases})
         listed = await admin.list_offsets({tp: LATEST for tp in leases if tp.topic in topics})

@@ -251,6 +251,11 @@ class Cluster:
             return ""
         return self._unreached or f"no broker of {self} {SILENT} {longer_than_s:g} s"
 
+    @property
+    def unreached(self) -> str:
+        """Why no broker answered when all of them were asked last, empty where one did."""
+        return self._unreached
+
     async def refresh_brokers(self) -> None:
         """Refresh ``broker_ids``; a paced client uses those of the last minute."""
         is_old = self.clock.monotonic() - self._answered_at > PACED_AGE_S
@@ -530,6 +535,7 @@ class Cluster:
                         problem = error
                     else:
                         self._silent.discard(address)
+                        self._unreached = ""
                         return answer, address
                 if not done:
                     self._silent.update(map(str, asked.values()))

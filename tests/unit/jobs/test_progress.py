@@ -191,11 +191,19 @@ async def test_the_line_of_a_backfill_says_what_holds_its_partitions(
     held = replace(LEASE, partition=1, cause="the login is refused")
     await store.post([JOB, LEASE, held])
     await store.refresh()
-    showing = asyncio.create_task(show_progress(store, Printer(Output.JSON), clock))
+    trouble = [""]
+    showing = asyncio.create_task(
+        show_progress(store, Printer(Output.JSON), clock, lambda: trouble[0])
+    )
+    await clock.advance(LINES_S)
+    # Of leases that cannot be read any more the last word is old.
+    trouble[0] = "cluster B confirms no record of the driver"
     await clock.advance(LINES_S)
     showing.cancel()
-    line = "backfill copies: 80 of 200 offsets; 1 partition stands still, t-1: the login is refused"
-    assert capsys.readouterr().err.splitlines() == [line]
+    assert capsys.readouterr().err.splitlines() == [
+        "backfill copies: 80 of 200 offsets; 1 partition stands still, t-1: the login is refused",
+        "backfill copies: 80 of 200 offsets; cluster B confirms no record of the driver",
+    ]
 
 
 def test_what_is_shown_before_the_work_is_known_says_so(

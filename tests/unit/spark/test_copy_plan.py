@@ -54,6 +54,7 @@ from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.client_stage import connected_to
 from tests.unit.runtime.runtime_fakes import EagerClock
 from tests.unit.spark.driver_fakes import ONE, lease_of
+from tests.unit.spark.test_archive_task import publish
 
 
 def part(number: int, size: int) -> PartitionPlan:
@@ -363,6 +364,7 @@ def a_restore(
     begins: int = 0,
     clock: Clock = SYSTEM_CLOCK,
     topic_id: str = "",
+    end: int = 9,
 ) -> Restore:
     flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
     topic = ArchivedTopic(topic="t", topic_id=topic_id, partitions=partitions, configs={})
@@ -372,8 +374,8 @@ def a_restore(
             partition=number,
             target_topic="A.t",
             begins=begins,
-            end=9,
-            records=9 - begins,
+            end=end,
+            records=end - begins,
             bytes=9,
             lost=0,
         )
@@ -416,6 +418,46 @@ async def test_a_restore_puts_no_records_behind_copies_of_another_topic_of_that_
     restore = a_restore(tmp_path, Sides(("A.t",), 5), 1, topic_id=FORMER.hex())
     (refused,) = (await restore.plan(known)).refused
     assert "copies of another topic of that name" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("copies", "started", "outcome"),
+    [
+        (range(20), 0, ""),
+        (range(100, 120), 0, "copies of another topic of that name, use --rename"),
+        (range(100, 120), 3, "the copies do not show"),  # retention may have taken them
+        (range(18), 0, ""),  # the last ones were passed by hand
+    ],
+)
+async def test_a_position_without_a_topic_id_is_compared_by_the_last_archived_records_before_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    copies: Sequence[int],
+    started: int,
+    outcome: str,
+) -> None:
+    """As MirrorMaker 2 of Java stores it: the source topic may have been created again before it was archived."""
+
+    async def no_configs(_admin: Admin, _names: Collection[str]) -> Mapping[str, object]:
+        return {}
+
+    monkeypatch.setattr(Admin, "describe_topic_configs", no_configs)
+    tp, copy = TopicPartition("t", 0), TopicPartition("A.t", 0)
+    publish(ArchiveStore(str(tmp_path)), tp, 0, 40)
+    target = Sides(("A.t",), len(copies))
+    restore = a_restore(tmp_path, target, 1, topic_id=FORMER.hex(), end=40)
+    async with FakeBroker(topics={"A.t": 1}) as broker, connected_to(broker, alias="B") as cluster:
+        vars(target)["cluster"] = cluster
+        for number in copies:
+            broker.append(copy, bytes(sealed(encode_batch([NewRecord(b"k", b"%d" % number)]))))
+        broker.partition(copy).start = started
+        plan = await restore.plan(Known({tp: 20}, {}))
+    refused = [it.reason for it in plan.refused]
+    noted = [it for it in plan.notes if "has no topic id" in it]
+    assert outcome in " ".join((*refused, *noted))
+    assert (len(refused), len(noted)) == (
+        int("another topic" in outcome), int("do not show" in outcome),
+    )  # fmt: skip
 
 
 async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flow(

@@ -59,11 +59,12 @@ class Copy:
         self.at_stop: dict[TopicPartition, CopyProgress] = {}
         """What a stop acknowledges and stores."""
         self.state = Status(State.RUNNING)
+        self.begins_as = State.RUNNING
 
     async def start(self, ends: Mapping[TopicPartition, int], sharing: int) -> None:
         self.starts.append(dict(ends))
         self.shared.append(sharing)
-        self.state = Status(State.RUNNING)
+        self.state = Status(self.begins_as)
 
     def share(self, sharing: int) -> None:
         self.shared.append(sharing)
@@ -320,6 +321,23 @@ async def test_a_partition_that_is_held_for_a_moment_as_its_term_ends_does_not_s
     await stage.pass_s(held_s + 1)
     await stage.task
     assert bool(standing_still({it.source: it for it in stage.leases.released})) is stands
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_partition_whose_source_did_not_answer_stands_still_until_its_lane_has_begun(
+    *, begins: bool
+) -> None:
+    """In terms that are shorter than a task waits before it says so."""
+    stage = LaneStage(term=replace(a_term(8), waits="login refused"), leases=Leases(ONE))
+    stage.copy.begins_as = State.UNASSIGNED
+    await stage.pass_s(4)
+    assert stage.leases.records[-1].cause == "login refused"
+    if begins:
+        stage.copy.state = Status(State.RUNNING)
+    await stage.pass_s(5)
+    (part,) = (await stage.task).parts
+    (lease,) = stage.leases.released
+    assert (part.cause, lease.cause) == (("", "") if begins else ("login refused",) * 2)
 
 
 COPYING, RESERVED, DONE = LeaseState.COPYING, LeaseState.RESERVED, LeaseState.HANDED_OVER

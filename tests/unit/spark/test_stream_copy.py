@@ -21,7 +21,7 @@ from mm2py_jobs import open_flow
 from mm2py_jobs.copy import stream_runs, stream_terms
 from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.lease import RENEW_S
-from mm2py_jobs.copy.stream import CopyEnd, PlannedTerm, StreamPartitions
+from mm2py_jobs.copy.stream import CopyEnd, StreamPartitions
 from mm2py_jobs.copy.stream_copy import CopyTotals, StreamCopy
 from mm2py_jobs.copy.stream_runs import check_engine
 from mm2py_jobs.copy.stream_terms import StreamSpec
@@ -43,9 +43,11 @@ CONNECTOR = {"source.cluster.alias": "A", "target.cluster.alias": "B"}
 LANE = BackfillLane(source="A", target="B", job="s", run=1, worker={}, connector={}, task={})
 
 
-@pytest.mark.parametrize("side", ["target", "source"])
-async def test_a_silent_cluster_ends_no_query(monkeypatch: pytest.MonkeyPatch, side: str) -> None:
-    """Nothing is dealt meanwhile; a query that fails is counted, and after six the stream ends."""
+@pytest.mark.parametrize(("side", "lanes"), [("target", 0), ("source", 1)])
+async def test_a_silent_cluster_ends_no_query(
+    monkeypatch: pytest.MonkeyPatch, side: str, lanes: int
+) -> None:
+    """A query that fails is counted, and after six the stream ends. Lanes wait for the source, and say why in their leases; for the target none can."""
     stage = await begun()
 
     class Target:
@@ -63,10 +65,11 @@ async def test_a_silent_cluster_ends_no_query(monkeypatch: pytest.MonkeyPatch, s
 
     monkeypatch.setattr(stream_terms, "FlowTarget", Target)
     monkeypatch.setattr(stream_terms, "log_ends", no_ends)
-    spec = StreamSpec(lane=LANE, seconds=10)
+    spec = StreamSpec(lane=replace(LANE, connector=CONNECTOR), seconds=10)
     planning = asyncio.ensure_future(stream_terms.planned_term(spec, 1, 0, stage.clock))
     await stage.passing(asyncio.wait_for(planning, None))
-    assert planning.result() == PlannedTerm()
+    planned = planning.result()
+    assert (len(planned.lanes), planned.ends) == (lanes, {})
     await stage.driver.close()
 
 
