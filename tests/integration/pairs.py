@@ -23,6 +23,7 @@ from tests.integration.ledger_scenes import Entry, entries, wait_for_entries
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.sinks import a_flow
 from tests.integration.traffic import commit, committed, copied, ends, producer, read
+from tests.integration.transactions import abandon, is_aborted, take_over
 from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
@@ -36,18 +37,22 @@ GREEN_S: Final = 20.0
 OWN: Final = "{source}->{target}."
 STAMP: Final = "org.apache.kafka.connect.transforms.InsertHeader"
 
+COMMITTED: Final = {"{source}.consumer.isolation.level": "read_committed"}
+TRANSFORMS: Final = {
+    **SHORT_SESSION,
+    OWN + "transforms": "stamp",
+    OWN + "transforms.stamp.type": STAMP,
+    OWN + "transforms.stamp.header": "h",
+    OWN + "transforms.stamp.value.literal": "v",
+}
 KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     "plain": SHORT_SESSION,
     "exactly-once": ENABLED,
-    "transforms": {
-        **SHORT_SESSION,
-        OWN + "transforms": "stamp",
-        OWN + "transforms.stamp.type": STAMP,
-        OWN + "transforms.stamp.header": "h",
-        OWN + "transforms.stamp.value.literal": "v",
-    },
+    "transforms": TRANSFORMS,
     "sink": {},
-    "committed": {**SHORT_SESSION, "{source}.consumer.isolation.level": "read_committed"},
+    "committed": {**SHORT_SESSION, **COMMITTED},
+    "committed transforms": {**TRANSFORMS, **COMMITTED},
+    "committed sink": {"consumer.override.isolation.level": "read_committed"},
     "same names": {
         **SHORT_SESSION,
         "replication.policy.class": IDENTITY,
@@ -85,8 +90,8 @@ class Stage:
     ) -> None:
         self.source, self.target = regions
         self.kind, self.topic, self._create = kind, topic, create
-        if kind == "sink":
-            self.flow: Flow = a_flow(folder, self.source, self.target, topic)
+        if self.is_sink:
+            self.flow: Flow = a_flow(folder, self.source, self.target, topic, KINDS[kind])
         else:
             properties = {**KINDS[kind], **GROUPS, "refresh.topics.interval.seconds": "1"}
             flow = write_flow(folder, self.source, self.target, topic, properties)
@@ -125,9 +130,14 @@ class Stage:
         return self.incarnations[-1]
 
     @property
+    def is_sink(self) -> bool:
+        """Whether a group copies the flow."""
+        return self.kind.endswith("sink")
+
+    @property
     def exact(self) -> bool:
         """Whether no record may be doubled."""
-        return self.kind == "exactly-once" or (self.kind != "sink" and not self.kills)
+        return self.kind == "exactly-once" or (not self.is_sink and not self.kills)
 
     def _next_incarnation(self, *, creates: bool = True) -> None:
         number = len(self.incarnations)
@@ -229,6 +239,7 @@ class Stage:
         for partition, log in logs.items():
             for offset, record in zip(log.offsets, log.records, strict=True):
                 value = record.value or b""
+                assert not is_aborted(value), f"partition {partition}: {value!r} was aborted"
                 place = places[int(value.split(b":")[0])].get(value)
                 if place is not None:  # else stored, though its answer did not arrive
                     result[partition].append(Found(*place, offset))
@@ -302,7 +313,7 @@ class Stage:
         """A group that moves to the target now continues at its first unread record."""
         positions = committed(self.source, self.group, self.topic)
         last = len(self.incarnations) - 1
-        if self.kind == "sink" or not any(offset >= 0 for offset in positions.values()):
+        if self.is_sink or not any(offset >= 0 for offset in positions.values()):
             return
         wanted = {
             partition: min(it.offset for it in found[partition] if (it.incarnation, it.at) >= (last, offset))
@@ -399,6 +410,13 @@ def _open_transaction(stage: Stage) -> Generator[None]:
     client.commit_transaction(60)
 
 
+def _hanging_transaction(stage: Stage) -> Generator[None]:
+    """Its writer is killed: nothing above it is stable until another one of its name aborts it."""
+    abandon(stage.source, stage.topic, stage.topic, 600_000)
+    yield
+    take_over(stage.source, stage.topic)
+
+
 def _step(step: Callable[[Stage], None]) -> Ingredient:
     def whole(stage: Stage) -> Generator[None]:
         step(stage)
@@ -414,6 +432,7 @@ INGREDIENTS: Final[Mapping[str, Ingredient]] = {
     "silent target": _silent_target,
     "group": _group,
     "open transaction": _open_transaction,
+    "hanging transaction": _hanging_transaction,
     "recreated": _step(Stage.recreate),
     "created by the flow back": _step(Stage.lose_to_flow_back),
     "truncated": _step(Stage.truncate),

@@ -51,6 +51,14 @@ MORE: Final = [
     ("same names", "group", "paused topic", "truncated"),
     ("transforms", "group", "open transaction", "killed"),
     ("sink", "open transaction", "frozen worker"),
+    ("committed", "group", "hanging transaction", "killed"),
+    ("committed", "group", "hanging transaction", "recreated"),
+    ("committed transforms", "group", "hanging transaction", "killed"),
+    ("committed sink", "hanging transaction", "killed"),
+    ("plain", "silent target", "recreated", "truncated"),
+    ("exactly-once", "frozen worker", "recreated", "truncated"),
+    ("transforms", "paused topic", "recreated", "truncated", "killed"),
+    ("sink", "silent target", "recreated", "truncated"),
 ]
 
 

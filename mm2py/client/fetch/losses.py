@@ -61,9 +61,9 @@ class FetchLosses:
     def offset_found(self, cursor: Cursor, offset: int) -> None:
         """Apply the offset of START, or of the BEGINNING of a new incarnation (KIP-516)."""
         if cursor.lookup is Lookup.BEGINNING:
-            self._begin_again(
-                cursor, offset, cursor.next_id, "the new one is copied from its beginning"
-            )
+            # At 0, also where its log begins later: what it has lost by then is a gap of its own,
+            # which the first Fetch finds.
+            self._begin_again(cursor, 0, cursor.next_id, "the new one is copied from its beginning")
         else:
             cursor.start_at(offset)
 

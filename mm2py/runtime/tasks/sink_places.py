@@ -326,7 +326,8 @@ class SinkPlaces:
             self._past.add(read_id)
             # The highest offset that the former topic is known to have had.
             end = self._proved_ends.pop(partition, -1)
-            self._next.pop(partition, None)
+            # Also where its log begins later: what it has lost by then was not copied.
+            self._next[partition] = 0
             self._jumps.pop(partition, None)
             self._ends.pop(partition, None)
             first = self._acknowledged.pop(partition, expected)

@@ -154,6 +154,18 @@ async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_kept_
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
 
 
+async def test_what_a_recreated_topic_has_lost_before_it_was_read_is_a_loss() -> None:
+    async with fetching(versions=BY_ID) as rig:
+        old = rig.broker.cluster.topics["t"].topic_id
+        rig.broker.create_topic("t", 2)
+        rig.fill(FIRST, range(100, 110))
+        rig.broker.partition(FIRST).delete_before(7)
+        rig.fetcher.add({FIRST: 4}, topic_ids={FIRST: old})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
+        assert rig.read[FIRST] == [107, 108, 109]
+        assert rig.gaps == [(FIRST, 4, 3, "recreated"), (FIRST, 0, 6, "retention")]
+
+
 @with_and_without_epochs
 @pytest.mark.parametrize("grown_to", [8, 14])
 async def test_a_log_that_was_cut_while_it_was_not_read_is_told_by_the_epoch_that_was_kept(

@@ -465,6 +465,16 @@ def test_a_topic_created_again_whose_positions_the_broker_has_deleted_is_named()
     assert stage.observed.ids == {T0: SECOND_ID}
 
 
+def test_what_a_topic_created_again_has_lost_before_it_was_read_is_named() -> None:
+    stage = begun(T0, p0=3)
+    stage.turn()
+    stage.group.recreate(SECOND_ID, p0=9)
+    stage.group.starts[T0] = 7
+    stage.pass_s(12)
+    assert offsets(stage)[-2:] == [7, 8]
+    assert lost(stage) == [("recreated", 3, 2), ("retention", 0, 6)]
+
+
 def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first() -> None:
     stage = begun(T0, p0=6)
     stage.task.put_errors = [not_now()] * 3
