@@ -4,6 +4,7 @@ Flow: workers of the earlier build -> beside a load each is stopped or killed, a
 clusters, record by record. What the two builds do not do together costs no record.
 """
 
+import threading
 from functools import partial
 from typing import Final
 
@@ -13,20 +14,34 @@ from tests.integration.active_active import check_sides, wait_until_quiet, write
 from tests.integration.earlier_build import PRESENT, Build, earlier_build
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.failovers import PARTITIONS, Drivers, Shop, Stage, secured_pair, values_of
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until
+from tests.integration.members import KIP_848, read_next
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    SHORT_SESSION_S,
+    Flow,
+    Mirror,
+    running,
+    until,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.sinks import a_flow, wait_committed
+from tests.integration.test_take_over_groups import SYNC, Scene, grow
 from tests.integration.traffic import (
     Load,
+    Sent,
     assert_equal,
     assert_resumed,
     copied,
     ends,
     wait_for_copy,
+    wait_for_progress,
+    write,
 )
-from tests.kit.kafka.region import KafkaAddress
+from tests.kit.kafka.region import KafkaAddress, Region
+from tests.spark.backfill_process import BackfillProcess, freeze_tree, kill_all
+from tests.spark.test_stream import BEGUN, ON_SPARK, stream_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1_200)]
 
@@ -205,4 +220,144 @@ def test_a_flow_that_a_group_copies_is_upgraded_and_taken_back(
             "what is stopped in order doubles nothing"
         )
         wait_committed(workers.running[0], flow, topic)
+        workers.stop()
+
+
+HISTORY: Final = 20_000
+SLOW_FLOW: Final = "flow.max.bytes.per.second = 20000\n"
+"""The live flow gets nowhere by itself, nor does a repair, which has no limit of its own."""
+SLOW: Final = ("--rate-limit", "60000")
+FAST: Final = ("--rate-limit", "100000000")
+
+
+def killed_amid(
+    flow: Flow, topic: str, build: Build, words: tuple[str, ...], *options: str
+) -> None:
+    """Run a job until its lanes copy, then kill it as a machine that dies."""
+    with BackfillProcess(flow, *options, words=words, build=build) as run:
+        run.wait_copying()
+        before = copied(flow, topic)
+
+        def goes_on() -> bool:
+            run.check_running()
+            return copied(flow, topic) > before + 300
+
+        until(goes_on, 120, lambda: f"progress of the lanes: {run.said()[-9:]}")
+        run.kill()
+
+
+def ended(flow: Flow, build: Build, words: tuple[str, ...], *options: str) -> None:
+    """Run a job to its end."""
+    with BackfillProcess(flow, *options, words=words, build=build) as run:
+        done = run.wait()
+    assert done.code == 0, done.err
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("job", ["backfill", "restore", "repair"])
+def test_a_job_is_continued_by_drivers_and_workers_of_either_build(
+    setup: Setup, earlier: Build, job: str
+) -> None:
+    """Each killed driver is followed by one of the other build, beside workers of both."""
+    topic = setup.topic("history", 2, config={"retention.ms": "-1"})
+    write(setup.a, topic, [Sent(n % 2, b"%d" % n + bytes(200)) for n in range(HISTORY)])
+    flow = setup.flow(topic, SHORT_SESSION)
+    drivers = {"restore": (earlier, PRESENT), "repair": (PRESENT, earlier)}
+    first: tuple[str, ...] = ("backfill", "run")
+    again: tuple[str, ...] = first
+    asked = options = tuple[str, ...]()
+    if job == "restore":
+        folder = str(setup.folder / "archive")
+        ended(flow, earlier, ("archive",), "--topics", topic, "--to", folder)
+        first = again = ("restore",)
+        asked = options = ("--from", folder, "--topics", topic)
+    if job == "repair":
+        with running(flow.file) as mirror:
+            wait_for_copy(mirror, flow, topic)
+        write(setup.b, flow.remote(topic), [Sent(0, b"foreign")])
+        first, asked = ("verify",), ("--repair", "--delete-copies")
+    with flow.file.open("a", encoding="latin-1") as file:
+        file.write(SLOW_FLOW)
+    with Workers(flow) as workers:
+        workers.start("one", "two", build=earlier)
+        *killed, last = drivers.get(job, (earlier, PRESENT, earlier))
+        for number, build in enumerate(killed):
+            words, given = (again, options) if number else (first, asked)
+            killed_amid(flow, topic, build, words, *given, *(() if words == ("verify",) else SLOW))
+            workers.stop(workers.running[0])
+            workers.start(f"present-{number}")
+        ended(flow, last, again, *options, *FAST)
+        write(setup.a, topic, [Sent(n % 2, b"later %d" % n) for n in range(100)])
+        assert_equal(*wait_for_copy(workers.running[0], flow, topic))
+        workers.stop()
+
+
+@pytest.mark.spark
+def test_a_stream_is_continued_by_drivers_and_workers_of_either_build(
+    setup: Setup, earlier: Build
+) -> None:
+    topic = setup.topic("streamed", 3, config={})
+    flow = setup.flow(topic, {**SHORT_SESSION, **ON_SPARK})
+    with Workers(flow) as workers, Load(setup.a, topic, 3, rate=RATE) as load:
+        workers.start("one", build=earlier)
+        workers.start("two")
+        for build in (earlier, PRESENT):
+            with stream_of(flow, "--term", "6", name=f"stream-{build.name}", build=build) as stream:
+                stream.wait_for_log(BEGUN, 300)
+                wait_for_progress(stream, flow, topic, 1_000)
+                if build is earlier:
+                    kill_all(freeze_tree(stream.pid))
+                else:
+                    assert stream.stop() == 0, stream.tail()
+        wait_for_progress(workers.running[0], flow, topic, 500)
+        load.stop()
+        assert_equal(*wait_for_copy(workers.running[0], flow, topic))
+        workers.stop()
+
+
+def test_groups_of_each_kind_are_placed_by_either_build(setup: Setup, earlier: Build) -> None:
+    topic = setup.unique("grouped")
+    setup.create_topic(setup.a, topic, 1)
+    flow = setup.flow(topic, {**SHORT_SESSION, **SYNC})
+    scene = Scene(flow, {topic: 0})  # nothing was copied by another program: each place is exact
+    with Workers(flow) as workers:
+        workers.start("one", "two", build=earlier)
+        for turn, build in enumerate((earlier, PRESENT, earlier)):
+            if turn:
+                replace_each(workers, build, killed=1)
+            grow(workers.running[0], scene, 60)
+            scene.commit(f"lags-{turn}", topic, 60 * turn + 20)
+            scene.commit("moves", topic, 60 * turn + 40)
+            scene.read_some(f"kip848-{turn}", topic, 30 + turn, **KIP_848)
+            group = f"share-{turn}-{topic}"
+            scene.shares[group, topic] = len(read_next(setup.a, topic, group, "share", 5))
+            scene.check(workers.running[0], turn)
+        workers.stop()
+
+
+def test_a_worker_that_stands_still_or_is_cut_off_doubles_nothing_beside_the_other_build(
+    setup: Setup, own_regions: tuple[Region, Region], earlier: Build
+) -> None:
+    a, b = own_regions
+    topic = setup.topic("still", 4, on=a)
+    flow = setup.flow(topic, {**SHORT_SESSION, "tasks.max": "2"}, source=a, target=b)
+    with Workers(flow) as workers, Load(a, topic, 4, rate=RATE) as load:
+        workers.start("one", build=earlier)
+        workers.start("two")
+        workers.wait_for_start(topic)
+        workers.wait_for_copy_everywhere(topic)
+        for worker in workers.running:
+            with workers.frozen(worker):
+                workers.wait_for_copy_everywhere(topic)
+            workers.wait_for_copy_everywhere(topic)
+        for region in (a, b):
+            region.freeze()
+            try:
+                # Longer than a session; the load goes on where it can.
+                threading.Event().wait(3 * SHORT_SESSION_S)
+            finally:
+                region.thaw()
+            workers.wait_for_copy_everywhere(topic)
+        load.stop()
+        assert_equal(*wait_for_copy(workers.running[0], flow, topic))
         workers.stop()

@@ -53,5 +53,6 @@ def earlier_build(folder: Path) -> Build | None:
         file.write_text(_RUN.format(entry), encoding="utf-8")
         return sys.executable, "-P", str(file)
 
-    path = {"PYTHONPATH": str(library)}
+    # Spark's Python workers are started with -m, and would find the present build where they run.
+    path = {"PYTHONPATH": str(library), "PYTHONSAFEPATH": "1"}
     return Build("earlier", program("connect_mirror_maker"), program("mm2py"), path)

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
 from mm2py_cli.app import app
+from tests.integration.earlier_build import PRESENT, Build
 from tests.integration.mirror_process import MM2PY, Flow, until
 from tests.integration.traffic import read
 from tests.kit.kafka.reaper import REAPER
@@ -103,6 +104,7 @@ class BackfillProcess:
         master: str = MASTER,
         environ: Mapping[str, str] | None = None,
         words: Sequence[str] = ("backfill", "run"),
+        build: Build = PRESENT,
     ) -> None:
         self.flow = flow
         self._orphans: list[int] = []
@@ -110,13 +112,13 @@ class BackfillProcess:
         # A pipe would not be read while it runs, and Spark writes many lines about a cluster that changes.
         self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the pipe
         self._process = subprocess.Popen(
-            [MM2PY, *words, *arguments, *options],
+            [*build.command, *words, *arguments, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._err,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(environ or {})},
+            env={**os.environ, **(environ or {}), **(build.environ or {})},
         )
         REAPER.watch_process(self._process.pid)
 

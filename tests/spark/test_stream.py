@@ -15,10 +15,11 @@ import pytest
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.active_active import check_sides, wait_until_quiet, write_pair
 from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.earlier_build import PRESENT, Build
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.ledger_scenes import HOUR_MS, entries
-from tests.integration.mirror_process import MM2PY, SHORT_SESSION, Flow, Mirror, until
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
@@ -69,10 +70,13 @@ def stream_of(
     name: str = "stream",
     master: str = "local[2]",
     environ: Mapping[str, str] | None = None,
+    build: Build = PRESENT,
 ) -> Mirror:
     """Start ``mm2py stream``."""
     arguments = ("--flow", flow.name, "--master", master, "-o", "json", *options)
-    return Mirror(flow.file, *arguments, name=name, program=(MM2PY, "stream"), environ=environ)
+    program = (*build.command, "stream")
+    environ = environ or build.environ
+    return Mirror(flow.file, *arguments, name=name, program=program, environ=environ)
 
 
 def report_of(stream: Mirror) -> dict[str, object]:
