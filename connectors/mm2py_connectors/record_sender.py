@@ -286,6 +286,23 @@ class RecordSender:
         Raises:
             FatalError: see ``flush``.
         """
+        plain = self._refusal is None and not self._failures and self._alone is None
+        if plain and not self._is_sync and not self._given_up:
+            topic, key, value, headers, timestamp_ms, chosen = sent.record
+            listed = _listed(headers) if headers else None
+            partition, at_ms = -1 if chosen is None else chosen, timestamp_ms or 0
+            failed = partial(self._failed, sent, next(self._numbers))
+            try:
+                if not self._leaving:  # as in ``forward``, and by position too
+                    self._producer.produce(
+                        topic, value, key, partition, failed, None, at_ms, listed
+                    )
+                    return
+            except (BufferError, KafkaException):
+                pass
+        self._send(sent, idle)
+
+    def _send(self, sent: SentRecord, idle: Idle) -> None:
         self._check()
         self._recover(idle)
         self._produce(self._producer, sent, next(self._numbers), idle)
@@ -327,7 +344,7 @@ class RecordSender:
                     return
             except (BufferError, KafkaException):
                 pass  # that is for what sends one record after the other
-        self.send(_as_it_is(source), idle)
+        self._send(_as_it_is(source), idle)
 
     def serve(self, idle: Idle) -> None:
         """Handle what has failed since the last call; raises as ``flush``."""
@@ -458,8 +475,7 @@ class RecordSender:
 
     def _produce(self, producer: Producer, sent: SentRecord, number: int, idle: Idle) -> None:
         topic, key, value, headers, timestamp_ms, partition = sent.record
-        # It takes lists alone, and nothing in place of an empty one.
-        listed = cast("list[tuple[str, str | bytes | None]]", list(headers)) if headers else None
+        listed = _listed(headers) if headers else None
         failed = partial(self._failed, sent, number, is_alone=producer is self._alone)
         while not self._given_up or sent.place[:2] not in self._given_up:
             try:
@@ -672,6 +688,11 @@ class RecordSender:
             self._refusal = refusal
             raise
         self.dropped += 1
+
+
+def _listed(headers: Headers) -> list[tuple[str, str | bytes | None]]:
+    # It takes lists alone, and nothing in place of an empty one.
+    return cast("list[tuple[str, str | bytes | None]]", list(headers))
 
 
 def _as_it_is(source: Message) -> SentRecord:

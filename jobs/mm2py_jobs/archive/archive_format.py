@@ -38,6 +38,8 @@ _PUBLISHED: Final = "json"
 _STAGED: Final = "staged"
 _RANGES: Final = "ranges.json"
 _FILE: Final = re.compile(r"(\d+)-(\d+)\..*\.parquet")
+_WHOSE: Final = ("version", "flow", "source_cluster", "shape", "topic", "topic_id")
+"""Members of a head that are the same in each run of an archive."""
 
 BATCHES: Final = pa.schema(
     [
@@ -324,18 +326,30 @@ def put_or_check(
 
     Raises:
         ConfigError: the archive there is another one.
+        FatalError: it cannot be written, or a run with other settings has begun to.
     """
     document = asdict(stored)
-    if store.put_if_absent(name, _document(document)) if writes else not store.exists(name):
+
+    def agrees(claim: bytes) -> bool:
+        try:
+            return not _other_in(_members(claim, name), document)
+        except ConfigError:
+            return True  # who has not written all of its claim has not looked for ours yet
+
+    if store.put_if_absent(name, _document(document), agrees) if writes else not store.exists(name):
         return
     there = _members(store.read(name), name)
-    for member in ("version", "flow", "source_cluster", "shape", "topic", "topic_id"):
-        if there.get(member) != document.get(member):
-            raise ConfigError(
-                f"{store.path} has an archive with {member}={there.get(member)} in {name}, not "
-                f"{document.get(member)}",
-                remedy="archive to another folder",
-            )
+    if member := _other_in(there, document):
+        raise ConfigError(
+            f"{store.path} has an archive with {member}={there.get(member)} in {name}, not "
+            f"{document.get(member)}",
+            remedy="archive to another folder",
+        )
+
+
+def _other_in(there: Mapping[str, object], document: Mapping[str, object]) -> str:
+    """Return the member of a head that makes it the one of another archive, empty if none does."""
+    return next((it for it in _WHOSE if there.get(it) != document.get(it)), "")
 
 
 def head_of(store: ArchiveStore) -> ArchiveHead:

@@ -5,7 +5,8 @@ two writers of a name win where the file system has hard links. Where it has non
 both may publish in the same instant, each under a name of its own: neither replaces the other's
 file, and readers join them (``archive_format.chain_of``). ``put_if_absent`` lets one of two win
 there too: a writer puts a claim beside the name, and writes the file only if it then finds neither
-that nor another claim. A file that is not published is an orphan, and harmless.
+that nor another claim. A claim that stays, as of a killed writer, stops only those who would write
+something else. A file that is not published is an orphan, and harmless.
 """
 
 import errno
@@ -41,6 +42,9 @@ AGREE_S: Final = 10.0
 """How long a writer waits for one that has put a claim: for a few requests to the store."""
 _TURN_MS: Final = 300
 
+Agrees = Callable[[bytes], bool]
+"""Whether it does no harm if the writer of a claim, which has these bytes, also writes the file."""
+
 _WHOLE: Final = frozenset(("s3", "s3a", "gcs", "gs", "abfs", "az", "adl", "oss", "memory"))
 """Stores of pyarrow and fsspec that show a file only when all of it is written, and have no
 folders."""
@@ -48,6 +52,10 @@ folders."""
 
 class _UrlToFs(Protocol):
     def __call__(self, url: str, /) -> tuple[object, str]: ...
+
+
+def _never(_claim: bytes) -> bool:
+    return False
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -129,13 +137,14 @@ class ArchiveStore:
         """
         self._guarded(name, lambda: self._write(name, data))
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
+    def put_if_absent(self, name: str, data: bytes, agrees: Agrees = _never) -> bool:
         """Write a file unless there is one of that name; False if there is.
 
         Raises:
-            FatalError: it cannot be written, or the claim of another writer stays.
+            FatalError: it cannot be written, or the claim of another writer stays that does not
+                agree.
         """
-        return self._guarded(name, lambda: self._put(name, data))
+        return self._guarded(name, lambda: self._put(name, data, agrees))
 
     def publish(self, stem: str, kind: str, data: bytes) -> bool:
         """Write ``<stem>.<kind>`` unless there is one, False if there is; without hard links it is
@@ -217,29 +226,32 @@ class ArchiveStore:
             place.unlink(missing_ok=True)
             raise
 
-    def _put(self, name: str, data: bytes) -> bool:
+    def _put(self, name: str, data: bytes, agrees: Agrees) -> bool:
         if (is_new := self._linked(name, data)) is not None:
             return is_new
         deadline_s = time.monotonic() + AGREE_S
         while not self.exists(name):
-            others = self._put_alone(name, data)
+            is_late = time.monotonic() > deadline_s  # who lives has ended, or has withdrawn
+            others = self._put_alone(name, data, agrees if is_late else _never)
             if not others or name in others:
                 return not others
-            if time.monotonic() > deadline_s:
+            if is_late and self.exists(others[0]):
                 raise FatalError(
-                    f"another run begins to write {name} below {self.path}, as {others[0]} says, "
-                    "and does not end it",
-                    remedy=f"run the same command again; where no other run is left, remove "
-                    f"{others[0]}",
+                    f"another run has begun to write {name} below {self.path} with other "
+                    f"settings, as {others[0]} says, and has not ended it",
+                    remedy=f"run its command again; where that run was killed and its settings "
+                    f"are not wanted, remove {others[0]}",
                 )
             time.sleep(secrets.randbelow(_TURN_MS) / 1000)  # both have withdrawn
         return False
 
-    def _put_alone(self, name: str, data: bytes) -> list[str]:
-        """Write a file if nobody else does at the same time; return what is there of others.
+    def _put_alone(self, name: str, data: bytes, agrees: Agrees) -> list[str]:
+        """Write a file if nobody who does not agree does at the same time; return what is there of
+        those.
 
         Of two each has put its claim before it looks for the other's, so that one at least finds
-        it; a claim is removed only after the file was written, or after its writer gave up.
+        it; a claim is removed only after the file was written, or after its writer gave up. That of
+        another is never removed: its writer may be frozen, and write later.
         """
         folder = name.rpartition("/")[0]
         mine = f"{name}.{secrets.token_hex(4)}{_CLAIM}"
@@ -249,14 +261,28 @@ class ArchiveStore:
             others = [
                 it
                 for it in there
-                if it == name or (it.startswith(f"{name}.") and it.endswith(_CLAIM) and it != mine)
+                if it == name
+                or (
+                    it.startswith(f"{name}.")
+                    and it.endswith(_CLAIM)
+                    and it != mine
+                    and self._bars(it, agrees)
+                )
             ]
+            if not others and self.exists(name):
+                others = [name]  # put, and its claim removed, while the folder was listed
             if not others:
                 self._replace(name, data)
         finally:
             with suppress(*self._errors):  # of a bucket where nothing may be deleted
                 self.delete(mine)
         return others
+
+    def _bars(self, claim: str, agrees: Agrees) -> bool:
+        try:
+            return agrees is _never or not agrees(self.read(claim))
+        except FatalError:
+            return True  # gone since it was listed: its file may be there
 
     def _publish(self, stem: str, kind: str, data: bytes) -> bool:
         if (is_new := self._linked(f"{stem}.{kind}", data)) is not None:

@@ -20,7 +20,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.verify.log_entries import LogEntry, OffsetRange, entries_of
 from mm2py_jobs.verify.verify import PartitionLog
 
-_LAST: Final = 1_000
+LAST: Final = 1_000
 """Records that are looked for: some of them may have been passed by hand."""
 _SEARCHED: Final = 32_768
 """Offsets of the target; as many as verify searches for a record."""
@@ -46,7 +46,7 @@ async def is_copied(
 def _last_below(store: ArchiveStore, tp: TopicPartition, end: int) -> Collection[LogEntry]:
     """Return the last records below an offset that one file has."""
     for manifest in reversed([it for it in chain_of(store, tp) if it.first < end and it.records]):
-        last = deque[LogEntry](maxlen=_LAST)
+        last = deque[LogEntry](maxlen=LAST)
         for batch in archived_batches(store, manifest):
             if batch.base_offset >= end:
                 break

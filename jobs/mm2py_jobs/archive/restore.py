@@ -36,7 +36,7 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore, each
-from mm2py_jobs.archive.last_copied import is_copied
+from mm2py_jobs.archive.last_copied import LAST, is_copied
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
@@ -362,8 +362,11 @@ class Restore:
             return ""
         return (
             f"{log.target} on the target has none of the records that the archive has before the "
-            f"stored position {position}, which has no topic id (as one of Java's MirrorMaker 2): "
-            "they are copies of another topic of that name, use --rename"
+            f"stored position {position} (the last {LAST:,} were looked for), which has no topic "
+            "id (as one of Java's MirrorMaker 2, or set over REST): they are copies of another "
+            "topic of that name, use --rename; or the position was set past records that were not "
+            "copied: set it to the last one that was (PATCH "
+            ".../connectors/MirrorSourceConnector/offsets), then restore"
         )
 
     def _unknown(self, planned: Sequence[PartitionPlan]) -> list[str]:

@@ -7,7 +7,8 @@ once: a task that is tried again writes its rows again.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
 from pyspark.sql.datasource import (
@@ -31,7 +32,7 @@ from mm2py.errors import ConfigError, FatalError
 from mm2py_jobs.spark.read_options import client_properties
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import Array, RecordBatch
 
     from mm2py_connectors.record_sender import RecordSender, SentRecord
 
@@ -154,28 +155,28 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
 
 
 def _records(options: WriteOptions, batch: "RecordBatch") -> Iterator[OutgoingRecord]:
-    rows = batch.num_rows
-    by_name = {name: batch.column(name).to_pylist() for name in options.columns}
-
-    def column(name: str, default: object = None) -> Sequence[object]:
-        return by_name.get(name) or [default] * rows
-
-    topics = column("topic", options.topic) if options.topic is None else [options.topic] * rows
-    for topic, key, value, partition, headers in zip(
-        topics, column("key"), column("value"), column("partition"), column("headers"), strict=True
-    ):
-        yield OutgoingRecord(
-            cast("str", topic or ""),
-            _bytes(key),
-            _bytes(value),
-            _headers(headers),
-            None,
-            cast("int | None", partition),
-        )
+    """Return the rows as records, without a step of Python for columns that are not there."""
+    there = {name: batch.column(name) for name in options.columns}
+    return map(
+        OutgoingRecord,
+        _objects(there["topic"]) if options.topic is None else repeat(options.topic),
+        _bytes(there["key"]) if "key" in there else repeat(None),
+        _bytes(there["value"]),
+        map(_headers, there["headers"].to_pylist()) if "headers" in there else repeat(()),
+        repeat(None),
+        there["partition"].to_pylist() if "partition" in there else repeat(None),
+    )
 
 
-def _bytes(value: object) -> bytes | None:
-    return value.encode() if isinstance(value, str) else cast("bytes | None", value)
+def _bytes(column: "Array") -> list[object]:
+    """Return bytes, also of text: its UTF-8."""
+    as_bytes = {"string": "binary", "large_string": "large_binary"}.get(str(column.type))
+    return _objects(column.cast(as_bytes) if as_bytes else column)
+
+
+def _objects(column: "Array") -> list[object]:
+    # A ``to_pylist`` makes an object of Arrow for each value first.
+    return column.to_numpy(zero_copy_only=False).tolist()
 
 
 def _headers(value: object) -> Headers:

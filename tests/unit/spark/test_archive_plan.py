@@ -2,10 +2,11 @@
 
 import asyncio
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -22,6 +23,8 @@ from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.archive import archive
 from mm2py_jobs.archive.archive import archive_flow, archive_root, missing_of
 from mm2py_jobs.archive.archive_format import (
+    ArchivedTopic,
+    ArchiveHead,
     FileManifest,
     Shape,
     archived_batches,
@@ -31,6 +34,7 @@ from mm2py_jobs.archive.archive_format import (
     partition_folder,
     publish_staged,
     put_manifest,
+    put_or_check,
     range_of_chain,
     remove_unnamed,
     topic_of,
@@ -332,36 +336,80 @@ def test_what_two_writers_publish_is_read_once_and_none_replaces_the_others(
     assert found == [("wide.parquet", 0, 15), ("later.parquet", 15, 30)]
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", "listed", "after"])
 def test_of_two_that_put_a_file_in_the_same_instant_without_hard_links_one_has_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The second does so around the first write of the other after that has found no file."""
+    """The second does so around the first write of the other after that has found no file, or while
+    that lists the folder, which shows neither file nor claim then."""
     store, answers, begun = ArchiveStore(str(tmp_path)), dict[bytes, bool](), list[bytes]()
     write = getattr(ArchiveStore, "_write")  # noqa: B009 - private
+    names, missed = ArchiveStore.names, list[str]()
     monkeypatch.setattr(os, "link", refused)
     monkeypatch.setattr("mm2py_jobs.archive.archive_store.AGREE_S", -1)
 
     def put(data: bytes) -> None:
         try:
-            answers[data] = store.put_if_absent("m.json", data)
+            answers[data] = store.put_if_absent("m.json", data, data.__eq__)
         except FatalError:
             answers[data] = False
 
     def beside(self: ArchiveStore, name: str, data: bytes) -> None:
         begun.append(data)
         is_first = data == b"1" and begun == [data] * 2  # after that of the link
-        if is_first and moment == "before":
+        if is_first and moment != "after":
             put(b"2")
+            missed.extend(["m.json"] * (moment == "listed"))
         write(self, name, data)
         if is_first and moment == "after":
             put(b"2")
 
+    def listed(self: ArchiveStore, folder: str) -> list[str]:
+        gone = missed.pop() if missed else ""
+        return [it for it in names(self, folder) if it != gone]
+
     monkeypatch.setattr(ArchiveStore, "_write", beside)
+    monkeypatch.setattr(ArchiveStore, "names", listed)
     put(b"1")
     (winner,) = (it for it, is_new in answers.items() if is_new)
-    assert (winner, store.read("m.json")) == ((b"2", b"2") if moment == "before" else (b"1", b"1"))
+    assert (winner, store.read("m.json")) == ((b"1", b"1") if moment == "after" else (b"2", b"2"))
     assert store.names("") == ["m.json"]
+
+
+HEAD = ArchiveHead(flow="A->B", source_cluster="a", shape=Shape.BATCHES)
+TOPIC = ArchivedTopic(topic="t", topic_id="1", partitions=1, configs={}, ends={"0": 5})
+
+
+@pytest.mark.parametrize(
+    ("mine", "killed", "continues"),
+    [
+        (HEAD, HEAD, True),
+        (HEAD, None, True),  # before all of its claim was written
+        (HEAD, replace(HEAD, shape=Shape.RECORDS), False),
+        (TOPIC, replace(TOPIC, ends={"0": 3}), True),
+        (TOPIC, replace(TOPIC, topic_id="2"), False),
+    ],
+)
+def test_the_claim_of_a_killed_run_refuses_only_runs_with_other_settings(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mine: ArchiveHead | ArchivedTopic,
+    killed: ArchiveHead | ArchivedTopic | None,
+    *,
+    continues: bool,
+) -> None:
+    store, claim = ArchiveStore(str(tmp_path)), "m.json.0badcafe.claim"
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr("mm2py_jobs.archive.archive_store.AGREE_S", -1)
+    put_or_check(store, "killed", killed or mine)
+    store.write(claim, store.read("killed") if killed else store.read("killed")[:9])
+    if not continues:
+        with pytest.raises(FatalError, match=f"other settings, as {claim} says"):
+            put_or_check(store, "m.json", mine)
+        assert store.names("") == ["killed", claim]
+        return
+    put_or_check(store, "m.json", mine)
+    assert json.loads(store.read("m.json")) == asdict(mine)
 
 
 def test_of_files_that_two_writers_publish_from_the_same_offset_on_the_widest_stays(

@@ -424,7 +424,7 @@ async def test_a_restore_puts_no_records_behind_copies_of_another_topic_of_that_
     ("copies", "started", "outcome"),
     [
         (range(20), 0, ""),
-        (range(100, 120), 0, "copies of another topic of that name, use --rename"),
+        (range(100, 120), 0, "copies of another topic of that name, use --rename; or the position"),
         (range(100, 120), 3, "the copies do not show"),  # retention may have taken them
         (range(18), 0, ""),  # the last ones were passed by hand
     ],
