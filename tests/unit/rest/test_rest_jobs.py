@@ -563,14 +563,16 @@ class Paper:
         request = Request(scope, receive)
         who = scope[CALLER]
         assert who.operator
-        self.asked.append((who.name, request.method, request.url.path, await request.body()))
+        path = f"{request.url.path}?{request.url.query}".removesuffix("?")
+        self.asked.append((who.name, request.method, path, await request.body()))
         status, body = self._answers.pop(0)
         await JSONResponse(body, status)(scope, receive, send)
 
 
 async def test_a_worker_asks_itself_as_an_operator() -> None:
     stopped = {"flow": "A->B", "state": "STOPPED", "enabled": True}
-    app = Paper((200, [stopped]), (200, [stopped]), (200, {}), (200, []), (201, {}), (200, {}))
+    made: tuple[int, Any] = (200, {})
+    app = Paper((200, [stopped]), (200, [stopped]), made, (200, []), (201, {}), made, made)
     flows = RestFlows(OwnApi(lambda: app))
     now = await flows.now(AB)
     assert now is not None
@@ -578,6 +580,7 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
     await flows.start(AB, {})
     await flows.start(AB, {"topics": "orders"})
     await flows.stop(AB)
+    await flows.stop(AB, dry_run=True)
     assert [(method, path) for _, method, path, _ in app.asked] == [
         ("GET", "/flows"),
         ("GET", "/flows"),
@@ -585,6 +588,7 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
         ("GET", "/flows"),
         ("POST", "/flows"),
         ("POST", "/flows/A->B/stop"),
+        ("POST", "/flows/A->B/stop?dry_run=true"),
     ]
     assert b'"topics":"orders"' in app.asked[4][3].replace(b" ", b"")
 
@@ -598,11 +602,12 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
         ((200, {"not": "a list"}), ProtocolError),
     ],
 )
-async def test_refusals_of_the_own_api_say_whether_to_ask_again(
+async def test_refusals_of_the_own_api_say_why_and_whether_to_ask_again(
     answer: tuple[int, Any], error: type[Exception]
 ) -> None:
     app = Paper(answer)
-    with pytest.raises(error):
+    said = f"^{answer[0]}: {answer[1]['message']}$" if "message" in answer[1] else "not a list"
+    with pytest.raises(error, match=said):
         await OwnApi(lambda: app).rows("/flows")
 
 
