@@ -2,26 +2,32 @@
 
 Flow: arguments -> one function per command -> exit code: 0 ok, 1 an error in one line on stderr, 2
 wrong usage, 3 something is unhealthy or lags. What a command needs is loaded when it runs: help is
-quick. Jobs and migrations add theirs by the entry points ``mm2py.commands``.
+quick. Jobs and migrations add theirs by the entry points ``mm2py.commands``; one that is broken is
+named on standard error, and hurts no other command.
 """
 
 import os
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Final, NoReturn
 
 import typer
+from typer.main import get_group
 
 from mm2py_cli.command_frame import framed
 from mm2py_cli.flow_changes import commands as flow_app
 from mm2py_cli.group_commands import group_app
 from mm2py_cli.lag_command import show_lag
-from mm2py_cli.output import FileArgument, Panel, examples
+from mm2py_cli.output import FileArgument, Panel, examples, say
 from mm2py_cli.topic_command import show_topics
 
 COMMANDS: Final = "mm2py.commands"
 """Entry points that add commands: each is a function of the application."""
+
+_OURS: Final = ("mm2py_jobs", "mm2py_migrate")
+"""Packages whose commands are known to be sound: to build all of them costs each command time."""
 
 app: Final = typer.Typer(
     name="mm2py",
@@ -152,8 +158,27 @@ app.command(
     rich_help_panel=Panel.LOOK,
     epilog=examples("mm2py topics", "mm2py topics 'orders*' --flow A/B --partitions -o wide"),
 )(show_topics)
-for point in entry_points(group=COMMANDS):
-    point.load()(app)
+
+
+def add_installed(to: typer.Typer, points: Iterable[EntryPoint]) -> None:
+    """Add the commands of entry points; those of one that is broken are left out, with a line."""
+    for point in points:
+        commands, groups = to.registered_commands, to.registered_groups
+        to.registered_commands, to.registered_groups = [], []
+        try:
+            point.load()(to)
+            if point.module.partition(".")[0] not in _OURS:
+                get_group(to)  # types of parameters are read only now
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the package's own code runs
+            to.registered_commands, to.registered_groups = commands, groups
+            cause = f"{type(error).__name__}: {error}"
+            say(f"commands {point.name} ({point.value}) cannot be loaded: {cause}")
+        else:
+            to.registered_commands = [*commands, *to.registered_commands]
+            to.registered_groups = [*groups, *to.registered_groups]
+
+
+add_installed(app, entry_points(group=COMMANDS))
 
 
 def main() -> NoReturn:

@@ -384,7 +384,8 @@ class RemoteApi:
         async with self._turn:
             return await asyncio.to_thread(self._rest.rows, path)
 
-    async def post(self, path: str, body: object = None) -> None:
-        """POST a change."""
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
+        """POST a change, or only a dry run of it."""
+        query = {"dry_run": True} if dry_run else None
         async with self._turn:
-            await asyncio.to_thread(self._rest.change, "POST", path, None, body)
+            await asyncio.to_thread(self._rest.change, "POST", path, query, body)

@@ -417,8 +417,8 @@ class LateApi:
         self._asked += 1
         return [] if self._asked <= 2 else await self._known.rows(path)
 
-    async def post(self, path: str, body: object = None) -> None:
-        await self._known.post(path, body)
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
+        await self._known.post(path, body, dry_run=dry_run)
 
 
 async def stopped_late(drivers: Drivers) -> FlowAnswer | None:

@@ -513,6 +513,7 @@ async def test_what_a_step_has_recorded_stays_and_the_cause_is_told(error: Mm2py
     assert left is not None
     assert (left.step, left.cause) == (Step.SWITCH, str(error))
     assert left.switched_ms
+    assert "clients may write to B already, the same command continues" in left.cause
     # Where clients may have begun to write is not found out again later.
     world.target += ["native", "native"]
     done = await _drive(Process(world))

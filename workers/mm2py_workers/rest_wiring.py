@@ -5,6 +5,7 @@ internal one behind signatures -> ``RestServer``s.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -23,6 +24,7 @@ from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.service import FlowService, FlowServiceParts
+from mm2py.observability.logging import cause_text
 from mm2py.rest.app import internal_app, own_app, public_app
 from mm2py.rest.credentials import RestCredentials
 from mm2py.rest.forwarding import Forwarder
@@ -40,6 +42,8 @@ from mm2py_workers.served import Served
 if TYPE_CHECKING:  # loaded with the first request to another worker
     import httpx
 
+log = logging.getLogger(__name__)
+
 _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 
 
@@ -55,7 +59,11 @@ class OpenRest:
     async def close_jobs(self) -> None:
         """End what requests have started here: drivers of backfills in order, those of failovers
         where they are."""
-        await asyncio.gather(*(job.close() for job in self.jobs))
+        closing = [job.close() for job in self.jobs]
+        for ended in await asyncio.gather(*closing, return_exceptions=True):
+            # A package's own code, which must not keep the listeners open.
+            if isinstance(ended, Exception):
+                log.warning("routes of a job did not close in order cause=%s", cause_text(ended))
 
     async def stop(self, timeout_s: float) -> None:
         """Close the listeners; running requests get ``timeout_s``."""

@@ -235,6 +235,9 @@ def drill(
         text = json.dumps(asdict(timed), indent=2) + "\n"
         await asyncio.to_thread(report.write_text, text, "utf-8")
         print_times(printer, timed)
+        for text in timed.plan.problems:
+            if text not in timed.reasons:
+                say(text)
         say(f"report: {report}")
         return OK if timed.ready else UNHEALTHY
 
@@ -486,6 +489,8 @@ def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
         yield "QUARANTINE", ", ".join(plan.quarantine)
     for spark_job in plan.jobs:
         yield "ENDS FIRST", spark_job
+    for text in plan.unreached:
+        yield "NOT REACHED", text
     if plan.standing:
         yield "REFUSED", plan.standing
     if plan.unfinished:

@@ -334,9 +334,20 @@ class FailoverDriver:
                     return failover
                 failover = await self._write(failover)
         except Mm2pyError as error:
+            self._say_where(error)
             await self._record_cause(error)
             raise
         return failover
+
+    def _say_where(self, error: Mm2pyError) -> None:
+        """Add to the remedy of what ends this driver that clients have moved."""
+        recorded = self._claim.known
+        if self._lost or recorded is None or not recorded.switched_ms:
+            return
+        target = self._name.rpartition("->")[2]
+        where = f"clients may write to {target} already, the same command continues from here"
+        if where not in error.remedy:
+            error.remedy = f"{error.remedy}; {where}" if error.remedy else where
 
     async def cancel(self) -> Failover:
         """Cancel the unfinished failover of the flow (5).

@@ -98,8 +98,8 @@ class FlowsApi(Protocol):
         """GET a list of objects."""
         ...
 
-    async def post(self, path: str, body: object = None) -> None:
-        """POST a change."""
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
+        """POST a change; a dry run takes the same way, to the same worker, and changes nothing."""
         ...
 
 
@@ -115,9 +115,9 @@ class NoWorkerApi:
         del path
         raise self._error
 
-    async def post(self, path: str, body: object = None) -> None:
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
         """Raise ``ConnectionFailedError``."""
-        del path, body
+        del path, body, dry_run
         raise self._error
 
 
@@ -193,18 +193,21 @@ class RestFlows:
             log.info("%s not known flow=%s cause=%s", what, flow, error)
             return None
 
-    async def stop(self, flow: FlowName) -> None:
+    async def stop(self, flow: FlowName, *, dry_run: bool = False) -> None:
         """Stop every connector of a flow; does not wait for its tasks."""
-        await self._api.post(flow_path(str(flow), "stop"))
+        await self._api.post(flow_path(str(flow), "stop"), dry_run=dry_run)
 
-    async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
-        """Create a flow that does not copy with ``config``, or resume it if it is stopped."""
+    async def start(
+        self, flow: FlowName, config: Mapping[str, str], *, dry_run: bool = False
+    ) -> None:
+        """Create a flow that does not copy with ``config``, or resume it if it is stopped, as a dry
+        run does with any other."""
         now = await self.now(flow)
         if now is None or not now.enabled:
             body = {"source": flow.source, "target": flow.target, "config": dict(config)}
-            await self._api.post("/flows", body)
-        elif now.rests or now.is_waiting:
-            await self._api.post(flow_path(str(flow), "resume"))
+            await self._api.post("/flows", body, dry_run=dry_run)
+        elif now.rests or now.is_waiting or dry_run:
+            await self._api.post(flow_path(str(flow), "resume"), dry_run=dry_run)
 
 
 # ---- target states in Connect's config topic

@@ -136,6 +136,7 @@ class FailoverPlan:
     clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end
     first, and how to end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers
     that no ACL blocks. ``writers`` is null if the brokers do not disclose producers.
+    ``unreached``: why the worker that is asked could not change a flow.
     """
 
     flow: str
@@ -152,6 +153,7 @@ class FailoverPlan:
     problems: tuple[str, ...]
     standing: str = ""
     jobs: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     awaited: int = 0
     copied_first: int = 0
     source_ms: int = 0
@@ -206,6 +208,9 @@ class FailoverPlan:
             refusals.append(
                 "no worker of the flow answers: give its address with --url or MM2PY_URL"
             )
+        # Found out at SWITCH, clients would have moved already.
+        if not unplanned:
+            refusals += self.unreached
         return tuple(refusals)
 
 

@@ -326,23 +326,29 @@ class OwnApi:
 
     async def rows(self, path: str) -> Sequence[Row]:
         """GET a list of objects."""
-        rows = await self._ask("GET", path, None)
+        rows = await self._ask("GET", path)
         if not isinstance(rows, list):
             raise ProtocolError(f"the answer to {path} is not a list")
         return cast("list[Row]", rows)
 
-    async def post(self, path: str, body: object = None) -> None:
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
         """POST a change."""
-        await self._ask("POST", path, body)
+        await self._ask("POST", path, body, {"dry_run": "true"} if dry_run else None)
 
-    async def _ask(self, method: str, path: str, body: object) -> object:
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+    ) -> object:
         import httpx  # only a failover needs it
 
         transport = httpx.ASGITransport(app=self._as_driver, raise_app_exceptions=False)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost", timeout=ANSWER_S
         ) as client:
-            answer = await client.request(method, path, json=body)
+            answer = await client.request(method, path, json=body, params=query)
         if answer.is_success:
             document: object = answer.json()
             return document
@@ -354,5 +360,14 @@ class OwnApi:
 
 
 def _refusal(answer: "httpx.Response") -> FatalError | RetriableError:
-    text = f"{answer.status_code}: {answer.text[:500]}"
+    text = f"{answer.status_code}: {_message_of(answer)}"
     return RetriableError(text) if answer.status_code in _NOT_NOW else FatalError(text)
+
+
+def _message_of(answer: "httpx.Response") -> str:
+    try:
+        body: object = answer.json()
+    except ValueError:
+        body = None
+    message = cast("Row", body).get("message") if isinstance(body, Mapping) else None
+    return message if isinstance(message, str) else answer.text[:500]

@@ -69,6 +69,10 @@ STOP_S: Final = 45.0
 APPEARS_S: Final = 10.0
 """Within this time a worker that has just started knows the flows that were created over REST."""
 
+REACH_S: Final = 10.0
+"""Within this time a worker reaches the leader of a flow, unless something keeps it from that: a
+round of the group is over sooner."""
+
 LOOK_S: Final = 0.3
 ANY_TOPIC: Final = ".*"
 
@@ -542,6 +546,48 @@ class FailoverSides:
         return await reverse_starts(self._clusters, ends_there, back_at)
 
     # ---- the flows
+
+    async def unreached(self) -> Sequence[str]:
+        """Return why the flow could not be stopped, or the flow back started, by the worker that is
+        asked; asks it for dry runs of both, which take the way of the changes to the leaders."""
+        found: list[str] = []
+        for flow, change, ask in (
+            (self._clusters.name, "stopped", self._rehearse_stop),
+            (self._back, "started", self._rehearse_start),
+        ):
+            try:
+                await self._within_reach(ask)
+            except Mm2pyError as error:
+                found.append(
+                    f"flow {flow} cannot be {change} through the worker that is asked: "
+                    f"{error.message}; ask one that reaches the leader of that flow over HTTP "
+                    "(--url), as a user who may change it"
+                )
+        return found
+
+    async def _within_reach(self, ask: Callable[[], Awaitable[None]]) -> None:
+        deadline = self._clock.monotonic() + REACH_S
+        while True:
+            try:
+                await ask()
+            except RetriableError:
+                if self._clock.monotonic() > deadline:
+                    raise
+                await self._clock.sleep(LOOK_S)
+            else:
+                return
+
+    async def _rehearse_stop(self) -> None:
+        flow = self._clusters.name
+        now = await self._control.now(flow)
+        # Workers that wait take no change: a target state is recorded instead (``_stop_it``).
+        if now is not None and not now.is_waiting and not now.is_stopped:
+            await self._control.stop(flow, dry_run=True)
+
+    async def _rehearse_start(self) -> None:
+        now = await self._control.now(self._back)
+        if now is None or not (now.is_waiting or (now.copies and not now.is_broken)):
+            await self._control.start(self._back, self._reverse_config(), dry_run=True)
 
     async def stop_flow(self) -> int:
         """Stop the flow; returns when none of its tasks copies, with the offset of the record that

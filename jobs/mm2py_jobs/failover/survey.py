@@ -14,6 +14,8 @@ from typing import Final, TypeVar, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import ADMIN
+from mm2py.client.send.transactions import takes_jobs
 from mm2py.config.class_names import SOURCE_NAME
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.flow_offsets import FlowOffsets
@@ -106,7 +108,9 @@ async def plan_failover(
         groups = await _groups(clusters, problems)
         writers = await _writers(clusters, problems)
         await _check_flow_back(clusters, problems, kind)
+        await check_way_back(clusters, problems.of_flow, kind)
         fence = await sides.fence_plan()
+        unreached = () if now is None else tuple(await sides.unreached())
         there = True
     except SourceAwayError as error:
         problems.of_flow.append(
@@ -114,7 +118,7 @@ async def plan_failover(
             "checkpoints"
         )
         there, fence, groups, writers = False, FencePlan((), ""), [], []
-        opened, awaited = (), 0
+        opened, awaited, unreached = (), 0, ()
         rows = await _last_known(clusters, control)
     job = await sides.spark_job()
     would_lose = sum(row.would_lose or 0 for row in rows)
@@ -135,6 +139,7 @@ async def plan_failover(
         ),
         unfinished=_unfinished(clusters),
         jobs=(job,) if job else (),
+        unreached=unreached,
         problems=tuple(problems.of_flow),
         topics=tuple(rows),
         groups=tuple(groups),
@@ -214,6 +219,26 @@ async def _check_flow_back(
                 f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on "
                 f"{flow.source} stays there; mm2py flow set {flow.source}/{flow.target} topics=..."
             )
+
+
+async def check_way_back(
+    clusters: FailoverClusters, problems: list[str], kind: FailoverKind
+) -> None:
+    """Note a source that is too old for the driver of a failback, which writes to it in
+    transactions."""
+    if kind is FailoverKind.FAILBACK:
+        return
+    async with clusters.source() as source:
+        for node in source.broker_ids:
+            with suppress(Mm2pyError):  # one that does not answer now says nothing
+                connection = await source.connection(node, ADMIN)
+                if not takes_jobs(connection.versions):
+                    problems.append(
+                        f"brokers of {clusters.name.source} are older than Kafka 2.5: mm2py "
+                        "failback will not return clients there; upgrade them first, or move "
+                        "clients back by hand"
+                    )
+                    return
 
 
 def _unfinished(clusters: FailoverClusters) -> str:

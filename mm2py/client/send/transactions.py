@@ -505,8 +505,8 @@ class Transactions:
     async def _checked_coordinator(self) -> None:
         connection = await self._cluster.connection(await self._coordinator(), ADMIN)
         # Asked on the coordinator's own connection: in a rolling upgrade brokers differ.
-        offered = connection.versions.get(_INIT_KEY, (0, -1))
-        if offered[1] < _INIT_OLDEST:
+        if not takes_jobs(connection.versions):
+            offered = connection.versions.get(_INIT_KEY, (0, -1))
             raise ConfigError(
                 "exactly-once needs brokers of Kafka 2.5 or newer, and so do jobs that write; "
                 f"{connection.address} of"
@@ -640,6 +640,12 @@ class Transactions:
         if isinstance(error, Exception):
             self.broke(error)
         self._changed.set()
+
+
+def takes_jobs(versions: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether a broker of these versions takes the transactions of jobs that write, and of
+    exactly-once support (KIP-360, Kafka 2.5)."""
+    return versions.get(_INIT_KEY, (0, -1))[1] >= _INIT_OLDEST
 
 
 async def check_transactions(cluster: Cluster, transactional_id: str) -> None:

@@ -414,8 +414,9 @@ class RoundLeader:
                 snapshot.commit_offset,
             )
             # Beyond Java: its members start a changed task while another may still run the former
-            # one.
-            needed, snapshot = snapshot.offset, None
+            # one. The commit is past the end of a topic that was created again since: its members
+            # find that out by this offset.
+            needed, snapshot = max(snapshot.offset, snapshot.commit_offset), None
         elif len(views) > 1 and unwritten(snapshot):
             # A follower would start tasks of the former file before it has read what this worker
             # writes.

@@ -420,10 +420,7 @@ class HerderLoop:
             # What a new leader writes now has been read by every member that the next round gives
             # work to.
             await self.duties.enter(outcome, config.snapshot())
-            raise RetriableError(
-                "not every member of the group had read the same configs, or its leader had to "
-                "write others"
-            )
+            raise _refused(outcome.config_offset, config.snapshot().offset)
         # A partition may move from one of our tasks to another.
         await self._stop_stale()
         snapshot = config.snapshot()
@@ -579,6 +576,22 @@ class HerderLoop:
         with self._queue.stage("reading to the end of the config topic"):
             # A time-out is a RetriableError: the round is not joined with an old offset.
             await self._parts.config.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
+
+
+def _refused(needed: int, read: int) -> RetriableError:
+    """Return why a round was refused: the topic was ``read`` to its end after it, and the round
+    needs offset ``needed``."""
+    if read < needed:
+        return RetriableError(
+            f"a worker of the group has read the config topic up to offset {needed}, and it ends at"
+            f" {read}: it was deleted and created again, or has lost its end; no work is dealt "
+            "until all workers have read the same",
+            remedy="restart all workers of the flow, not one alone: docs/guide/changes.md, An "
+            "internal topic is gone, says what is lost with it",
+        )
+    return RetriableError(
+        "not every member of the group had read the same configs, or its leader had to write others"
+    )
 
 
 async def _look_again() -> None:

@@ -1,9 +1,9 @@
 """One connector of this node: started, paused or stopped as its target state demands.
 
 Flow: ``start`` -> connector's loops -> ``request_reconfiguration`` -> ``task_configs`` ->
-``apply``. Start and publication are tried again without end; FAILED is final but for STOPPED. A
-connector that fails takes no other with it; it is cut off when it does not stop within Connect's 5
-s.
+``apply``. Start and publication are tried again without end; FAILED is final but for STOPPED, and
+where a config provider had no value: that is tried again too. A connector that fails takes no other
+with it; it is cut off when it does not stop within Connect's 5 s.
 """
 
 import asyncio
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
 """Fixed in Connect too (``Worker.CONNECTOR_GRACEFUL_SHUTDOWN_TIMEOUT_MS``)."""
+
+FIRST_RESOLVE_S: Final = 1.0
+"""First pause before a config is resolved again; each is twice the last, up to
+``LONGEST_RETRY_S``."""
 
 FIRST_RETRY_S: Final = 0.25
 LONGEST_RETRY_S: Final = 60.0
@@ -84,7 +88,9 @@ class WorkerConnector:
 
     Args:
         build: makes the connector from its config; ``ConfigError`` makes it FAILED.
-        config: complete config; ``resolve`` makes it what the connector gets, at each start.
+        config: complete config; ``resolve`` makes it what the connector gets, at each start. While
+            it raises ``ConfigError`` the connector is FAILED, and it is tried again with growing
+            pauses (1 s to 60 s).
         apply: takes the task configs after each (re)configuration; what it raises is tried again
             with growing pauses (250 ms to 60 s), a ``ConfigError`` fails the connector.
         on_status: called at each change of state.
@@ -122,6 +128,8 @@ class WorkerConnector:
         self._unpublished = ""
         self._waits: dict[str, str] = {}
         """Why it does not start, while that is tried again."""
+        self._unresolved = False
+        """Whether it is FAILED because its config could not be resolved."""
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -201,7 +209,7 @@ class WorkerConnector:
 
     def set_target(self, target: TargetState) -> None:
         """Start, pause or stop it in the background; a FAILED one takes only STOPPED (Connect's
-        rule)."""
+        rule), but for one whose config could not be resolved."""
         if target is not self._target:
             self._target = target
             self._changed.set()
@@ -237,8 +245,10 @@ class WorkerConnector:
         while not self._stopping:
             # Before the target is read: a change after it is seen by the next turn.
             self._changed.clear()
-            # FAILED is left only by a restart, which is another object.
-            if self._target is TargetState.STARTED and self.status.state is not State.FAILED:
+            # FAILED is left only by a restart, which is another object, and by a value that is
+            # there again.
+            failed = self.status.state is State.FAILED and not self._unresolved
+            if self._target is TargetState.STARTED and not failed:
                 await self._run_started()
                 continue
             # KIP-875: also from FAILED, so that a broken connector's positions can be edited.
@@ -253,8 +263,8 @@ class WorkerConnector:
     async def _run_started(self) -> None:
         """Run one connector instance until it fails, is stopped, or its target state changes."""
         try:
-            # At each start: config providers may have new values.
-            self._resolved = self._resolve(self._config)
+            if not await self._resolve_config():
+                return
             self._connector = self._build(self._resolved)
             if await self._start(self._connector):
                 # Until then no task exists: RUNNING alone would look healthy.
@@ -269,6 +279,28 @@ class WorkerConnector:
             self._unpublished = ""
             self._waits.clear()
             await self._close()
+
+    async def _resolve_config(self) -> bool:
+        """Resolve the config, at each start: config providers may have new values.
+
+        It is tried again until they have any: the config is right, or it would not be stored, and a
+        file of secrets that is being replaced comes back. False where the target state changed.
+        """
+        pause = FIRST_RESOLVE_S
+        while not self._changed.is_set():
+            try:
+                self._resolved = self._resolve(self._config)
+            except ConfigError as error:
+                self._unresolved = True
+                self._lifecycle.to(State.FAILED, error)
+            else:
+                self._unresolved = False
+                if self.status.state is State.FAILED:
+                    self._lifecycle.to(State.RESTARTING)
+                return True
+            await wait_or_stop(self._clock, pause, self._changed)
+            pause = min(LONGEST_RETRY_S, 2 * pause)
+        return False
 
     async def _start(self, connector: AnyConnector) -> bool:
         patience = Patience(self._clock, "the connector's start", self._changed, waits=self._waits)

@@ -11,6 +11,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 from examples.demo.__main__ import demo as demo_command
 from mm2py.errors import ConfigError
 from mm2py.testing.clock import FakeClock
-from mm2py_cli.app import app
+from mm2py_cli.app import add_installed, app
 from mm2py_cli.output import Output, Printer
 from mm2py_cli.progress import LINES_S, progress
 from mm2py_jobs.aliases import COMMANDS
@@ -44,6 +45,45 @@ def test_help_has_its_commands_in_groups_and_a_short_name() -> None:
     for words in (["-h"], ["flow", "pause", "-h"]):
         result = CliRunner().invoke(app, words)
         assert (result.exit_code, "Usage: mm2py" in result.output) == (0, True)
+
+
+OWN_COMMANDS = """\
+import sys
+def own(app):
+    @app.command()
+    def own() -> None:
+        print("own")
+def half(app):
+    @app.command()
+    def broken() -> None: ...
+    raise KeyError("gone")
+def odd(app):
+    @app.command()
+    def broken(it: 'Gone') -> None: ...
+def leaves(app):
+    sys.exit(3)
+"""
+
+
+def test_broken_commands_of_other_packages_are_named_and_hurt_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_commands.py").write_text(OWN_COMMANDS)
+    monkeypatch.syspath_prepend(tmp_path)
+    all_commands, names = typer.Typer(), ["half", "odd", "leaves", "missing", "own"]
+    all_commands.command("ours")(lambda: None)
+    add_installed(
+        all_commands, [EntryPoint(it, f"own_commands:{it}", "mm2py.commands") for it in names]
+    )
+    said = capsys.readouterr().err.splitlines()
+    broken = names[:-1]
+    assert [it.partition(" cannot")[0] for it in said] == [
+        f"commands {it} (own_commands:{it})" for it in broken
+    ]
+    assert "KeyError: 'gone'" in said[0]
+    assert CliRunner().invoke(all_commands, ["own"]).stdout == "own\n"
+    assert CliRunner().invoke(all_commands, ["ours"]).exit_code == 0
+    assert CliRunner().invoke(all_commands, ["broken"]).exit_code == 2
 
 
 @pytest.mark.parametrize(

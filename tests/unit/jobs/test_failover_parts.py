@@ -231,7 +231,7 @@ class BesideApi:
         assert path == "/flows"
         return [self._row]
 
-    async def post(self, path: str, body: object = None) -> None:
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
         assert body is None
         self.posted.append(path)
 
@@ -292,7 +292,7 @@ class HeldApi:
             {**common, "partition": 3, "state": "UNASSIGNED", "task": "copy-0"},
         ]
 
-    async def post(self, path: str, body: object = None) -> None:
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
         raise AssertionError(path, body)
 
 
@@ -465,7 +465,7 @@ class BackApi:
         assert path == "/flows"
         return [self.row]
 
-    async def post(self, path: str, body: object = None) -> None:
+    async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
         assert body is None
         self.done.append(path.rpartition("/")[2])
         self.row["state"] = {"stop": "STOPPED", "resume": "RUNNING"}[self.done[-1]]

@@ -442,6 +442,19 @@ def test_a_creation_is_forwarded_to_who_leads_the_flow(rig: Rig) -> None:
     assert rig.stores[BA].state.revision == 1
 
 
+@pytest.mark.parametrize("action", ["stop", "resume"])
+def test_a_dry_run_goes_to_who_leads_the_flow_too_and_changes_nothing(
+    rig: Rig, action: str
+) -> None:
+    asked, network = follower(rig, AB)
+    before = dict(rig.herders[AB].states)
+    reply = asked.ask("POST", f"/flows/A->B/{action}?dry_run=true")
+    assert (reply.status, reply.json["dry_run"]) == (200, True)
+    (sent,) = network.asked
+    assert sent.endswith(f"/{action}?dry_run=true&forward=true")
+    assert (rig.herders[AB].states, rig.stores[AB].state.revision) == (before, 0)
+
+
 def test_who_stops_leading_while_a_change_is_checked_writes_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,9 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
@@ -19,6 +21,7 @@ from mm2py.mirror.backfills import ALIVE_S, Job, JobKind, JobState, Lease, Order
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.rest.app import internal_app
+from mm2py.rest.job_routes import JobRoutes, RouteHost, open_job_routes
 from mm2py.rest.parts import CALLER
 from mm2py.runtime.errors import (
     BadRequestError,
@@ -36,6 +39,7 @@ from mm2py_jobs.copy.backfill_jobs import BackfillService, BackfillView, Command
 from mm2py_jobs.failover.flows import RestFlows
 from mm2py_jobs.failover.plan import FailoverRequest, FailoverView, TopicRow
 from mm2py_jobs.failover.routes import FailoverService, OwnApi
+from mm2py_workers.rest_wiring import OpenRest
 from tests.unit.rest.flow_fakes import AB, BA, LEADER, Network, Rig
 from tests.unit.rest.job_fakes import LEASE, PLAN, FakeCommands, FakeFailovers
 
@@ -559,14 +563,16 @@ class Paper:
         request = Request(scope, receive)
         who = scope[CALLER]
         assert who.operator
-        self.asked.append((who.name, request.method, request.url.path, await request.body()))
+        path = f"{request.url.path}?{request.url.query}".removesuffix("?")
+        self.asked.append((who.name, request.method, path, await request.body()))
         status, body = self._answers.pop(0)
         await JSONResponse(body, status)(scope, receive, send)
 
 
 async def test_a_worker_asks_itself_as_an_operator() -> None:
     stopped = {"flow": "A->B", "state": "STOPPED", "enabled": True}
-    app = Paper((200, [stopped]), (200, [stopped]), (200, {}), (200, []), (201, {}), (200, {}))
+    made: tuple[int, Any] = (200, {})
+    app = Paper((200, [stopped]), (200, [stopped]), made, (200, []), (201, {}), made, made)
     flows = RestFlows(OwnApi(lambda: app))
     now = await flows.now(AB)
     assert now is not None
@@ -574,6 +580,7 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
     await flows.start(AB, {})
     await flows.start(AB, {"topics": "orders"})
     await flows.stop(AB)
+    await flows.stop(AB, dry_run=True)
     assert [(method, path) for _, method, path, _ in app.asked] == [
         ("GET", "/flows"),
         ("GET", "/flows"),
@@ -581,6 +588,7 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
         ("GET", "/flows"),
         ("POST", "/flows"),
         ("POST", "/flows/A->B/stop"),
+        ("POST", "/flows/A->B/stop?dry_run=true"),
     ]
     assert b'"topics":"orders"' in app.asked[4][3].replace(b" ", b"")
 
@@ -594,11 +602,12 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
         ((200, {"not": "a list"}), ProtocolError),
     ],
 )
-async def test_refusals_of_the_own_api_say_whether_to_ask_again(
+async def test_refusals_of_the_own_api_say_why_and_whether_to_ask_again(
     answer: tuple[int, Any], error: type[Exception]
 ) -> None:
     app = Paper(answer)
-    with pytest.raises(error):
+    said = f"^{answer[0]}: {answer[1]['message']}$" if "message" in answer[1] else "not a list"
+    with pytest.raises(error, match=said):
         await OwnApi(lambda: app).rows("/flows")
 
 
@@ -607,3 +616,42 @@ async def test_lag_that_is_not_known_is_no_error() -> None:
     flows = RestFlows(OwnApi(lambda: app))
     assert await flows.lag(AB) == {}
     assert await flows.lag(AB) == {"t": 4}
+
+
+# ---- routes of other packages
+
+OWN_ROUTES = """\
+from fastapi import APIRouter
+from mm2py.rest.job_routes import JobRoutes
+async def close():
+    raise KeyError("gone")
+def own(host):
+    return JobRoutes(APIRouter(), close)
+def half(host):
+    raise KeyError("gone")
+def odd(host):
+    return APIRouter()
+"""
+
+
+async def test_broken_routes_of_other_packages_are_named_and_keep_no_worker_from_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "own_routes.py").write_text(OWN_ROUTES)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["half", "odd", "missing", "own"]
+    points = [EntryPoint(it, f"own_routes:{it}", "mm2py.routes") for it in names]
+    opened = open_job_routes(cast("RouteHost", None), points)
+    assert [it.rpartition("name=")[2].partition(" cause=")[0] for it in caplog.messages] == [
+        f"{it} value=own_routes:{it}" for it in names[:-1]
+    ]
+    assert "KeyError: 'gone'" in caplog.text
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("ours")
+
+    ours = JobRoutes(opened[0].router, close)
+    await OpenRest((), (), (*opened, ours)).stop(1)
+    assert (len(opened), closed) == (1, ["ours"])
+    assert "did not close in order" in caplog.text

@@ -241,7 +241,7 @@ class FakeGroup:
                 generation=self.generation,
                 leader=name == self.leader and not self.leader_elsewhere,
                 leader_url=f"http://{self.leader}/",
-                config_offset=snapshot.offset,
+                config_offset=max(needed, snapshot.offset, snapshot.commit_offset),
                 assigned=Work() if failed else plan.assigned.get(name, Work()),
                 revoked=Work() if failed else plan.revoked.get(name, Work()),
                 delay_ms=plan.delay_ms,

@@ -229,7 +229,28 @@ async def test_a_placeholder_that_is_not_resolved_fails_visibly_until_it_is(
     # A file of secrets that is being replaced comes back.
     broken.clear()
     await cluster.clock.advance(FIRST_RESTART_S)
-    await until(lambda: node.state(C0) == "RUNNING")
+    await until(lambda: node.state(C0) == node.state("c") == "RUNNING")
+
+
+async def test_a_connector_without_a_value_of_its_provider_is_tried_again_where_it_is_started(
+    cluster: Cluster,
+) -> None:
+    broken = ["x"]
+
+    def resolve(config: ConnectorConfig) -> dict[str, str]:
+        if broken:
+            raise ConfigError("/s cannot be read", remedy="put it back")
+        return {key: text for key, text in config.items() if text is not None}
+
+    node = cluster.node(resolve=resolve).start()
+    await node.put()
+    await until(lambda: node.state("c") == "FAILED")
+    await node.herder.pause("c", actor="t")
+    broken.clear()
+    await cluster.clock.advance(2 * LONGEST_RETRY_S)
+    assert node.state("c") == "FAILED", "a paused one starts nothing"
+    await node.herder.resume("c", actor="t")
+    await until(lambda: node.state("c") == "RUNNING")
 
 
 async def test_topics_in_use_are_forgotten_with_their_connector(cluster: Cluster) -> None:

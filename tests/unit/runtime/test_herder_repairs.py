@@ -12,6 +12,7 @@ from mm2py.protocol.error_codes import MESSAGE_TOO_LARGE, server_error
 from mm2py.runtime.errors import HerderError, HerderFailedError, HerderTimeoutError, NotFoundError
 from mm2py.runtime.group.membership import Lost, Rejoin
 from mm2py.runtime.herder.herder import CHANGE_S
+from mm2py.runtime.herder.loop import QUIET_S
 from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, REQUEST_TIMEOUT_S, HerderQueue
 from mm2py.storage.connect_json import Commit, encode_config_record
 from mm2py.testing.clock import FakeClock
@@ -95,6 +96,26 @@ async def test_the_leader_writes_again_what_the_topic_of_changes_has_lost(cluste
         node.overrides.changed()
     await until(lambda: first.overrides is not None and first.overrides.restored > before)
     assert second.overrides.restored == 0
+
+
+async def test_a_config_topic_created_again_is_named_where_one_worker_alone_starts_again(
+    cluster: Cluster,
+) -> None:
+    first, second = await cluster.pair()
+    kept = dict(cluster.running())
+    await second.stop()
+    del cluster.nodes[second.name]
+    cluster.configs.recreate()
+    await first.config.put_logger_level("x", "INFO")
+    alone = cluster.node("n3").start()
+    for node in (first, alone):
+        for _ in range(3):  # what lasts no longer than ``QUIET_S`` is not told
+            await cluster.clock.advance(QUIET_S)
+        told = node.herder.node_snapshot().problems["flow"]
+        assert "created again" in told
+        assert "restart all workers of the flow, not one alone" in told
+    assert not alone.host.running
+    assert {it for it, name in kept.items() if name == "n1"} <= cluster.running().keys()
 
 
 async def test_a_state_that_cannot_be_read_is_a_problem_of_the_flow(cluster: Cluster) -> None:

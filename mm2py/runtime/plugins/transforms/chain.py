@@ -424,7 +424,7 @@ def installed(kind: Kind) -> Sequence[_Class]:
     for entry in entry_points(group=f"mm2py.{kind}"):
         try:
             entries.append(entry.load())
-        except Exception as error:  # noqa: BLE001 - the package's own code runs here, and hurts no other
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the package's own code runs here, and hurts no other
             log.warning("%s left out name=%s cause=%s", kind, entry.name, cause_text(error))
     return sorted(entries, key=java_class)
 
