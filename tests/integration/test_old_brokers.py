@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from mm2py.client.connect.admin import Admin
+from tests.integration.active_active import IDENTITY
 from tests.integration.clients import connected
 from tests.integration.cluster_changes import configs_of, grow, topics_of
 from tests.integration.exactly_once import (
@@ -19,19 +20,25 @@ from tests.integration.exactly_once import (
     assert_no_cause_twice,
     write_small_batches,
 )
+from tests.integration.failovers import Drivers, values_of
 from tests.integration.mirror_process import Flow, Mirror, running, until, until_equal
 from tests.integration.other_releases import region_of
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
+from tests.integration.sinks import PARTITIONS as SUNK
+from tests.integration.sinks import a_flow
 from tests.integration.traffic import (
+    Load,
     Sent,
     assert_equal,
+    assert_resumed,
     commit,
     committed,
     committed_positions,
     producer,
     wait_for_copy,
     wait_for_markers,
+    wait_for_progress,
     write,
 )
 from tests.integration.transactions import write_one
@@ -164,6 +171,70 @@ def test_exactly_once_copies_each_record_once_behind_a_kill_and_refuses_a_target
         mirror.kill()
     with running(flow.file, name="restarted", ready=False) as mirror:
         assert assert_each_once(mirror, flow, topic) == 26_000
+
+
+@pytest.mark.parametrize(
+    ("release", "side"), [("2.4.1", "source"), ("2.4.1", "target")], indirect=["release"]
+)
+def test_a_flow_that_a_group_copies_is_continued_behind_a_kill_and_a_broker_that_died(
+    setup: Setup, other: Region, side: str
+) -> None:
+    source, target = (other, setup.b) if side == "source" else (setup.b, other)
+    topic = setup.topic("sunk", SUNK, on=source)
+    committed_only = {"consumer.override.isolation.level": "read_committed"}
+    flow = a_flow(setup.folder, source, target, topic, committed_only)
+    with Load(source, topic, SUNK, rate=400) as load:
+        with Mirror(flow.file, name="first") as first:
+            wait_for_progress(first, flow, topic, 500)
+            client = producer(source, transactional_id=topic)
+            client.init_transactions(60)
+            write_one(client, topic, [b"aborted"] * 2, commit=False)
+            first.kill()
+        with running(flow.file, name="second", ready=False) as second:
+            wait_for_progress(second, flow, topic, 500)
+            other.kill()
+            other.start()
+            wait_for_progress(second, flow, topic, 500)
+            load.stop()
+            assert_resumed(*wait_for_copy(second, flow, topic, committed=True), rewinds=SUNK)
+
+
+@pytest.mark.parametrize(
+    ("release", "side"), [("2.8.2", "source"), ("2.8.2", "target")], indirect=["release"]
+)
+def test_clients_move_to_another_release_and_back_and_a_transaction_is_waited_for(
+    setup: Setup, other: Region, side: str
+) -> None:
+    a, b = (other, setup.b) if side == "source" else (setup.b, other)
+    topic, group = setup.unique("orders"), setup.unique("billing")
+    for region in (a, b):
+        setup.create_topic(region, topic, 1)
+    committed_only = {
+        f"{{{it}}}.consumer.isolation.level": "read_committed" for it in ("source", "target")
+    }
+    flow = setup.flow(
+        topic, {"replication.policy.class": IDENTITY, **committed_only}, source=a, target=b
+    )
+    with running(flow.file) as mirror:
+        drivers = Drivers(flow, mirror)
+        write(a, topic, [Sent(0, b"%d" % n) for n in range(20)])
+        commit(a, group, topic, {0: 7})
+        client = producer(a, transactional_id=topic, transaction_timeout_ms=600_000)
+        client.init_transactions(60)
+        client.begin_transaction()
+        client.produce(topic, b"20", partition=0)
+        assert client.flush(60) == 0
+        drivers.run("failover", "--execute", "--settle", "1", "-o", "json", kill_at="DRAIN")
+        client.commit_transaction(60)
+        drivers.execute("failover")
+        assert committed(b, group, topic) == {0: 7}
+        write(b, topic, [Sent(0, b"21")])
+        commit(b, group, topic, {0: 9})
+        drivers.execute("failback")
+        assert committed(a, group, topic) == {0: 9}
+        write(a, topic, [Sent(0, b"22")])
+        values = [[*range(23)]]
+        until_equal(lambda: [values_of(it, topic) for it in (a, b)], [values] * 2, alive=mirror)
 
 
 async def _sizes_known(region: KafkaAddress, topic: str) -> bool:
