@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from fastapi import APIRouter
 from starlette.types import ASGIApp
@@ -74,7 +74,9 @@ def open_job_routes(host: RouteHost, points: Iterable[EntryPoint] | None = None)
 
 def _opened(point: EntryPoint, host: RouteHost) -> JobRoutes:
     open_routes: OpenRoutes = point.load()
-    routes: object = open_routes(host)
-    if not (isinstance(routes, JobRoutes) and isinstance(routes.router, APIRouter)):
+    routes = cast("object", open_routes(host))
+    if not isinstance(routes, JobRoutes) or not isinstance(
+        cast("object", routes.router), APIRouter
+    ):
         raise TypeError(f"it returns {type(routes).__name__}, and has to return JobRoutes")
     return routes

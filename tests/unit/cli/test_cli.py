@@ -69,7 +69,7 @@ def test_broken_commands_of_other_packages_are_named_and_hurt_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_commands.py").write_text(OWN_COMMANDS)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     all_commands, names = typer.Typer(), ["half", "odd", "leaves", "missing", "own"]
     all_commands.command("ours")(lambda: None)
     add_installed(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -638,7 +639,7 @@ async def test_broken_routes_of_other_packages_are_named_and_keep_no_worker_from
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "own_routes.py").write_text(OWN_ROUTES)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     names = ["half", "odd", "missing", "own"]
     points = [EntryPoint(it, f"own_routes:{it}", "mm2py.routes") for it in names]
     opened = open_job_routes(cast("RouteHost", None), points)
