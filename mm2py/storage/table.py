@@ -140,7 +140,8 @@ class KafkaTable:
         self._unanswered: dict[asyncio.Future[int], asyncio.TimerHandle] = {}
         """Posts, and when their topic is looked for."""
         self._restoring: asyncio.Task[None] | None = None
-        self._is_gone = False
+        self._looking: asyncio.TimerHandle | None = None
+        """The next look for a topic that is gone."""
 
     @property
     def topic(self) -> str:
@@ -167,7 +168,7 @@ class KafkaTable:
     async def stop(self) -> None:
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
-        self._is_gone = False
+        self._look_no_more()
         restoring, self._restoring = self._restoring, None
         if restoring is not None:
             restoring.cancel()
@@ -254,13 +255,18 @@ class KafkaTable:
             self._look_for_topic()
 
     def _troubled(self, error: Mm2pyError | None) -> None:
-        self._is_gone = isinstance(error, ServerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION
-        self._look_while_gone()
+        self._look_no_more()
+        if isinstance(error, ServerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION:
+            self._look_while_gone()
 
     def _look_while_gone(self) -> None:
-        if self._is_gone and self._reader is not None:
-            self._look_for_topic()
-            asyncio.get_running_loop().call_later(WAITS_S, self._look_while_gone)
+        self._look_for_topic()
+        self._looking = asyncio.get_running_loop().call_later(WAITS_S, self._look_while_gone)
+
+    def _look_no_more(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     def _look_for_topic(self) -> None:
         if self._restore is None or self._reader is None:
