@@ -16,7 +16,7 @@ from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.repair import refusal, repaired
-from mm2py.client.send.tail import NO_PRODUCER, CopiedSoFar, KeptProducer
+from mm2py.client.send.tail import NO_PRODUCER, CopiedSoFar, KeptProducer, whole_batches
 from mm2py.clock import Clock
 from mm2py.errors import (
     FatalServerError,
@@ -27,7 +27,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes, RecordBatch
+from mm2py.protocol.record_batch import Bytes, RecordBatch
 from mm2py.protocol.topics import EpochQuery, OffsetQuery
 from mm2py.types import EARLIEST, TopicPartition
 
@@ -302,15 +302,8 @@ def _note_ours(
 ) -> int:
     """Add the batches of ``producer`` to ``landed``; return the offset after the last whole
     batch."""
-    at, end = 0, 0 if record_set is None else len(record_set)
-    while record_set is not None and end - at >= HEADER_BYTES:
-        fields = HEADER.unpack_from(record_set, at)
-        base_offset, length, last_delta = fields[0], fields[1] + 12, fields[6]
-        # Brokers cut the last batch of an answer at the limit (KIP-74).
-        if end - at < length:
-            break
+    for fields, _ in whole_batches(record_set):
         if fields[9:11] == producer:
-            landed[fields[11]] = Landed(base_offset, fields[12])
-        position = base_offset + last_delta + 1
-        at += length
+            landed[fields[11]] = Landed(fields[0], fields[12])
+        position = fields[0] + fields[6] + 1
     return position

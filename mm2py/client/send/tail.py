@@ -250,7 +250,7 @@ class LaneTail:
             fetched = await self._read(position)
             before, position = position, max(position, fetched.log_start_offset)
             gone = position - before
-            for header in _headers(fetched.records or b""):
+            for header, _ in whole_batches(fetched.records):
                 base, last, count = header[0], header[0] + header[6], header[12]
                 if last < position or base >= self.end:
                     continue
@@ -418,21 +418,13 @@ class LaneTail:
             self.has_holes |= fetched.log_start_offset >= self.end  # all of it is gone
             self._unread_gone += max(0, fetched.log_start_offset - self._position)
             before = self._position = max(self._position, fetched.log_start_offset)
-            if fetched.records is not None:
-                self._take(fetched.records)
+            self._take(fetched.records)
             if self._position == before and fetched.high_watermark >= self.end:
                 self._position, self.has_holes = self.end, True  # compacted away up to the end
         return bool(self._open or self._stored) and self._passed_bytes <= AHEAD_BYTES
 
-    def _take(self, record_set: Bytes) -> None:
-        view, at = memoryview(record_set), 0
-        while len(view) - at >= HEADER_BYTES:
-            fields = HEADER.unpack_from(view, at)
-            # The length field counts what is behind base
-            # offset and length; a broker cuts the last batch.
-            size = fields[1] + 12
-            if len(view) - at < size:
-                break
+    def _take(self, record_set: Bytes | None) -> None:
+        for fields, data in whole_batches(record_set):
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
             # A fetch from the middle of a batch returns it whole.
             if last >= self._position and fields[0] < self.end:
@@ -440,19 +432,17 @@ class LaneTail:
                 # A transaction of ours includes its map: after the
                 # map's end a transactional batch is aborted or foreign.
                 if attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) or not count:
-                    self._passed_bytes += size
+                    self._passed_bytes += len(data)
                 elif self._is_of_another(fields):
                     begun, _ = self.others.get(fields[9], (fields[0], last))
                     self.others[fields[9]] = begun, last
-                    self._passed_bytes += size
+                    self._passed_bytes += len(data)
                 else:
-                    data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)
                     producer = fields[9], fields[10]
                     gone, self._unread_gone = self._unread_gone, 0
                     self._stored.append(_Stored(fields[0], count, last, producer, data, gone))
                 self._position = last + 1
-            at += size
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
         """Whether a batch is another writer's: equal contents do not make it a copy."""
@@ -498,14 +488,17 @@ def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
     return None
 
 
-def _headers(record_set: Bytes) -> Iterator[Sequence[int]]:
-    """Return the header fields of the whole batches of an answer."""
-    view, at = memoryview(record_set), 0
+def whole_batches(record_set: Bytes | None) -> Iterator[tuple[Sequence[int], memoryview]]:
+    """Return the header fields and the bytes of the whole batches of an answer: brokers cut the
+    last one at the limit (KIP-74)."""
+    view, at = memoryview(record_set or b""), 0
     while len(view) - at >= HEADER_BYTES:
         fields = HEADER.unpack_from(view, at)
-        at += fields[1] + 12
-        if at <= len(view):
-            yield fields
+        # The length field counts what is behind base offset and length.
+        begin, at = at, at + fields[1] + 12
+        if at > len(view):
+            return
+        yield fields, view[begin:at]
 
 
 def _writer(fields: Sequence[int]) -> Writer:
