@@ -7,7 +7,7 @@ who calls.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Final, Protocol, final
@@ -29,7 +29,7 @@ from mm2py.mirror.flow_overrides import (
 )
 from mm2py.mirror.flow_state import Configs, FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
-from mm2py.storage.table import Table, batched
+from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -376,10 +376,7 @@ class FlowOverridesStore:
             flow_record_key(line): line,
             **{flow_record_key(it): None for it in old},
         }
-        batch = [
-            (key.encode(), None if entry is None else encode_flow_record(entry)[1])
-            for key, entry in records.items()
-        ]
+        batch = _encoded(records)
         size_bytes = sum(len(key) + len(value or b"") for key, value in batch)
         if size_bytes > MAX_CONFIG_BYTES:
             raise ConfigError(
@@ -388,37 +385,34 @@ class FlowOverridesStore:
                 remedy="change fewer or shorter properties at a time; the line has each text of "
                 "before and after",
             )
+        # One batch: a change without its line of the history, or half of it, is never read.
+        await self._post(
+            [batch],
+            f"{action} of {target} was not confirmed by topic {self._table.topic} within"
+            f" {self._write_s:g} s; whether it was written is unknown",
+            "look whether the change is there, and repeat it if it is not",
+        )
+
+    async def _post(self, batches: Iterable[Sequence[Entry]], failure: str, remedy: str) -> None:
+        """Write batches and read them again; ``RequestTimedOutError`` with these texts."""
         try:
             async with asyncio.timeout(self._write_s):
-                # One batch: a change without its line of the history, or half of it, is never read.
-                await self._table.post(batch)
+                for batch in batches:
+                    await self._table.post(batch)
                 await self._table.read_to_end(self._write_s)
         except (TimeoutError, RequestTimedOutError) as error:
-            raise RequestTimedOutError(
-                f"{action} of {target} was not confirmed by topic {self._table.topic} within"
-                f" {self._write_s:g} s; whether it was written is unknown",
-                remedy="look whether the change is there, and repeat it if it is not",
-            ) from error
+            raise RequestTimedOutError(failure, remedy=remedy) from error
 
     async def _restore(self) -> None:
         if self._there is None:
             return
-        lost = self.state.missing_in(self._there)
-        entries = [
-            (key.encode(), None if entry is None else encode_flow_record(entry)[1])
-            for key, entry in lost.items()
-        ]
-        try:
-            async with asyncio.timeout(self._write_s):
-                for batch in batched(entries):
-                    await self._table.post(batch)
-                await self._table.read_to_end(self._write_s)
-        except (TimeoutError, RequestTimedOutError) as error:
-            raise RequestTimedOutError(
-                f"topic {self._table.topic} was created again or has lost its end, and took what it"
-                f" held not back within {self._write_s:g} s",
-                remedy="keep a worker of the flow running: it tries again",
-            ) from error
+        entries = _encoded(self.state.missing_in(self._there))
+        await self._post(
+            batched(entries),
+            f"topic {self._table.topic} was created again or has lost its end, and took what it"
+            f" held not back within {self._write_s:g} s",
+            "keep a worker of the flow running: it tries again",
+        )
         self._there = None
         log.warning(
             "changes over REST are written again topic=%s records=%d revision=%d",
@@ -493,6 +487,13 @@ class FlowOverridesStore:
     def _tell(self) -> None:
         if self._live and self._changed is not None:
             self._changed()
+
+
+def _encoded(records: Puts) -> list[Entry]:
+    return [
+        (key.encode(), None if entry is None else encode_flow_record(entry)[1])
+        for key, entry in records.items()
+    ]
 
 
 def _fold(state: FlowState, record: Record) -> None:
