@@ -16,6 +16,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from typer.main import get_group
 
+from mm2py.observability.logging import cause_text
 from mm2py_cli.command_frame import framed
 from mm2py_cli.flow_changes import commands as flow_app
 from mm2py_cli.group_commands import group_app
@@ -171,8 +172,7 @@ def add_installed(to: typer.Typer, points: Iterable[EntryPoint]) -> None:
                 get_group(to)  # types of parameters are read only now
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the package's own code runs
             to.registered_commands, to.registered_groups = commands, groups
-            cause = f"{type(error).__name__}: {error}"
-            say(f"commands {point.name} ({point.value}) cannot be loaded: {cause}")
+            say(f"commands {point.name} ({point.value}) cannot be loaded: {cause_text(error)}")
         else:
             to.registered_commands = [*commands, *to.registered_commands]
             to.registered_groups = [*groups, *to.registered_groups]

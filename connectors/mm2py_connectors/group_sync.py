@@ -268,7 +268,7 @@ class GroupSync:
     def _refused(self, group: str, cause: str) -> None:
         self._again[group] = self._clock.monotonic() + AGAIN_S
         self._wanted.pop(group, None)  # its turn has what changed meanwhile
-        self._in_use.discard(group)  # another refusal than the last time is one to be told
+        self._in_use.discard(group)  # a refusal for another cause is reported
         self._refusals.note(group, cause)
 
     def _clear(self, group: str) -> None:

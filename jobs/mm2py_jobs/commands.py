@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from mm2py.mirror.failovers import FailoverKind
-from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py.observability.logging import SecretMask, cause_text, configure_logging
 from mm2py_cli.command_frame import framed
 from mm2py_cli.output import DebugOption, FileArgument, Panel, Printer, examples, say
 from mm2py_cli.rest_access import as_typed
@@ -375,8 +375,7 @@ class _Kinds(TyperGroup):
             kind: KindCommands = point.load()
             self.add_command(get_group(kind.group()), point.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the package's own code runs
-            cause = f"{type(error).__name__}: {error}"
-            say(f"job {point.name} ({point.value}) cannot be loaded: {cause}")
+            say(f"job {point.name} ({point.value}) cannot be loaded: {cause_text(error)}")
         else:
             self.commands[point.name].name = point.name
 

@@ -303,7 +303,7 @@ def read_flow(herder: Herder) -> FlowWork:
     connectors = [
         _read(herder, info, members)
         for info in infos
-        # On a Connect worker somebody wants each of them: what is not installed is FAILED there.
+        # A user created each of a Connect worker's: what is not installed is FAILED there.
         if info is not None and (of_worker or info.type != "unknown")
     ]
     failure = "" if herder.failure is None else str(herder.failure)

@@ -353,7 +353,7 @@ def test_a_worker_that_stands_still_or_is_cut_off_doubles_nothing_beside_the_oth
         for region in (a, b):
             region.freeze()
             try:
-                # Longer than a session; the load goes on where it can.
+                # Longer than a session; the load continues where it can.
                 threading.Event().wait(3 * SHORT_SESSION_S)
             finally:
                 region.thaw()

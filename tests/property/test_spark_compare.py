@@ -273,7 +273,7 @@ def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject
         patch.setattr(compare_module, "OPEN_KEYS", data.draw(st.sampled_from([1, 4, 250_000])))
         # Without a map a hole is crossed only inside of the largest window.
         windows = [(64, 512)] if expected is nowhere else [(8,), (64, 512)]
-        patch.setattr(compare_module, "_WINDOWS", data.draw(st.sampled_from(windows)))
+        patch.setattr(compare_module, "WINDOWS", data.draw(st.sampled_from(windows)))
         assert not asyncio.run(differences(log, kept, rules=rules)).differences
         assert not asyncio.run(differences(kept, log, rules=back)).differences
         # A tombstone whose older record is there was not removed by a cleaner.
@@ -350,7 +350,7 @@ async def test_5_keys_that_are_open_are_bounded_whatever_number_of_keys_there_ar
             yield it
 
     monkeypatch.setattr(compare_module, "Findings", lambda: found)
-    monkeypatch.setattr(compare_module, "_WINDOWS", (64, 512))
+    monkeypatch.setattr(compare_module, "WINDOWS", (64, 512))
     rules = CompareRules(covered=len(log), target_compacts=True, expected=lambda offset: offset)
     ours, copy = side(batches(log, [100])), side(batches(theirs, [100]))
     compared = await compare(ours, copy, rules, (keys_of(log), keys))

@@ -160,7 +160,7 @@ class SourceAnswers(AskSource):
             # The caller is a librdkafka thread or the task's: it may block, the event loop may not.
             return found.result(ASK_S)
         except TimeoutError:
-            # Else the request continues in the loop for an answer that nobody takes.
+            # Else the request continues in the loop for an answer that is not awaited.
             found.cancel()
             raise RetriableError("the source does not answer") from None
         except Mm2pyError as error:

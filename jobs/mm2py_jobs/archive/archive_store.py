@@ -246,8 +246,8 @@ class ArchiveStore:
         return False
 
     def _put_alone(self, name: str, data: bytes, agrees: Agrees) -> list[str]:
-        """Write a file if nobody who does not agree does at the same time; return what is there of
-        those.
+        """Write a file unless a writer that does not agree writes it at the same time; return what
+        is there of those.
 
         Of two each has put its claim before it looks for the other's, so that one at least finds
         it; a claim is removed only after the file was written, or after its writer gave up. That of

@@ -17,12 +17,13 @@ from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive_format import archived_batches, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.verify.compare import WINDOWS
 from mm2py_jobs.verify.log_entries import LogEntry, OffsetRange, entries_of
 from mm2py_jobs.verify.verify import PartitionLog
 
 LAST: Final = 1_000
 """Records that are looked for: some of them may have been passed by hand."""
-_SEARCHED: Final = 32_768
+_SEARCHED: Final = WINDOWS[-1]
 """Offsets of the target; as many as verify searches for a record."""
 
 

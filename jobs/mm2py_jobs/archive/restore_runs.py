@@ -84,7 +84,7 @@ async def run_restore(options: RestoreOptions, printer: Printer) -> int:
     async with _planned(options, printer) as (session, root, runs):
         if any(run.checked.refused for run in runs):
             return refuse(_joined([run.checked for run in runs]), printer)
-        for note in _joined([run.checked for run in runs]).notes if runs else ():
+        for note in (note for run in runs for note in run.checked.notes):
             say(f"note: {note}")
         ended = await run_each([run.run for run in runs])
     rows = [row for run in runs for row in run.rows()]

@@ -178,7 +178,7 @@ async def move_all(clusters: FailoverClusters, groups: Groups, *, writes: bool) 
 def _not_moved(
     clusters: FailoverClusters, unanswered: Mapping[str, RetriableError], of: int
 ) -> RetriableError:
-    """Return the error that names groups without an answer, and how to go on without them."""
+    """Return the error that names groups without an answer, and how to continue without them."""
     groups = sorted(unanswered)
     leave_out = exclusion(clusters.of_groups, groups[:EXCLUDED])
     more = "" if len(groups) <= EXCLUDED else f", the same for the {len(groups) - EXCLUDED} others"

@@ -65,7 +65,7 @@ class JobWatch:
     def _run(self) -> None:
         while not self.cause and not self._over.wait(LOOK_S):
             for question in tuple(self._questions):
-                if not self.cause:  # the first one is told: the job ends by it
+                if not self.cause:  # the first is reported: the job ends by it
                     self._ask(question)
 
     def _ask(self, question: Question) -> None:

@@ -38,7 +38,7 @@ from mm2py_jobs.verify.differences import (
 from mm2py_jobs.verify.digests import part_hash, record_hash
 from mm2py_jobs.verify.log_entries import LogEntry, LogSide, fields_of, pass_alike, pass_equal
 
-_WINDOWS: Final = (64, 512, 4096, 32_768)
+WINDOWS: Final = (64, 512, 4096, 32_768)
 """How far both sides are searched for a point from which they continue alike."""
 
 _RUN: Final = 8
@@ -165,7 +165,7 @@ class _Comparer:
         point: tuple[int, int] | None = None
         ours: list[object] = []
         theirs: list[object] = []
-        for window in _WINDOWS:
+        for window in WINDOWS:
             more = [await self._source.ensure(window), await self._target.ensure(window)]
             ours = [self._content(it) for it in islice(self._source.entries, window)]
             theirs = [self._content(it) for it in islice(self._target.entries, window)]

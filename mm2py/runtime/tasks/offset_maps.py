@@ -49,7 +49,7 @@ def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
 
 
 def _ignore_count(_partition: TopicPartition, _behind: Behind) -> None:
-    """Nobody asks."""
+    """Ignore counts."""
 
 
 def _log_refusal(cause: str) -> None:

@@ -1,7 +1,7 @@
 """Connectors and tasks of one worker: start, stop, target states, restarts."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -204,17 +204,23 @@ async def test_placeholders_stay_in_the_topic_and_arrive_resolved(cluster: Clust
     assert not any(b"geheim" in (r.value or b"") for r in cluster.configs.records)
 
 
-async def test_a_placeholder_that_is_not_resolved_fails_visibly_until_it_is(
-    cluster: Cluster,
-) -> None:
-    broken: list[str] = []
+def unless(broken: Collection[str]) -> Callable[[ConnectorConfig], dict[str, str]]:
+    """Return a resolver whose provider has no value while something is ``broken``."""
 
     def resolve(config: ConnectorConfig) -> dict[str, str]:
         if broken:
             raise ConfigError("/s cannot be read", remedy="put it back")
         return {key: text for key, text in config.items() if text is not None}
 
-    node = cluster.node(resolve=resolve).start()
+    return resolve
+
+
+async def test_a_placeholder_that_is_not_resolved_fails_visibly_until_it_is(
+    cluster: Cluster,
+) -> None:
+    broken: list[str] = []
+
+    node = cluster.node(resolve=unless(broken)).start()
     await node.put()
     await node.runs("c-0", "c-1")
     await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
@@ -237,12 +243,7 @@ async def test_a_connector_without_a_value_of_its_provider_is_tried_again_where_
 ) -> None:
     broken = ["x"]
 
-    def resolve(config: ConnectorConfig) -> dict[str, str]:
-        if broken:
-            raise ConfigError("/s cannot be read", remedy="put it back")
-        return {key: text for key, text in config.items() if text is not None}
-
-    node = cluster.node(resolve=resolve).start()
+    node = cluster.node(resolve=unless(broken)).start()
     await node.put()
     await until(lambda: node.state("c") == "FAILED")
     await node.herder.pause("c", actor="t")

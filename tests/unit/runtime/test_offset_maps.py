@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 import pytest
 from hypothesis import example, given, settings, strategies
 
-from mm2py.api.context import EventKind, SourceGap
+from mm2py.api.context import EventKind, EventSink, SourceGap
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.tail import Behind, LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
@@ -86,6 +86,20 @@ def add_holes(maps: TaskOffsetMaps, records: int) -> None:
         maps.of(ORDERS).add(2 * at, 1, at)
 
 
+def a_context(
+    store: FakeStore, maps: TaskOffsetMaps, events: EventSink | None = None
+) -> WorkerTaskContext:
+    return WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=store,
+        meter=Metrics(EagerClock()).flow(FLOW),
+        clock=EagerClock(),
+        events=events,
+        maps=maps,
+    )
+
+
 def a_committer(
     store: FakeStore,
     maps: TaskOffsetMaps | None = None,
@@ -155,14 +169,7 @@ async def test_what_is_no_position_sets_no_map_back(topic: MemoryTopic, stored: 
     other = source_offset_key("MirrorSourceConnector", {"counter": "one"})
     store, again = FakeStore(), await restored(topic, ORDERS)
     await store.set({key: stored, other: stored})
-    context = WorkerTaskContext(
-        "MirrorSourceConnector",
-        "MirrorSourceConnector-0",
-        store=store,
-        meter=Metrics(EagerClock()).flow(FLOW),
-        clock=EagerClock(),
-        maps=again,
-    )
+    context = a_context(store, again)
     (offset,) = await context.committed_offsets([mirror_source_partition("A", ORDERS)])
     assert offset is not None
     assert next_offset(offset) < 0
@@ -422,15 +429,7 @@ async def test_a_loss_that_only_the_map_has_after_a_kill_comes_into_the_ledger(
     events, store = Events(), FakeStore()
 
     async def started() -> WorkerTaskContext:
-        context = WorkerTaskContext(
-            "MirrorSourceConnector",
-            "MirrorSourceConnector-0",
-            store=store,
-            meter=Metrics(EagerClock()).flow(FLOW),
-            clock=EagerClock(),
-            events=events,
-            maps=await restored(topic),
-        )
+        context = a_context(store, await restored(topic), events)
         await context.committed_offsets([mirror_source_partition("A", ORDERS)])
         return context
 
@@ -506,18 +505,10 @@ async def test_what_a_killed_task_copied_behind_its_map_is_not_reported_as_lost(
 ) -> None:
     """The source deletes it before the next start: the target has it, at places that the map does not know."""
     maps, events, listener = await restored(topic, ORDERS), Events(), Listener()
-    context = WorkerTaskContext(
-        "MirrorSourceConnector",
-        "MirrorSourceConnector-0",
-        store=FakeStore(),
-        meter=Metrics(EagerClock()).flow(FLOW),
-        clock=EagerClock(),
-        events=events,
-        maps=maps,
-    )
+    context = a_context(FakeStore(), maps, events)
     context.listen(listener)
     maps.of(ORDERS).add(0, 40, 0)
-    for first, last in ((40, 49), (50, 59)):  # retention goes on meanwhile
+    for first, last in ((40, 49), (50, 59)):  # retention continues meanwhile
         context.report_gap(SourceGap(ORDERS, first, last, EventKind.RETENTION, "gone"))
     context.report_covered(ORDERS, 62)
     assert (listener.asked, listener.covered, events.reported) == ([ORDERS], [], [])
@@ -530,7 +521,7 @@ async def test_what_a_killed_task_copied_behind_its_map_is_not_reported_as_lost(
     segments = maps.of(ORDERS).take()[-1].segments[1:]
     assert [(it.source, it.records, it.mark) for it in segments] == marks
     maps.ask(ORDERS)
-    maps.count(ORDERS, behind)  # nobody waits for it any more
+    maps.count(ORDERS, behind)  # it is not waited for any more
     assert listener.covered == [62]
     assert not context.withheld()
     context.report_gap(SourceGap(ORDERS, 60, 69, EventKind.RETENTION, "gone"))
