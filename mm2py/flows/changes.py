@@ -79,8 +79,7 @@ Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """Which flow changes, on whose behalf; ``revision`` is the one that must be in force
-    (If-Match)."""
+    """Which flow changes, for whom; ``revision`` is the one that must be in force (If-Match)."""
 
     flow: FlowName
     actor: str
@@ -94,8 +93,7 @@ def _unchanged(now: FlowPicture) -> FlowPicture:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStep:
-    """What the herder has to do, and the states that it changes: shown, and kept in the history
-    once it is done."""
+    """What the herder has to do; the states it changes are kept in the history when it is done."""
 
     states: Sequence[Change]
     run: Callable[[], Awaitable[object]]
@@ -274,8 +272,7 @@ class FlowChanges:
     async def set_state(
         self, request: ChangeRequest, action: str, *, all_topics: bool = False
     ) -> ChangeResult:
-        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts
-        too."""
+        """Pause, resume or stop every connector of a flow; ``all_topics`` ends all other pauses."""
 
         async def plan(node: FlowNode) -> FlowChange:
             return FlowChange(
@@ -440,8 +437,7 @@ class FlowChanges:
     async def _apply(
         self, request: ChangeRequest, node: FlowNode, change: FlowChange
     ) -> ChangeResult:
-        """Check a change, carry it out, record it and wait until it is in force; a dry run only
-        checks."""
+        """Check a change; unless it is a dry run, do it, record it, wait until it is in force."""
         store = node.overrides
         # Everything that may refuse comes before the first step and the first record (invariant 9).
         planned = await self._checked(request, store, change)
@@ -517,15 +513,13 @@ class FlowChanges:
         revision: int | None,
         planned: Sequence[Change],
     ) -> ChangeResult:
-        secret, mask = self._parts.names_a_secret, self._parts.mask
+        changes = (*planned, *change.states)
         return ChangeResult(
             flow=str(request.flow),
             action=change.action,
             dry_run=request.dry_run,
             revision=revision,
-            changes=tuple(
-                change_view(request.flow, it, secret, mask) for it in (*planned, *change.states)
-            ),
+            changes=tuple(change_view(request.flow, it, self._parts.mask) for it in changes),
         )
 
     async def _in_force(self, request: ChangeRequest, node: FlowNode, before: set[str]) -> None:
@@ -600,13 +594,7 @@ class FlowChanges:
         # In memory: a preview must not start a producer on the flow's topic.
         topic = MemoryTopic(flows_topic(flow.source))
         topic.records.extend(records)
-        store = FlowOverridesStore(
-            MemoryTable(topic),
-            file,
-            clock=self._parts.clock,
-            names_a_secret=self._parts.names_a_secret,
-            by_file=False,
-        )
+        store = FlowOverridesStore(MemoryTable(topic), file, clock=self._parts.clock, by_file=False)
         await store.start()
         store.guarded_by(fleet.guard(flow))
         return store
@@ -651,8 +639,7 @@ async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> No
 
 
 def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) -> Edit:
-    """Return an edit that is refused where another revision is in force than the request
-    expects."""
+    """Return an edit that is refused where another revision is in force than expected."""
 
     def checked(now: FlowPicture) -> FlowPicture:
         if request.revision not in (None, store.state.revision):
@@ -693,8 +680,7 @@ def _restarts(works: Iterable[tuple[str, WorkState | None]], *, only_failed: boo
 
 
 def _to_state(herder: Herder, name: str, action: str, actor: str) -> ChangeStep:
-    """Pause, resume or stop a connector; done again where it is so already, as a repeat may follow
-    a failure."""
+    """Pause, resume or stop a connector; repeated where it is so, as after a failure."""
     runs = {"pause": herder.pause, "resume": herder.resume, "stop": herder.stop_connector}
     wanted, now = _WANTED[action], herder.target_now(name)
     states = [] if now is wanted else [_state_change(name, now.state.value, wanted.state.value)]

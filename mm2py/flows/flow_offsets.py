@@ -214,8 +214,7 @@ class FlowOffsets:
     def _original(self, copy: TopicPartition) -> TopicPartition:
         name = self._policy.upstream_topic(copy.topic)
         source = TopicPartition(copy.topic if name is None else name, copy.partition)
-        # A prefix can be taken off any name; named back, it is seen whether the copy is this
-        # flow's.
+        # A prefix can be taken off any name; only named back it is this flow's copy.
         if self._copy(source) != copy:
             raise BadRequestError(
                 f"Topic {copy.topic} is no copy of {self._flow.source}: with "
@@ -253,8 +252,7 @@ class FlowOffsets:
             source.with_states(chosen),
             target.with_states({it: there[it] for it in chosen if it in there}),
         )
-        # Asked as what they are at the source: a group of another type on the target has no offsets
-        # for them.
+        # Asked with their types of the source: of another type they have no offsets there.
         at_source, at_target, checkpoints, behind = await asyncio.gather(
             source.offsets(chosen),
             target.offsets(chosen),
@@ -326,8 +324,7 @@ class FlowOffsets:
             begins = checkpoint if synced is None else synced
             again = skipped = None
             if exact is not None and begins is not None:
-                # What a share group acknowledged behind its start offset is delivered again on the
-                # target.
+                # A target delivers again what a share group acknowledged after its start.
                 again = max(0, exact - begins) + behind.get(source, 0)
                 skipped = max(0, begins - exact)
             reason = ""
@@ -404,8 +401,7 @@ class FlowOffsets:
         return _ahead(parts) or _without_place(parts)
 
     def _shared(self, parts: Sequence[GroupPartitionView]) -> str:
-        """Return why a group is not placed in copies that other flows write into too; empty where
-        there are none."""
+        """Return why a group is not placed in copies that others write into; empty for none."""
         shared = [it for it in parts if it.place == SHARED]
         if not shared:
             return ""
@@ -530,8 +526,7 @@ async def stored_changes(
 
 
 async def _members(admin: Admin, group: str) -> int | None:
-    """Return how many members a classic group has; None where the cluster does not say, or cannot
-    be asked."""
+    """Return how many members a classic group has; None where the cluster does not say."""
     try:
         described = await admin.describe_group(group)
     except Mm2pyError:
@@ -540,8 +535,7 @@ async def _members(admin: Admin, group: str) -> int | None:
 
 
 def _ahead(parts: Sequence[GroupPartitionView]) -> str:
-    """Return why a group whose offsets on the target are ahead of the source's stays there; empty
-    where none is."""
+    """Return why a group whose offsets on the target are ahead stays there; empty for none."""
     it = next((part for part in parts if part.skips and part.committed_there is not None), None)
     if it is None:
         return ""

@@ -113,8 +113,7 @@ class HeaderMarks:
 
 
 def header_marks(config: Mapping[str, str]) -> HeaderMarks:
-    """Read the transforms of a connector in their order; one that is not built in may remove any
-    header."""
+    """Read a connector's transforms in order; one that is not built in may remove any header."""
     put: set[str] = set()
     dropped: set[str] = set()
     removed: set[str] = set()
@@ -172,8 +171,7 @@ class _Edge:
         return self.final_name is None or self.final_name(topic) == topic
 
     def is_as(self, other: "_Edge") -> bool:
-        """Whether it is the same flow, and passes on what ``other`` does of a topic that both
-        carry."""
+        """Whether it is the same flow, and passes on what ``other`` does of a topic of both."""
         return (self.flow, self.suppression, self.marks) == (
             other.flow,
             other.suppression,
@@ -313,8 +311,7 @@ def _edges(sources: Sources) -> Sequence[_Edge]:
 
 @final
 class _Effort:
-    """Bounds the time that patterns backtrack; how many flows and names there are is no fault of
-    theirs."""
+    """Bounds the time that patterns backtrack; many flows and names are no fault of theirs."""
 
     def __init__(self, names: int) -> None:
         self._names, self._spent_s = names, 0.0
@@ -531,8 +528,7 @@ class CircleGuard:
         self._being_written = {} if being_written is None else being_written
 
     def check(self, before: Configs, after: Configs) -> None:
-        """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad
-        pattern."""
+        """Raise ``BadRequestError`` for a circle that a change closes, else ``ConfigError``."""
         old, new = source_configs(before), source_configs(after)
         if old == new or not new:
             return

@@ -163,12 +163,6 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
         yield from _query_names(inner)
 
 
-def flag(request: Request, name: str) -> bool:
-    """Return a boolean query parameter: ``true`` in any letter case, every other text is false."""
-    values = request.query_params.getlist(name)
-    return bool(values) and values[0].lower() == "true"
-
-
 def offset_entries(value: object) -> list[OffsetEntry]:
     """Return the entries of an alter offsets request."""
     body = json_object(value, "an alter offsets request")

@@ -105,8 +105,7 @@ class Forwarder:
         for pause_s in ROTATION_PAUSES_S:
             if reply.status_code != FORBIDDEN:
                 break
-            # One of the two workers may not have read the newest key yet; what was refused was not
-            # done.
+            # One of both may not have read the newest key; what was refused was not done.
             await self._clock.sleep(pause_s)
             reply = await self._sent(error.url, hop, request, herder)
         return _answer(reply, request)

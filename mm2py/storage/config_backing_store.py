@@ -63,8 +63,7 @@ class ConfigBackingStore:
         self.privileged = privileged
         self._fold = ConfigFold()
         self._damaged: dict[bytes, str] = {}
-        """Keys of records that cannot be read, and why: what was before them counts, until
-        compaction."""
+        """Keys of unreadable records, and why: the record before counts, until compaction."""
         self._listener: ConfigListener | None = None
         self._write_s = write_s
         self._changed = asyncio.Event()
@@ -91,7 +90,6 @@ class ConfigBackingStore:
         await self._table.stop()
 
     def snapshot(self) -> ConfigSnapshot:
-        """Return what has been read so far."""
         return self._fold.snapshot()
 
     def problems(self) -> Mapping[str, str]:
@@ -154,11 +152,9 @@ class ConfigBackingStore:
         await self._write(f"task configs of connector {name}", *tasks, commit)
 
     async def put_target(self, name: str, state: TargetState) -> None:
-        """Write the target state of a connector."""
         await self._write(f"target state of connector {name}", TargetPut(name, state))
 
     async def put_restart(self, request: RestartRequest) -> None:
-        """Request a restart from every worker."""
         await self._write(f"restart of connector {request.connector}", request)
 
     async def put_session_key(self, key: SessionKey) -> None:

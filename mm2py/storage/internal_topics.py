@@ -54,25 +54,18 @@ class InternalTopic:
 class TopicAdmin(Protocol):
     """The methods used of ``mm2py.client.connect.admin.Admin``."""
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
-        """Create topics; the error of each, None where it worked."""
-        ...
-
-    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-        """Describe those that exist."""
-        ...
-
+    async def create_topics(
+        self, topics: Sequence[NewTopic]
+    ) -> Mapping[str, ServerError | None]: ...
+    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]: ...
     async def describe_topic_configs(
         self, names: Sequence[str]
-    ) -> Mapping[str, Sequence[ConfigEntry]]:
-        """Read topic configs."""
-        ...
+    ) -> Mapping[str, Sequence[ConfigEntry]]: ...
 
 
 @final
 class InternalTopics:
-    """The internal topics of one flow on one cluster; all that are missing are made in one
-    request."""
+    """One flow's internal topics on one cluster; all that are missing are made in one request."""
 
     def __init__(self, admin: TopicAdmin, *, clock: Clock) -> None:
         self._admin, self._clock = admin, clock
@@ -90,7 +83,6 @@ class InternalTopics:
 
     @property
     def names(self) -> Collection[str]:
-        """Topics that the flow needs."""
         return self._topics.keys()
 
     async def partitions(self, name: str) -> int:
@@ -174,8 +166,7 @@ class InternalTopics:
                 self._errors[topic.name] = error
 
     async def _visible(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-        """Wait for topics that were just made: the broker that is asked may not know of them
-        yet."""
+        """Wait for topics that were just made: the asked broker may not know of them yet."""
         descriptions: dict[str, TopicDescription] = {}
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_S
         # CreateTopics is answered by the controller; other brokers learn of the topic later.

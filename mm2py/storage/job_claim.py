@@ -68,8 +68,7 @@ class DriverSupersededError(BackfillRefusedError):
 
 
 class DriverRecord(Protocol):
-    """The record of a job, as far as it names its driver: its id, the number of the run, and the
-    driver."""
+    """A job's record, as far as it names its driver: its id, the run's number, the driver."""
 
     @property
     def id(self) -> str: ...
@@ -185,7 +184,6 @@ class JobClaim:
 
     @property
     def mine(self) -> Job:
-        """The job that this driver has written."""
         assert self.job is not None
         return self.job
 

@@ -165,8 +165,7 @@ class KafkaOffsetBackingStore:
         )
 
     async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out; reads to the end
-        first."""
+        """Read to the end; return a connector's stored keys and values without tombstones."""
         await self._table.read_to_end(READ_S)
         return self._offsets.of_connector(connector)
 

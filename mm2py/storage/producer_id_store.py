@@ -20,8 +20,7 @@ PUBLISH_S: Final = 10.0
 
 @final
 class ProducerIdStore:
-    """The topic of producer ids, opened at the first publication; its owner closes the table's
-    writer."""
+    """The topic of producer ids, opened at the first publication; the writer is its owner's."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

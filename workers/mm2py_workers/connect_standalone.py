@@ -215,8 +215,7 @@ async def _check(connectors: Sequence[ConnectorFile], validator: Validator) -> N
 
 async def _create(connectors: Sequence[ConnectorFile], worker: ConnectWorker) -> None:
     if connectors:
-        # However long the cluster is unreachable: each check waits ten seconds at most, or not at
-        # all.
+        # However long the cluster is away: each check waits ten seconds at most.
         while (await worker.herder.health()).status == "starting":
             await SYSTEM_CLOCK.sleep(LOOK_S)
     for each in connectors:

@@ -247,8 +247,7 @@ class ConnectWorker:
     async def run(
         self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
     ) -> int:
-        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit
-        code."""
+        """Run until a stop or a failure of herder or ``begin``; return the exit code."""
         if self._pool is not None:
             self._pool.start()
         herding = asyncio.create_task(self.herder.run(), name="worker")
@@ -275,7 +274,6 @@ class ConnectWorker:
         return 1 if late or (self.herder.failure is not None and not stop.asked) else 0
 
     async def abandon(self) -> None:
-        """Close what was bound, without having run."""
         await self._rest.stop(timeout_s=0)
 
     async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:

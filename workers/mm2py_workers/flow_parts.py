@@ -22,7 +22,6 @@ from mm2py.config.class_names import COPY_NAMES
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import backfill_topic, driver_id
@@ -113,7 +112,6 @@ class NodeParts(HerderNode):
     pool: HostPool | None = None
 
     def runnable(self, connector_class: str) -> bool:
-        """Return whether a connector class is installed here."""
         try:
             self.plugins.find(connector_class)
         except ConfigError:
@@ -186,23 +184,19 @@ class FlowParts:
     # ---- stores
 
     def offsets(self) -> HostedOffsets:
-        """Return the source offsets, for tasks of this process."""
         topic = offset_topic(self.props, self.worker)
         return HostedOffsets(self.tables, topic, transactional=self.transactional)
 
     def maps(self) -> HostedMaps:
-        """Return the offset maps of the source."""
         return HostedMaps(
             self.tables, self.flow.source, self.replicas, transactional=self.transactional
         )
 
     def ledger(self, meter: FlowMeter) -> LedgerStore:
-        """Return the loss ledger of the source."""
         return self.tables.ledger(self.flow.source, self.replicas, meter)
 
     def connector_offsets(self, topic: str) -> OwnOffsets:
-        """Open the offset topic of one connector (``offsets.storage.topic``), with connections of
-        its own."""
+        """Open a connector's own topic (``offsets.storage.topic``), with own connections."""
         apart = FlowParts.of(
             self.flow,
             self.props,
@@ -230,8 +224,7 @@ class FlowParts:
         reports: FlowReports,
         sinks: SinkClients | None = None,
     ) -> TaskAssembly:
-        """Return what builds the tasks of the flow in this process; ``sinks`` as of
-        ``TaskParts``."""
+        """Return what builds the flow's tasks in this process; ``sinks`` as of ``TaskParts``."""
         worker = self.worker
         links = TargetSenders(
             self.props,
@@ -437,7 +430,6 @@ def wire_flow(
         tables.own_table(flows_topic(source), "compact", flow.replicas, ordered=True),
         plan.connectors,
         clock=clock,
-        names_a_secret=names_a_secret,
         by_file=plan.by_file,
     )
     backfills = BackfillStore(
@@ -493,8 +485,7 @@ class _SourceStores:
     maps: HostedMaps
 
     async def start(self) -> None:
-        """Read the offsets; the ledger opens beside the data, the maps where tasks live in this
-        process."""
+        """Read the offsets; the ledger opens beside, and the maps of tasks in this process."""
         await self.offsets.start()
         self.ledger.start()
 

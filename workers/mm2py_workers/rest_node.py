@@ -130,8 +130,7 @@ class RestNode:
         """Return what a flow asks other workers with; it is loaded at the first question."""
 
         async def ask(url: str, key: SessionKey) -> NodeSnapshot:
-            # The HTTP libraries take a quarter of a second: a worker that leads, or starts, does
-            # not wait for them.
+            # The HTTP libraries take 250 ms, which not each worker has to wait for.
             from mm2py.rest.peer_client import node_snapshot
 
             return await node_snapshot(self.http, flow, url, key)
@@ -139,8 +138,7 @@ class RestNode:
         return ask
 
     async def serve(self, served: Served) -> None:
-        """Load REST and open both listeners; what cannot be opened is logged, the flows
-        continue."""
+        """Load REST and open both listeners; a failure is logged, the flows continue."""
         try:
             # Here, beside the flows: FastAPI and uvicorn take most of a second.
             await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
@@ -154,8 +152,7 @@ class RestNode:
                 public=self.public,
                 http=lambda: self.http,
             )
-        # Java ends the worker; here the flows run on, since records are worth more than their
-        # display.
+        # Java ends the worker; here the flows run on: records count more than displays.
         except Mm2pyError as error:
             log.error("REST is not served, the flows run without it cause=%s", error)  # noqa: TRY400 - one line
             return
@@ -168,7 +165,6 @@ class RestNode:
         log.info("rest listens public=%s internal=%s", public, self.url)
 
     async def close_jobs(self) -> None:
-        """End the jobs that requests have started in this process."""
         if self._running is not None:
             await self._running.close_jobs()
 
@@ -184,7 +180,6 @@ class RestNode:
 
 
 def _serves_https(settings: RestSettings) -> bool:
-    """Whether users are served over https."""
     return any(listener.scheme == "https" for listener in settings.listeners)
 
 

@@ -149,8 +149,7 @@ class TargetSenders:
         )
 
     def _mirror_ids(self, spec: TaskSpec) -> MirrorIds | None:
-        """Return what publishes the ids of a mirror's task; what others write is the cluster's
-        own."""
+        """Return what publishes a mirror task's ids; other writers' are the cluster's own."""
         config = spec.connector_config
         mirrors = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
         if not mirrors or suppression_of(config) is Suppression.OFF:

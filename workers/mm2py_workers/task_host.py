@@ -63,8 +63,7 @@ def host_starter(clock: Clock) -> HostStarter:
 
 
 def forked_starter(processes: int, clock: Clock) -> HostStarter:
-    """Return what starts task hosts, forked if there will be any; called without a thread or a
-    loop."""
+    """Return what starts task hosts, forked if needed; called without a thread or loop."""
     starter = host_starter(clock)
     if processes:
         give_back()  # each host would have its own copy of what is free
@@ -73,8 +72,7 @@ def forked_starter(processes: int, clock: Clock) -> HostStarter:
 
 
 def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
-    """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from
-    then on."""
+    """Return this process's pool, which owns ``starter``; None where tasks live in it."""
     if processes:
         return HostPool(processes, starter)
     keep_freed_memory()  # as each task host does
@@ -136,7 +134,6 @@ class _Levels:
             logging.getLogger().setLevel(level)
 
     def set(self, namespace: str, level: str) -> None:
-        """Follow a change."""
         self._begun = True
         self._loggers.set(namespace, level)
 
@@ -190,8 +187,7 @@ def open_flow(
     assembly = parts.assembly(offsets, maps or NoMapStore(), reports, sinks)
 
     def build(task: TaskSpec, on_status: Callable[[Status], None]) -> HostedTask:
-        # Before anything is logged about it: a connector may bring secrets that the file does not
-        # know.
+        # Before anything is logged: a connector may have secrets that the file lacks.
         mask.add(secrets_in(task.connector_config, task.config))
         return assembly(task, on_status)
 
