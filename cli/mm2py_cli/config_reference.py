@@ -1,5 +1,4 @@
-"""docs/reference/config.md: every property of a mirror maker file, from the declarations that parse
-it."""
+"""docs/reference/config.md: every property of a file, from the declarations that parse it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -199,16 +199,14 @@ def health(flows: Sequence[FlowView]) -> int:
 
 
 def is_well(flow: FlowView) -> bool:
-    """Whether a flow is in a state that was asked for, and the numbers of all its workers are
-    there."""
+    """Whether a flow is in a state that was asked for, with the numbers of all workers."""
     if not flow.enabled and flow.state in IDLE:
         return True  # only its heartbeats wait
     return flow.state in WELL and not flow.failed_partitions and not flow.incomplete
 
 
 def wrongs(flow: FlowView, most: int = MOST_CAUSES) -> Iterator[str]:
-    """Say what is wrong with a flow, one line per cause; of more than ``most`` causes how many are
-    left out."""
+    """Say what is wrong with a flow, a line per cause; of more than ``most`` how many follow."""
     causes: dict[str, list[str]] = {}
     for error in flow.errors:
         causes.setdefault(error.message, []).append(error.where)

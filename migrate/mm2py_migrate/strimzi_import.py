@@ -62,8 +62,7 @@ def resource_of(file: str) -> object:
 
 
 def _resources(documents: Iterable[object]) -> Iterator[Mapping[str, object]]:
-    """Return the resources of documents; a list, as ``kubectl get -o yaml`` prints without a name,
-    is opened."""
+    """Return the resources of documents; a list, as of ``kubectl get -o yaml``, is opened."""
     for document in documents:
         if not isinstance(document, dict):
             continue

@@ -30,16 +30,14 @@ _METADATA: Final = frozenset(
 
 
 def is_of_machine_services(address: IPv4Address | IPv6Address) -> bool:
-    """Whether only a machine's own services, such as one that hands out credentials, have such an
-    address."""
+    """Whether only a machine's own services have such an address, as the one of credentials."""
     plain = _plain(address)
     return plain.is_link_local or str(plain) in _METADATA
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNetworks:
-    """Networks that brokers may be in; empty: any, but for the addresses of a machine's own
-    services."""
+    """Networks that brokers may be in; empty: any, but for a machine's own services."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 

@@ -497,8 +497,7 @@ def _of(model: type[ConfigModel], kinds: str) -> dict[str, Option]:
 
 
 SECURITY_OPTIONS: Final[Mapping[str, Option]] = _of(SecurityOptions, _ALL)
-"""Options that a cluster passes to all its clients, besides its brokers; by property name, in
-Java's order."""
+"""Options that a cluster passes to all its clients, besides its brokers; in Java's order."""
 
 CLIENT_KEYS: Final = ("bootstrap.servers", *SECURITY_OPTIONS)
 """``MirrorClientConfig.CLIENT_CONFIG_DEF``: the keys that a cluster hands to all its clients."""

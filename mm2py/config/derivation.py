@@ -40,7 +40,6 @@ class Value(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Origin of the value, for ``config explain``."""
         if not self.line:
             return self.rule
         return f"line {self.line}: {self.key}" + (f" ({self.rule})" if self.rule else "")

@@ -42,8 +42,7 @@ def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> l
 
 
 def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> Iterator[Problem]:
-    """Yield what contradicts ``exactly.once.source.support=enabled`` of the worker, or its
-    absence."""
+    """Yield what contradicts the worker's ``exactly.once.source.support``, enabled or not."""
     support, boundary = connector.exactly_once_support, connector.transaction_boundary
     if not enabled:
         if support.lower() == "required":
@@ -105,8 +104,7 @@ def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConf
 
 
 def interval_problem(interval_ms: int, timeout_ms: int) -> Iterator[Problem]:
-    """Yield why transactions of this length never commit: the target aborts each of them before its
-    end."""
+    """Yield why transactions of this length never commit: the target aborts each before its end."""
     if interval_ms >= timeout_ms:
         yield Problem(
             "transaction.boundary.interval.ms",

@@ -45,8 +45,7 @@ def converter_class(name: str) -> str:
 
 
 def converter_problem(name: str, role: str) -> str:
-    """Return why a converter cannot be used in a role (key, value or header), empty where it
-    can."""
+    """Return why a converter cannot be used in a role (key, value or header), empty for none."""
     full = converter_class(name)
     if full not in HEADER_CONVERTERS:
         return f"Class {name} could not be found."

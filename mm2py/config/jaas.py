@@ -77,7 +77,6 @@ class LoginModule:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Passwords and client secrets among the options."""
         return frozenset(v for key, v in self.options.items() if _SECRET_OPTIONS.search(key) and v)
 
     def text(self) -> str:
@@ -149,8 +148,7 @@ def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
 
 
 def _section(text: str) -> LoginModule:
-    """Read a file as ``sun.security.provider.ConfigFile`` does: ``name { entry... };``, any number
-    of them."""
+    """Read a file as ``sun.security.provider.ConfigFile``: any number of ``name { entry... };``."""
     tokens = _tokens(text)
     for number, (name, _) in enumerate(tokens, 1):
         if next(tokens, ("", None))[0] != "{":
@@ -232,8 +230,7 @@ def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield (text, value): value is None for signs and bare numbers, which Java takes as no
-    text."""
+    """Yield (text, value): value is None for signs and bare numbers, which are no text for Java."""
     for match in _TOKEN.finditer(text):
         if match["quote"]:
             value = _ESCAPE.sub(_unescaped, match["quoted"])

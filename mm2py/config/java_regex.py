@@ -29,8 +29,7 @@ MAX_REGEX_CHARS: Final = 16_384
 """For other than plain names: 65,536 characters of classes or groups take a second to compile."""
 
 MAX_UNFOLDED: Final = 20_000
-"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the
-product."""
+"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones too."""
 
 MAX_GROUPS: Final = 2_000
 """Compiling takes the square of their number: 0.1 s here, 20 s for 30,000."""
@@ -182,7 +181,6 @@ class PatternList:
 
     @classmethod
     def of(cls, text: str) -> "PatternList":
-        """Build the list from a property text."""
         return cls(parse_list(text))
 
     @property
@@ -192,15 +190,13 @@ class PatternList:
         return frozenset(part.replace("\\.", ".") for part in parts if _NAME.fullmatch(part))
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches one of the patterns."""
         if self._names.has(name):
             return True
         return self._pattern is not None and self._pattern.matches(name)
 
 
 class _NameSet:
-    """Patterns that are names, whose dots stand for any character: thousands of them need no
-    compiler."""
+    """Patterns that are names, whose dots stand for any character: thousands need no compiler."""
 
     __slots__ = ("_texts",)
 

@@ -232,8 +232,7 @@ _PRODUCER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     "queue.buffering.max.kbytes": 32_768,
     "request.timeout.ms": 30_000,
 }
-"""``murmur2_random`` is Java's default partitioner; that of librdkafka deals keys and empty keys
-otherwise."""
+"""``murmur2_random`` is Java's default partitioner; librdkafka's deals keys otherwise."""
 
 _SILENT: Final = re.compile(
     r"bootstrap\.servers|client\.id|security\.protocol|(ssl|sasl)\..*|config\.providers.*|max\.poll\.records|"
@@ -368,8 +367,7 @@ def _sasl(sasl: SaslSettings) -> dict[str, SettingValue]:
 
 
 def _tickets(kerberos: KerberosSettings) -> dict[str, SettingValue]:
-    """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with
-    nothing else."""
+    """Tickets of the user's cache: the library reads no other, kinit fills it from the keytab."""
     values: dict[str, SettingValue] = {"sasl.kerberos.service.name": kerberos.service_name}
     if kerberos.principal:
         values[PRINCIPAL] = kerberos.principal

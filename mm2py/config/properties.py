@@ -36,7 +36,6 @@ class Property:
 
     @property
     def raw_value(self) -> str:
-        """The value as written in the file, with its backslashes."""
         return self.raw[_value_start(self.raw) :]
 
 
@@ -58,7 +57,6 @@ class PropertiesFile:
         return next((entry for entry in self.entries if entry.key == key), None)
 
     def where(self, line: int) -> str:
-        """Return ``file:line`` for a message."""
         return f"{self.path}:{line}"
 
 

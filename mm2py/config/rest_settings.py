@@ -127,7 +127,6 @@ class RestSettings:
 
     @property
     def max_body_bytes(self) -> int:
-        """Longest body of a user's request."""
         return self.options.rest_max_body_bytes
 
     @property
@@ -137,7 +136,6 @@ class RestSettings:
 
     @property
     def spark_masters(self) -> frozenset[str]:
-        """Spark masters that may be named over REST."""
         return frozenset(self.options.rest_spark_masters)
 
     @property
@@ -146,7 +144,6 @@ class RestSettings:
 
     @property
     def admin_endpoints(self) -> bool:
-        """Whether ``/admin/*`` is served."""
         return self.options.admin_listeners != ()
 
     @property

@@ -195,13 +195,11 @@ class WorkerConfig(ConfigModel):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether source tasks write in transactions."""
         return self.exactly_once_source_support == "enabled"
 
     @property
     def leader_writes_in_transactions(self) -> bool:
-        """Whether the leader's records of the config topic are transactional (``preparing`` and
-        ``enabled``)."""
+        """Whether the leader writes transactions (``preparing`` and ``enabled``)."""
         return self.exactly_once_source_support != "disabled"
 
     bootstrap_servers: Annotated[tuple[str, ...], Option(_LIST, "Brokers of the target.")]

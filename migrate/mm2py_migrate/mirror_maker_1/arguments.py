@@ -54,8 +54,7 @@ class _Parser(argparse.ArgumentParser):
 
 @final
 class _SingleOption(argparse.Action):
-    """Keeps a value; a second one is refused, as Java does: which of two counts would be a
-    guess."""
+    """Keeps a value; a second one is refused, as in Java: either could be meant."""
 
     def __call__(
         self,
@@ -64,7 +63,6 @@ class _SingleOption(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        del parser
         given: set[str] = namespace.__dict__.setdefault("_given", set())
         if self.dest in given:
             raise UsageError(

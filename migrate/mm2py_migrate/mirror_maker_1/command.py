@@ -95,8 +95,7 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
 
 
 async def _run(plan: MirrorPlan) -> int:
-    # Thousands of records are under way at any time: to look through them again and again costs a
-    # microsecond each.
+    # Thousands of records are under way: each look through all costs a microsecond per one.
     gc.set_threshold(_YOUNG_OBJECTS)
     with StopSignal() as stop:
         return await Mirror(plan, SYSTEM_CLOCK).run(stop)
