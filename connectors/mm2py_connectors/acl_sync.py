@@ -85,8 +85,7 @@ async def _no_fence() -> Collection[Acl]:
 
 @final
 class AclSync:
-    """The periodic job of one flow; ``fence`` returns the rules that a failover has made on the
-    source."""
+    """The periodic job of one flow; ``fence`` returns a failover's rules on the source."""
 
     def __init__(
         self,

@@ -64,15 +64,13 @@ LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
 
 PAUSED_AFTER_S: Final = 5.0
-"""Without a poll for so long the task is paused, or its target takes no checkpoints: group offsets
-wait too."""
+"""Without a poll for so long the task, or its target, takes no checkpoints: offsets wait too."""
 
 ON_CHANGE_S: Final = 0.4
 """Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
 
 SHARES_LOOK_S: Final = 600.0
-"""How often to ask for share groups: brokers are upgraded one by one, and features are enabled
-while they run."""
+"""How often to ask for share groups: brokers are upgraded and get features while they run."""
 SHARES_RETRY_S: Final = 10.0
 
 
@@ -180,8 +178,7 @@ class MirrorCheckpointTask(SourceTask):
         return await self._round(translator)
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        """Report how long the checkpoint took, as Java does: from its poll on, not from the commit
-        of the group."""
+        """Report the checkpoint's time, as Java does: from its poll, not the group's commit."""
         latency_ms = self._clock.now_ms() - record.timestamp_ms
         self._context.report_checkpoint(*checkpoint_of(record.source_partition), latency_ms)
 
@@ -212,8 +209,7 @@ class MirrorCheckpointTask(SourceTask):
         *,
         commits: TopicLog | None = None,
     ) -> TranslatedGroups:
-        """Build the groups of one kind: consumer groups have ``commits``, share groups have
-        none."""
+        """Build the groups of one kind: consumer groups have ``commits``, share groups none."""
         what, pace, checkpoints = CONSUMER_GROUP, CONSUMER_PACE, self._checkpoints
         if commits is None:
             what, pace, checkpoints = SHARE_GROUP, SHARE_PACE, {}
@@ -368,8 +364,7 @@ class MirrorCheckpointTask(SourceTask):
         try:
             await written.log.read_to_end(take)
         except Mm2pyError as error:
-            # Read in part they would be taken for all; Java's ``CheckpointStore`` falls back the
-            # same way.
+            # Read in part they would be taken for all; Java's ``CheckpointStore`` does so too.
             self._checkpoints.clear()
             log.warning(
                 "checkpoints written before cannot be read: offsets older than the last offset "
@@ -431,8 +426,7 @@ class MirrorCheckpointTask(SourceTask):
 
 
 async def until_share_groups(clusters: Mapping[str, MirrorGroups], clock: Clock) -> None:
-    """Return when all clusters (share groups by alias) support share groups; those that do not are
-    logged once."""
+    """Return when all clusters (by alias) support share groups; the others are logged once."""
     is_logged = False
     while True:
         try:

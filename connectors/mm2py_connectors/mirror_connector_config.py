@@ -55,8 +55,7 @@ def seconds(doc: str, java_default: str | None = None) -> Option:
 
 
 def switch(doc: str, *, ours: bool = False) -> Option:
-    """Return the option for what can be switched on and off; ``ours``: Java has no such
-    property."""
+    """Return the option of a switch; ``ours``: Java has no such property."""
     return Option(_BOOLEAN, doc, ours=ours)
 
 

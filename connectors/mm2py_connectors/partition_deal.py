@@ -36,7 +36,6 @@ class PartitionDeal:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """What is dealt."""
         return frozenset(slot for slot in self._slots if slot is not None)
 
     def continue_with(self, hands: Sequence[Sequence[TopicPartition]]) -> None:
@@ -72,8 +71,7 @@ class PartitionDeal:
             self._slots = [*partitions]
             return True
         self._slots = [None if slot in gone else slot for slot in self._slots]
-        # Holes first: a partition in the middle of the list would shift all behind it to other
-        # tasks.
+        # Holes first: otherwise one partition would shift all behind it to other tasks.
         free = iter([index for index, slot in enumerate(self._slots) if slot is None])
         for partition in new:
             index = next(free, None)

@@ -21,8 +21,7 @@ from mm2py.storage.config_state import SessionKey
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"
 CALLER_HEADER: Final = "X-Mm2py-Caller"
 STAMP_HEADER: Final = "X-Mm2py-Stamp"
-"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, and ``;life`` where the receiver
-has told it."""
+"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, ``;life`` where that is known."""
 TERMS_HEADER: Final = "X-Mm2py-Terms"
 """Of a refusal: ``time_ms;life;signature``, what the request has to be signed with in place of the
 sender's time. Signed for the nonce of that request: who only forwards could else have a request
@@ -101,8 +100,7 @@ def new_session_key(
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
     """Return whether the leader has to make a new key: too old, made by a clock that was ahead so
     far, or not as configured."""
-    # Java looks at the age alone: a key made by a clock that was ahead would postpone the rotation
-    # by as much.
+    # Java looks at the age alone: a clock ahead would postpone the rotation by as much.
     return key.algorithm != algorithm or abs(now_ms - key.created_ms) >= ttl_ms
 
 

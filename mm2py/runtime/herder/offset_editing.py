@@ -51,13 +51,8 @@ CheckOffsets = Callable[
 class StoredOffsets(Protocol):
     """What is needed of an offset store."""
 
-    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out."""
-        ...
-
-    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write values, None as a tombstone."""
-        ...
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]: ...
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None: ...
 
 
 @final
@@ -188,8 +183,7 @@ def _confirmed(
     config: Mapping[str, str],
     entries: Sequence[OffsetEntry],
 ) -> bool:
-    """Ask the connector's own hook; Java's connectors return false where they do not override
-    it."""
+    """Ask the connector's own hook; Java's return false where they do not override it."""
     try:
         factory = find(config.get("connector.class", ""))
         check = cast("CheckOffsets | None", getattr(factory, "check_offsets", None))
@@ -247,21 +241,15 @@ Consumer = Mapping[str, str]
 class GroupOffsets(Protocol):
     """Administration of groups on one cluster."""
 
-    async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """Return what a group has committed."""
-        ...
+    async def offsets(self, group: str) -> Mapping[TopicPartition, int]: ...
 
-    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group without members."""
-        ...
+    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None: ...
 
     async def remove(self, group: str, partitions: Sequence[TopicPartition]) -> None:
         """Remove what a group has committed of these."""
         ...
 
-    async def delete(self, group: str) -> None:
-        """Delete a group without members."""
-        ...
+    async def delete(self, group: str) -> None: ...
 
 
 OpenGroups = Callable[[Consumer, str], AbstractAsyncContextManager[GroupOffsets]]

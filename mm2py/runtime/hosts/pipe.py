@@ -88,7 +88,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Describe an exception and its causes."""
         causes: list[tuple[str, str]] = []
         cause = error.__cause__
         while cause is not None and len(causes) < MOST_CAUSES:
@@ -100,8 +99,7 @@ class Failure:
         return cls(type(error).__name__, one_line(error), "", tuple(causes))
 
     def error(self) -> Exception:
-        """Return an exception of the same class, text and causes; that of a foreign class has the
-        name alone."""
+        """Return an exception of equal class, text and causes; of a foreign class only the name."""
         chain = [_error(self.kind, self.message, self.remedy)]
         chain += [_error(kind, text) for kind, text in self.causes]
         for error, cause in pairwise(chain):
@@ -131,8 +129,7 @@ def _error(kind: str, message: str, remedy: str = "") -> Exception:
         error = error_class(-1, "", remedy=remedy)
     else:
         error = error_class(message, remedy=remedy)
-    # What a constructor adds to its message, as the partition or the code, is part of the text that
-    # was sent.
+    # The text that was sent has what a constructor adds, as the partition or the code.
     error.message = message
     return error
 
@@ -163,8 +160,7 @@ def encode_frame(frame: Frame) -> bytes:
     """
     name = frame.name.encode()
     body = _ADDRESS.pack(frame.channel, frame.id, len(name)) + name + frame.payload
-    # Refused by the sender: at the receiver it would end the pipe, and with it every task of the
-    # host.
+    # Refused by the sender: at the receiver it would end the pipe, with all its tasks.
     if len(body) >= LONGEST_BYTES:
         raise FatalError(
             f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task "
@@ -181,8 +177,7 @@ def body_size(header: bytes) -> int:
         ProtocolError: no frame of this version.
     """
     length, version = cast("tuple[int, int]", HEADER.unpack(header))
-    # Checked before the body is read: a wrong length would make the reader wait for bytes that
-    # never come.
+    # Before the body is read: a wrong length would make the reader wait for ever.
     if version != VERSION or not _ADDRESS.size < length <= LONGEST_BYTES:
         raise ProtocolError(
             f"frame of version {version} and {length} bytes between worker and task host",
@@ -299,7 +294,6 @@ class HostPipe:
 
     @classmethod
     async def over(cls, sock: socket.socket) -> "HostPipe":
-        """Take a connected socket over."""
         reader, writer = await asyncio.open_connection(sock=sock)
         return cls(reader, writer)
 
@@ -309,7 +303,6 @@ class HostPipe:
         return self._writer.transport.get_write_buffer_size() > CLOGGED_ABOVE_BYTES
 
     def channel(self, number: int) -> "Channel":
-        """Return the end of a channel."""
         return Channel(self, number)
 
     def serve(self, channel: int, methods: tuple[Method, ...], scope: str) -> None:
@@ -326,8 +319,7 @@ class HostPipe:
         """Send a frame; nothing happens when the pipe is closed."""
         # asyncio warns for each write to a closed transport.
         if not self._writer.is_closing():
-            # No ``drain``: sending must not wait for a frozen peer; ``clogged`` bounds what may be
-            # left out.
+            # No ``drain``, which waits for a frozen peer; ``clogged`` says what to leave.
             self._writer.write(encode_frame(frame))
 
     async def call(self, channel: int, function: FunctionType, payload: bytes) -> object:
@@ -365,8 +357,7 @@ class HostPipe:
                 self._take_call(frame)
 
     def fail(self, error: Mm2pyError) -> None:
-        """Let all calls fail that wait for an answer, and all later ones: the other side is
-        gone."""
+        """Let all calls fail that wait, and all later ones: the other side is gone."""
         self._failed = error
         for pending in self._pending.values():
             if not pending.answer.done():
@@ -417,8 +408,7 @@ class HostPipe:
         arguments = dict(zip(codec.names, values, strict=True))
         with log_scope(served.scope) if served.scope else nullcontext():
             if iscoroutinefunction(method):
-                # Beside the reader: a call that waits for the other side's answer would block that
-                # very answer.
+                # Beside the reader, or a call could block the answer it waits for.
                 work = asyncio.create_task(self._await(frame, codec, method(**arguments)))
                 # asyncio keeps only weak references to tasks.
                 self._work.add(work)

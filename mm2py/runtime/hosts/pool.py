@@ -31,9 +31,7 @@ class HostProcess(Protocol):
     """The child as a process."""
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        ...
+    def pid(self) -> int: ...
 
     def kill(self) -> None:
         """End it at once; nothing happens when it has ended."""
@@ -92,8 +90,7 @@ class HostLink:
             raise self._error()
 
     def attach(self, ended: Callable[["HostLink", Mm2pyError], None]) -> Channel:
-        """Return a channel for a flow; ``ended`` is called when the child is gone, and its tasks
-        with it."""
+        """Return a flow's channel; ``ended`` is called when the child is gone, with its tasks."""
         number = next(self._numbers)
         self._users[number] = ended
         return self._pipe.channel(number)
@@ -103,7 +100,6 @@ class HostLink:
         self._users.pop(channel.number, None)
 
     def kill(self, why: str) -> None:
-        """End the child at once."""
         if self.alive and not self._why:
             self._why = why
             log.error("task host is killed pid=%d cause=%s", self.pid, why)
@@ -177,17 +173,8 @@ class HostLink:
 class Starter(Protocol):
     """Starts children (``mm2py.runtime.hosts.process.HostStarter``)."""
 
-    async def spawn(self) -> HostLink:
-        """Start one.
-
-        Raises:
-            OSError: that is not possible.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the starter; all children have ended."""
-        ...
+    async def spawn(self) -> HostLink: ...
+    def close(self) -> None: ...
 
 
 @final
@@ -211,7 +198,6 @@ class HostPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the hosts that run."""
         return tuple(link.pid for link in self._links if link.alive)
 
     def start(self) -> None:
@@ -262,7 +248,6 @@ class HostPool:
             link.host.post(HostService.set_level, namespace, level)
 
     async def close(self) -> None:
-        """End every host in order."""
         self._closed = True
         # Waited for, not cancelled: a fork that is cut off would leave a child without an owner.
         if self._first is not None:

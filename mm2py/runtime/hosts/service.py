@@ -54,9 +54,7 @@ class HostedFlow(Protocol):
     """One flow in this process."""
 
     @property
-    def host(self) -> InProcessTaskHost:
-        """Runs its tasks."""
-        ...
+    def host(self) -> InProcessTaskHost: ...
 
     @property
     def permit(self) -> Permit:
@@ -191,7 +189,6 @@ class HostService:
                 opened.flow.permit.follow(term, until_s)
 
     def set_level(self, namespace: str, level: str) -> None:
-        """Change the level of one logger and those below it."""
         self._set_level(namespace, level)
 
     async def end(self) -> None:

@@ -41,7 +41,6 @@ class Plugins:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the entry points, sorted."""
         return tuple(sorted(self._entries))
 
     def factories(self) -> Sequence[ConnectorFactory]:
@@ -57,8 +56,7 @@ class Plugins:
         """
         class_name = canonical_class(connector_class)
         simple = class_name.rpartition(".")[2]
-        # The entry point's name first: only that one is imported, not every plug-in of the
-        # environment.
+        # The entry point's name first: only that one is imported, not every plug-in.
         for name in (class_name, simple, simple + _ENDING):
             if name in self._entries:
                 factory = self._load(name)

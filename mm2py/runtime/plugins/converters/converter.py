@@ -30,9 +30,7 @@ class Converter(Protocol):
     """Turns data into bytes, in the role of a key, value or header converter."""
 
     @property
-    def java_class(self) -> str:
-        """Java's full name of it."""
-        ...
+    def java_class(self) -> str: ...
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
         """Return the bytes of a value.
@@ -154,8 +152,7 @@ def java_float(value: float, *, single: bool = False) -> str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    # Python's repr is the shortest text that reads back as the same double, as Java's since 19
-    # (JDK-4511638).
+    # Python's repr is the shortest text of the double, as Java's since 19 (JDK-4511638).
     shortest = _shortest_single(value) if single else repr(value)
     sign, digits, exponent = Decimal(shortest).as_tuple()
     assert isinstance(exponent, int), "it is finite"
@@ -299,8 +296,7 @@ class SimpleHeaderConverter:
         return header_text(_whole(schema, value)).encode("utf-8", "replace")
 
     def from_bytes(self, data: bytes | None) -> object:
-        """Return what the text looks like: a truth value, a number, an array or a map as in JSON,
-        else the text."""
+        """Return what the text looks like: a truth value, a number, JSON's array or map, a text."""
         if data is None:
             return None
         try:

@@ -34,8 +34,7 @@ from mm2py.runtime.plugins.converters.converter import (
 from mm2py.runtime.plugins.converters.json import JsonConverter
 
 HEADER_NAMES: Final = "surrogateescape"
-"""Error handler of their encoding: they need not be UTF-8, any bytes survive the way through
-``str``."""
+"""Error handler of their encoding: any bytes survive ``str``, UTF-8 or not."""
 
 
 class Encoded(NamedTuple):
@@ -61,7 +60,6 @@ class RecordConverters:
 
     @property
     def are_bytes(self) -> bool:
-        """Whether all of them leave bytes as they are."""
         return all(isinstance(it, ByteArrayConverter) for it in (self.key, self.value, self.header))
 
     def encoded(self, record: SourceRecord) -> Encoded:
@@ -104,8 +102,7 @@ class RecordConverters:
         return record._replace(value=self.value.from_bytes(_raw(record.value)))
 
     def decoded_headers(self, record: SinkRecord) -> SinkRecord:
-        """Return a record that was read with its headers converted; ``DataError``: that cannot
-        be."""
+        """Return a read record with converted headers; ``DataError``: that cannot be."""
         convert = self.header.from_bytes
         headers = tuple((name, convert(_raw(value))) for name, value in record.headers)
         return record._replace(headers=headers) if headers else record

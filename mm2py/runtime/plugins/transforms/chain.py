@@ -43,19 +43,9 @@ _CYCLE_YEARS: Final = 400
 _CYCLE_S: Final = 146_097 * 86_400
 """So many days have 400 years."""
 _MONTHS: Final = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
 """In Java the language is the JVM's."""
 
 _OF_STRUCTURES: Final = frozenset(
@@ -271,7 +261,6 @@ class _DateFormat:
         ]
 
     def text(self, timestamp_ms: int) -> str:
-        """Return a timestamp, in UTC."""
         seconds, millis = divmod(timestamp_ms, 1_000)
         # The calendar repeats itself; datetime ends with year 9999, Java's does not.
         cycles, seconds = divmod(seconds, _CYCLE_S)
@@ -305,10 +294,10 @@ class Filter(_NothingOpen, Transformation):
     config_model: ClassVar[type[ConfigModel]] = WithoutKeysConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:
-        del config
+        """It has no options."""
 
     def apply(self, record: SinkRecord) -> None:
-        """Drop the record."""
+        """Drop it."""
 
 
 @final
@@ -387,7 +376,7 @@ class RecordIsTombstone(_NothingOpen, Predicate):
     config_model: ClassVar[type[ConfigModel]] = WithoutKeysConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:
-        del config
+        """It has no options."""
 
     def test(self, record: SinkRecord) -> bool:
         return record.value is None
@@ -418,8 +407,7 @@ _BUILT_IN: Final[Mapping[Kind, Iterable[_Class]]] = {
 
 @cache
 def installed(kind: Kind) -> Sequence[_Class]:
-    """Return the classes of a kind, sorted by Java's names; one that cannot be imported is left
-    out."""
+    """Return the classes of a kind by Java's names, without those that cannot be imported."""
     entries = list(_BUILT_IN[kind])
     for entry in entry_points(group=f"mm2py.{kind}"):
         try:
@@ -469,8 +457,7 @@ def model_of(plugin: object) -> type[ConfigModel] | None:
 
 @dataclass(frozen=True, slots=True)
 class TransformStep:
-    """One transform with its predicate; ``negate``: it is applied where the predicate does not
-    hold."""
+    """One transform with its predicate; ``negate``: applied where that does not hold."""
 
     name: str
     transform: Transformation
@@ -554,8 +541,7 @@ class TransformChain:
             made = self._attempt(step.name, current, step.apply)
             if made is None:
                 return None
-            # A transform that builds a new record loses what was read, which the dead letter queue
-            # needs (KIP-298).
+            # A new record has lost what was read, for the dead letter queue (KIP-298).
             if made is not record and made.raw is not read:
                 made = quick_record((*made[:-1], read))
             current = made
