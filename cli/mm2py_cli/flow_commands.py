@@ -12,15 +12,7 @@ import typer
 
 from mm2py.flows.view_models import ConfigView, FlowView, HistoryView, PartitionView
 from mm2py.observability.logging import some_of
-from mm2py_cli.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Output,
-    Printer,
-    examples,
-    say,
-)
+from mm2py_cli.output import OK, UNHEALTHY, Column, Output, Printer, examples, say
 from mm2py_cli.rest_access import Access, asks_rest, complete_flow, flow_name
 from mm2py_workers.answers import Row, flow_path, texts_of
 
@@ -124,8 +116,7 @@ def list_flows(access: Access, *, printer: Printer) -> int:
 
 
 @flow_app.command(
-    "describe",
-    epilog=examples("mm2py flow describe A/B", "mm2py flow describe 'A->B' -o yaml"),
+    "describe", epilog=examples("mm2py flow describe A/B", "mm2py flow describe 'A->B' -o yaml")
 )
 @asks_rest
 def describe_flow(access: Access, flow: FlowArgument, *, printer: Printer) -> int:

@@ -36,11 +36,7 @@ _WIDTH_WHEN_PIPED: Final = 200
 
 
 def show_ledger(
-    path: Path | str,
-    flow: str | None = None,
-    *,
-    topic: str | None = None,
-    as_json: bool = False,
+    path: Path | str, flow: str | None = None, *, topic: str | None = None, as_json: bool = False
 ) -> int:
     """Print the ledgers of a file's flows, or of one; return the exit code.
 

@@ -25,11 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def remote_acls(
-    acls: Iterable[Acl],
-    *,
-    selection: TopicSelection,
-    policy: ReplicationPolicy,
-    source_alias: str,
+    acls: Iterable[Acl], *, selection: TopicSelection, policy: ReplicationPolicy, source_alias: str
 ) -> list[Acl]:
     """Return what to create on the target for the source's ``acls``, without doubles."""
     wanted: dict[Acl, None] = {}

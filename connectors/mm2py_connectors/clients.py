@@ -365,11 +365,7 @@ def open_map(
 
 
 def open_reader(
-    props: Mapping[str, str],
-    alias: str,
-    clock: Clock,
-    events: ReaderEvents,
-    tuning: ReaderTuning,
+    props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents, tuning: ReaderTuning
 ) -> ReaderSession:
     """Build a reader; ``ConfigError`` when its properties are wrong."""
     settings = consumer_settings(props)

@@ -222,10 +222,7 @@ class GroupSync:
         return not self._checkpoints.get(group, {}).keys() <= committed.keys()
 
     async def _commit(
-        self,
-        group: str,
-        offsets: Sequence[OffsetToCommit],
-        too_far: Mapping[TopicPartition, int],
+        self, group: str, offsets: Sequence[OffsetToCommit], too_far: Mapping[TopicPartition, int]
     ) -> None:
         try:
             answers = await self._target.commit(group, offsets)

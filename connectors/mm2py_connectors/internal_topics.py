@@ -99,6 +99,5 @@ def no_offset_syncs(topic: str, error: Exception, side: Side) -> str:
     elsewhere = "; or set offset-syncs.topic.location=target" if side == "source" else ""
     return (
         f"topic {topic} of the {side} cannot be written, a Java MirrorMaker 2 that takes over "
-        "translates no group by it:"
-        f" {error}{elsewhere}"
+        f"translates no group by it: {error}{elsewhere}"
     )

@@ -22,11 +22,7 @@ from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.source_offsets import (
-    checkpoint_of,
-    checkpoint_source_partition,
-    source_offset,
-)
+from mm2py.mirror.source_offsets import checkpoint_of, checkpoint_source_partition, source_offset
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition

@@ -34,11 +34,7 @@ MetricNamesFormats = Annotated[
 ]
 OffsetSyncsLocation = Annotated[
     str,
-    Option(
-        _STRING,
-        "Which cluster holds the offset-syncs topic.",
-        choices=("source", "target"),
-    ),
+    Option(_STRING, "Which cluster holds the offset-syncs topic.", choices=("source", "target")),
 ]
 
 

@@ -32,12 +32,7 @@ from mm2py.errors import (
 )
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.producer_ids import (
-    PRODUCERS_TOPIC,
-    ProducerOrigins,
-    Suppression,
-    suppression_of,
-)
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, ProducerOrigins, Suppression, suppression_of
 from mm2py.mirror.source_offsets import (
     committed_epoch,
     committed_topic_id,

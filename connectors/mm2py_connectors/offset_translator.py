@@ -24,12 +24,7 @@ from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
 from mm2py.clock import together
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.offset_lookup import (
-    Beginning,
-    Place,
-    beside_own_records,
-    is_past_unread,
-)
+from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records, is_past_unread
 from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of

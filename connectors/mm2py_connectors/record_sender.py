@@ -36,13 +36,7 @@ from itertools import count
 from math import inf
 from typing import Final, NamedTuple, cast, final
 
-from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 
 from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.client.connect.kerberos import use_java_krb5_conf

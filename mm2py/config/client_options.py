@@ -62,12 +62,10 @@ class ConnectionOptions(ConfigModel):
         int, Option(_INT, "longest wait for one answer", low=1, importance=_MEDIUM)
     ] = 30_000
     default_api_timeout_ms: Annotated[
-        int,
-        Option(_INT, "longest time for one call with its retries", low=1, importance=_MEDIUM),
+        int, Option(_INT, "longest time for one call with its retries", low=1, importance=_MEDIUM)
     ] = 60_000
     connections_max_idle_ms: Annotated[
-        int,
-        Option(_LONG, "idle connections are closed; -1: never", low=-1, importance=_MEDIUM),
+        int, Option(_LONG, "idle connections are closed; -1: never", low=-1, importance=_MEDIUM)
     ] = 540_000
     reconnect_backoff_ms: Annotated[int, _pause()] = 50
     reconnect_backoff_max_ms: Annotated[int, _pause()] = 1_000
@@ -280,8 +278,7 @@ class SecurityOptions(ConfigModel):
         _Text, _option("Java code cannot be loaded here", _LOW, _CLASS, effect=_X)
     ] = None
     sasl_kerberos_service_name: Annotated[
-        _Text,
-        _option("first part of the brokers' principal; or serviceName of the login module"),
+        _Text, _option("first part of the brokers' principal; or serviceName of the login module")
     ] = None
     sasl_kerberos_kinit_cmd: Annotated[
         _Text, _option("command that renews tickets of a cache, called with -R", _LOW)

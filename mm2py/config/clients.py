@@ -127,10 +127,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str = "") -> ConsumerS
 def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerSettings:
     """Build the settings of a writer from effective producer properties."""
     settings = parse_config(
-        ProducerSettings,
-        props,
-        lambda _: scope,
-        connection=connection_settings(props, scope=scope),
+        ProducerSettings, props, lambda _: scope, connection=connection_settings(props, scope=scope)
     )
     # Five: as many batches as a broker remembers of an idempotent producer.
     in_flight = min(settings.max_in_flight_requests_per_connection, MAX_IN_FLIGHT)

@@ -66,10 +66,7 @@ class Layout:
     """
 
     def __init__(
-        self,
-        raw: Mapping[str, Value],
-        clusters: Collection[str],
-        top_level_names: Collection[str],
+        self, raw: Mapping[str, Value], clusters: Collection[str], top_level_names: Collection[str]
     ) -> None:
         aliases = frozenset(clusters)
         self.top_level_names = top_level_names

@@ -6,11 +6,7 @@ Flow: connector config -> ``parse_config(FrameworkConfig, ...)`` -> runtime; the
 
 from typing import Annotated, Final
 
-from mm2py.config.class_names import (
-    BYTE_ARRAY_CONVERTER,
-    SIMPLE_HEADER_CONVERTER,
-    canonical_class,
-)
+from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER, canonical_class
 from mm2py.config.definitions import ConfigModel, Effect, Option
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, JavaValue, invalid

@@ -137,11 +137,7 @@ def _pkcs12_trusted(store: StoreSettings, data: bytes) -> tuple[bytes, ...]:
 
 
 def _pkcs12_identity(store: StoreSettings, data: bytes) -> Identity:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     held = _pkcs12(store, data)
     if held.key is None or held.cert is None:

@@ -388,10 +388,7 @@ def _tokens(oauth: OAuthSettings) -> dict[str, SettingValue]:
     if not oauth.token_endpoint_url:
         claims = dict(oauth.claims)
         config = f"principal={claims.get('sub', '')} lifeSeconds={oauth.lifetime_s}"
-        return {
-            "enable.sasl.oauthbearer.unsecure.jwt": True,
-            f"{_TOKENS}config": config,
-        }
+        return {"enable.sasl.oauthbearer.unsecure.jwt": True, f"{_TOKENS}config": config}
     values: dict[str, SettingValue] = {
         f"{_TOKENS}method": "oidc",
         f"{_TOKENS}token.endpoint.url": oauth.token_endpoint_url,

@@ -15,12 +15,7 @@ from urllib.parse import urlsplit
 
 from mm2py.config.client_options import SecurityOptions
 from mm2py.config.definitions import parse_config
-from mm2py.config.header_rules import (
-    HeaderRule,
-    allowed_methods,
-    allowed_origins,
-    header_rules,
-)
+from mm2py.config.header_rules import HeaderRule, allowed_methods, allowed_origins, header_rules
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.security import SecurityProperties, TlsSettings, tls_settings
 from mm2py.config.worker import DEFAULT_PORT, MAX_PORT, RestOptions
@@ -291,12 +286,7 @@ class _Public:
     """Addresses that are opened for users: the rule of the public listener."""
 
     def __init__(
-        self,
-        options: RestOptions,
-        tls: ListenerTls | None,
-        *,
-        insecure: bool,
-        notices: list[str],
+        self, options: RestOptions, tls: ListenerTls | None, *, insecure: bool, notices: list[str]
     ) -> None:
         self._files = _has_files(options)
         self._certificates = tls is not None and tls.client_auth != "none"

@@ -346,9 +346,7 @@ def _password_login(read: SecurityProperties, mechanism: str, login: LoginModule
             "use a user's name and password",
         )  # fmt: skip
     return SaslSettings(
-        mechanism=mechanism,
-        username=login.options["username"],
-        password=login.options["password"],
+        mechanism=mechanism, username=login.options["username"], password=login.options["password"]
     )
 
 

@@ -107,8 +107,7 @@ class RestOptions(ConfigModel):
         str, Option(_STRING, "Host name that other workers use.")
     ] = ""
     rest_advertised_port: Annotated[
-        int | None,
-        Option(_INT, "Port that other workers use.", low=0, high=MAX_PORT),
+        int | None, Option(_INT, "Port that other workers use.", low=0, high=MAX_PORT)
     ] = None
     rest_advertised_listener: Annotated[
         str,
@@ -150,12 +149,10 @@ class RestOptions(ConfigModel):
         ),
     ] = ()
     rest_insecure: Annotated[
-        bool,
-        Option(_BOOLEAN, "Serve other machines without authentication.", ours=True),
+        bool, Option(_BOOLEAN, "Serve other machines without authentication.", ours=True)
     ] = False
     access_control_allow_origin: Annotated[
-        str,
-        Option(_STRING, "Origins, or *, whose pages may use the API; empty: none."),
+        str, Option(_STRING, "Origins, or *, whose pages may use the API; empty: none.")
     ] = ""
     access_control_allow_methods: Annotated[
         str, Option(_STRING, "Methods allowed to them; empty: POST,HEAD,GET.")
@@ -287,11 +284,7 @@ class WorkerConfig(ConfigModel):
     ] = "disabled"
     topic_creation_enable: Annotated[
         bool,
-        Option(
-            _BOOLEAN,
-            "Workers create no topics for records.",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
+        Option(_BOOLEAN, "Workers create no topics for records.", effect=Effect.WITHOUT_EFFECT),
     ] = True
     request_timeout_ms: Annotated[int, _ms("Longest wait for one answer.")] = 40_000
     topic_tracking_enable: Annotated[
@@ -308,20 +301,17 @@ class WorkerConfig(ConfigModel):
         ),
     ] = "All"
     connector_client_config_override_allowlist: Annotated[
-        tuple[str, ...],
-        Option(_LIST, "Client properties of the policy Allowlist."),
+        tuple[str, ...], Option(_LIST, "Client properties of the policy Allowlist.")
     ] = ()
     inter_worker_key_ttl_ms: Annotated[int, _ms("Life of the session key.")] = 3_600_000
     inter_worker_key_generation_algorithm: Annotated[
         str, Option(_STRING, "Algorithm of the session key.")
     ] = "HmacSHA256"
     inter_worker_signature_algorithm: Annotated[
-        str,
-        Option(_STRING, "Checked only: workers sign with HmacSHA256."),
+        str, Option(_STRING, "Checked only: workers sign with HmacSHA256.")
     ] = "HmacSHA256"
     inter_worker_verification_algorithms: Annotated[
-        tuple[str, ...],
-        Option(_LIST, "Checked only, as inter.worker.signature.algorithm."),
+        tuple[str, ...], Option(_LIST, "Checked only, as inter.worker.signature.algorithm.")
     ] = ("HmacSHA256",)
 
 

@@ -15,14 +15,7 @@ from typing import Final, final
 
 from mm2py.config.class_names import COPY_NAMES
 from mm2py.errors import Mm2pyError, RequestTimedOutError
-from mm2py.flows.edits import (
-    Patches,
-    created,
-    deleted,
-    nothing_held,
-    patched,
-    without_topic,
-)
+from mm2py.flows.edits import Patches, created, deleted, nothing_held, patched, without_topic
 from mm2py.flows.graph import FlowNode, chosen, copies, source_configs
 from mm2py.flows.patch_rules import PatchRules
 from mm2py.flows.service import FlowServiceParts
@@ -453,11 +446,7 @@ class FlowChanges:
             _need_leader(node)  # checks and steps take their time
             # One batch: the overrides and their line of the history become visible together.
             revision = await store.edit(
-                change.action,
-                change.target,
-                edit,
-                actor=request.actor,
-                notes=change.states or None,
+                change.action, change.target, edit, actor=request.actor, notes=change.states or None
             )
             if planned:
                 await self._in_force(request, node, before)

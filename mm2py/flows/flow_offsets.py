@@ -22,12 +22,7 @@ from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError
-from mm2py.flows.view_models import (
-    Direction,
-    GroupPartitionView,
-    GroupView,
-    TranslationView,
-)
+from mm2py.flows.view_models import Direction, GroupPartitionView, GroupView, TranslationView
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.flow_overrides import flows_topic

@@ -13,23 +13,13 @@ from urllib.parse import urlsplit
 
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.clock import Clock
-from mm2py.config.class_names import (
-    COPY_CONNECTORS,
-    MIRROR_CHECKPOINT_CONNECTOR,
-    canonical_class,
-)
+from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_ledger import KeptLedger
 from mm2py.flows.flow_offsets import FlowOffsets, side_cluster, source_topics, stored_changes
 from mm2py.flows.graph import FlowNode, source_configs
-from mm2py.flows.states import (
-    ConnectorWork,
-    assigned_now,
-    picture_at,
-    read_flow,
-    unfinished_job,
-)
+from mm2py.flows.states import ConnectorWork, assigned_now, picture_at, read_flow, unfinished_job
 from mm2py.flows.view_models import (
     ClusterView,
     ConfigView,

@@ -26,12 +26,7 @@ from mm2py.flows.view_models import (
     TaskView,
     TopicView,
 )
-from mm2py.mirror.flow_overrides import (
-    Change,
-    HistoryEntry,
-    parse_hold_key,
-    parse_override_key,
-)
+from mm2py.mirror.flow_overrides import Change, HistoryEntry, parse_hold_key, parse_override_key
 from mm2py.mirror.flow_state import enabled, engine
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import FlowSample, Lag, NodeSnapshot, PartitionSnapshot, lag_of

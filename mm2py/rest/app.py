@@ -26,13 +26,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import UNPROCESSABLE, error_response, framework_text
 from mm2py.rest.internal_gate import NODE_SNAPSHOT_ROUTE, InternalGate
 from mm2py.rest.page import PageFiles
-from mm2py.rest.parts import (
-    RESERVED_ALIASES,
-    SIGNED_FLOW,
-    RestParts,
-    RouteSpec,
-    endpoint,
-)
+from mm2py.rest.parts import RESERVED_ALIASES, SIGNED_FLOW, RestParts, RouteSpec, endpoint
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.refusals import refusal_text
 from mm2py.rest.routes import connectors, worker

@@ -7,14 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError

@@ -90,9 +90,7 @@ def _flow_problems(reading: WorkerReading) -> Samples:
         yield (str(flow.flow),), flow.problems
 
 
-def _of_node(
-    value: Callable[[NodeSnapshot], float | None],
-) -> Callable[[WorkerReading], Samples]:
+def _of_node(value: Callable[[NodeSnapshot], float | None]) -> Callable[[WorkerReading], Samples]:
     def samples(reading: WorkerReading) -> Samples:
         for node in reading.nodes:
             known = value(node)

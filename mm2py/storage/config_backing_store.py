@@ -53,11 +53,7 @@ class ConfigBackingStore:
     """
 
     def __init__(
-        self,
-        table: Table,
-        *,
-        write_s: float = WRITE_S,
-        privileged: PrivilegedWriter | None = None,
+        self, table: Table, *, write_s: float = WRITE_S, privileged: PrivilegedWriter | None = None
     ) -> None:
         self._table = table
         self.privileged = privileged

@@ -350,12 +350,7 @@ class FlowOverridesStore:
         return after
 
     async def _write(
-        self,
-        puts: Puts,
-        action: str,
-        target: str,
-        changes: tuple[Change, ...],
-        revision: Revision,
+        self, puts: Puts, action: str, target: str, changes: tuple[Change, ...], revision: Revision
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
         # Tombstones for what is above the limit, in the same batch as the new line.

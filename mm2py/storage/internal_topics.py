@@ -12,13 +12,7 @@ from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
-from mm2py.errors import (
-    ConfigError,
-    FatalServerError,
-    Mm2pyError,
-    RetriableError,
-    ServerError,
-)
+from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic

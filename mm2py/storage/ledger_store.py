@@ -51,13 +51,7 @@ class LedgerStore(EventSink):
         meter: counts events, and names the flow.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        *,
-        meter: FlowMeter,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, table: Table, *, meter: FlowMeter, clock: Clock) -> None:
         self._table, self._topic = table, table.topic
         self._meter = meter
         self._clock = clock

@@ -173,9 +173,7 @@ class OffsetMapStore:
     """
 
     def __init__(
-        self,
-        table: Table,
-        read: Callable[[TopicPartition, PageRef], Awaitable[Page | None]],
+        self, table: Table, read: Callable[[TopicPartition, PageRef], Awaitable[Page | None]]
     ) -> None:
         self._table, self._read = table, read
         self.index = MapIndex()

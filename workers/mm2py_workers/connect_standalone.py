@@ -21,12 +21,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.api import Validator
 from mm2py.types import TargetState
-from mm2py_workers.connect_arguments import (
-    CommandParser,
-    ProblemsError,
-    WorkerOptions,
-    run_program,
-)
+from mm2py_workers.connect_arguments import CommandParser, ProblemsError, WorkerOptions, run_program
 from mm2py_workers.connect_distributed import announce, run_worker
 from mm2py_workers.connect_wiring import ConnectWorker, build_standalone
 from mm2py_workers.worker_file import load_worker_file

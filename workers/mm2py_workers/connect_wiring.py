@@ -147,11 +147,7 @@ def build_distributed(
 
 
 def build_standalone(
-    file: WorkerFile,
-    *,
-    metrics: Metrics,
-    clock: Clock,
-    mask: SecretMask,
+    file: WorkerFile, *, metrics: Metrics, clock: Clock, mask: SecretMask
 ) -> "ConnectWorker":
     """Build a worker on its own: nothing but its offsets is kept, in its file; binds its listeners.
 
@@ -197,12 +193,7 @@ def _rest(file: WorkerFile) -> RestNode:
 
 
 def _node(
-    file: WorkerFile,
-    rest: RestNode,
-    *,
-    mask: SecretMask,
-    clock: Clock,
-    pool: HostPool | None,
+    file: WorkerFile, rest: RestNode, *, mask: SecretMask, clock: Clock, pool: HostPool | None
 ) -> NodeParts:
     plugins = Plugins()
     return NodeParts(

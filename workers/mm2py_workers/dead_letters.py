@@ -33,13 +33,7 @@ class DeadLetterTopic(DeadLetterQueue):
     """Implements ``DeadLetterQueue``; the producer is opened with the first record."""
 
     def __init__(
-        self,
-        topic: str,
-        replication_factor: int,
-        settings: Settings,
-        *,
-        cluster: str,
-        clock: Clock,
+        self, topic: str, replication_factor: int, settings: Settings, *, cluster: str, clock: Clock
     ) -> None:
         self._topic, self._replication_factor = topic, replication_factor
         self._settings, self._cluster, self._clock = settings, cluster, clock

@@ -19,19 +19,10 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
-from mm2py.config.exactly_once import (
-    interval_problem,
-    raise_first,
-    transaction_interval_ms,
-)
+from mm2py.config.exactly_once import interval_problem, raise_first, transaction_interval_ms
 from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.config.worker import WorkerConfig
-from mm2py.mirror.producer_ids import (
-    SOURCE_CLUSTER_ID,
-    MirrorProducer,
-    Suppression,
-    suppression_of,
-)
+from mm2py.mirror.producer_ids import SOURCE_CLUSTER_ID, MirrorProducer, Suppression, suppression_of
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import (

@@ -52,10 +52,7 @@ _DEFAULTS: Final = {
     **_GROUP_DEFAULTS,
 }
 # A standalone worker has neither a group nor topics; what asks for them is not built.
-_STANDALONE: Final = {
-    "group.id": "standalone",
-    **dict.fromkeys(_TOPICS, "standalone"),
-}
+_STANDALONE: Final = {"group.id": "standalone", **dict.fromkeys(_TOPICS, "standalone")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -218,8 +218,7 @@ class Mirror:
 
 def _abort(_sent: SentRecord, text: str) -> None:
     raise FatalError(
-        text,
-        remedy="correct the target, or drop such records with --abort.on.send.failure false",
+        text, remedy="correct the target, or drop such records with --abort.on.send.failure false"
     )
 
 

@@ -28,12 +28,7 @@ from typing import Final, cast, final
 from confluent_kafka import Message
 
 from mm2py.api.context import SourceGap
-from mm2py.api.mirror_maker_1 import (
-    MessageHandler,
-    MirrorRecord,
-    OutgoingRecord,
-    RebalanceListener,
-)
+from mm2py.api.mirror_maker_1 import MessageHandler, MirrorRecord, OutgoingRecord, RebalanceListener
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import SettingValue
 from mm2py.errors import FatalError, RetriableError

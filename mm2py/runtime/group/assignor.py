@@ -156,12 +156,7 @@ def configured_work(snapshot: ConfigSnapshot, runnable: Callable[[str], bool]) -
 
 
 def _lost_work(
-    state: AssignorState,
-    lost: Work,
-    kept: Mapping[str, Work],
-    *,
-    now_ms: int,
-    max_delay_ms: int,
+    state: AssignorState, lost: Work, kept: Mapping[str, Work], *, now_ms: int, max_delay_ms: int
 ) -> tuple[Mapping[str, Work], Work, AssignorState]:
     """Decide on work whose owner is gone: what candidates get, what keeps waiting, and the next
     state.

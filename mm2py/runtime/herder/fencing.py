@@ -59,12 +59,7 @@ class Fencing(StartGuard):
     """
 
     def __init__(
-        self,
-        parts: HerderParts,
-        queue: HerderQueue,
-        running: Callable[[], Work],
-        *,
-        clock: Clock,
+        self, parts: HerderParts, queue: HerderQueue, running: Callable[[], Work], *, clock: Clock
     ) -> None:
         self._parts, self._queue, self._running, self._clock = parts, queue, running, clock
         self._rounds: dict[str, asyncio.Task[None]] = {}

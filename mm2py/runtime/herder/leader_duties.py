@@ -316,13 +316,7 @@ TaskConfigs = Sequence[Mapping[str, str]]
 class TaskPublication:
     """Publishes the task configs of connectors that run on this node, which leads."""
 
-    def __init__(
-        self,
-        parts: HerderParts,
-        queue: HerderQueue,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
         self._parts = parts
         self._queue = queue
         self._clock = clock

@@ -40,10 +40,7 @@ T = TypeVar("T")
 NOTHING_GIVEN: Final = "Partitions / offsets need to be provided for an alter offsets request"
 
 CheckOffsets = Callable[
-    [
-        Mapping[str, str],
-        Sequence[tuple[Mapping[str, Scalar] | None, Mapping[str, Scalar] | None]],
-    ],
+    [Mapping[str, str], Sequence[tuple[Mapping[str, Scalar] | None, Mapping[str, Scalar] | None]]],
     bool,
 ]
 
@@ -266,10 +263,7 @@ class SinkOffsetEditor(OffsetEditing):
     """
 
     def __init__(
-        self,
-        find: Callable[[str], ConnectorFactory],
-        worker: Mapping[str, str],
-        groups: OpenGroups,
+        self, find: Callable[[str], ConnectorFactory], worker: Mapping[str, str], groups: OpenGroups
     ) -> None:
         self._find, self._worker, self._groups = find, worker, groups
 

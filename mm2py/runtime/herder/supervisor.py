@@ -58,11 +58,7 @@ class Supervisor:
         self.publication = TaskPublication(parts, queue, clock=clock)
         self.fencing = Fencing(parts, queue, lambda: self.work.running, clock=clock)
         self.work = AssignedWork(
-            parts,
-            self.publication.publish,
-            self.fencing,
-            clock=clock,
-            on_change=self._note_state,
+            parts, self.publication.publish, self.fencing, clock=clock, on_change=self._note_state
         )
         self._watch = (
             None

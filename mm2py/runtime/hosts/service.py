@@ -164,12 +164,7 @@ class HostService:
             # was granted long ago.
             flow.permit.follow(term, until_s)
         channel.serve(
-            host.start_task,
-            host.stop_task,
-            host.pause_task,
-            host.hold,
-            host.keep_out,
-            scope=scope,
+            host.start_task, host.stop_task, host.pause_task, host.hold, host.keep_out, scope=scope
         )
         self._flows[number] = _OpenFlow(flow, scope, channel, meters)
 

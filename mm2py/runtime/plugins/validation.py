@@ -181,11 +181,7 @@ class ConfigValidator:
         return {**resolved, **nulls}
 
     def _ask_connector(
-        self,
-        factory: ConnectorFactory,
-        texts: _Texts,
-        found: _Findings,
-        worker: _Texts | None,
+        self, factory: ConnectorFactory, texts: _Texts, found: _Findings, worker: _Texts | None
     ) -> None:
         if found.count():
             return
@@ -282,10 +278,7 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, findings: _Finding
 
 
 def _check_sink(
-    factory: ConnectorFactory,
-    texts: _Texts,
-    worker: _Texts | None,
-    findings: _Findings,
+    factory: ConnectorFactory, texts: _Texts, worker: _Texts | None, findings: _Findings
 ) -> None:
     """Check the keys of sinks: topics and the consumer group."""
     if plugin_type(factory) != "sink":
@@ -316,14 +309,10 @@ def _check_support(
         findings.add(
             _SUPPORT,
             "The connector does not implement the API required for preflight validation of "
-            "exactly-once"
-            " source support. Please consult the documentation for the connector to determine "
-            "whether it"
-            " supports exactly-once semantics, and then consider reconfiguring the connector to "
-            "use the value"
-            ' "requested" for this property (which will disable this preflight check and allow '
-            "the connector"
-            " to be created).",
+            "exactly-once source support. Please consult the documentation for the connector to "
+            "determine whether it supports exactly-once semantics, and then consider reconfiguring "
+            'the connector to use the value "requested" for this property (which will disable this '
+            "preflight check and allow the connector to be created).",
         )
 
 

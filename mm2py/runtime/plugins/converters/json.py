@@ -83,11 +83,9 @@ class JsonConverter:
             return envelope
         if not isinstance(envelope, dict) or envelope.keys() != {"schema", "payload"}:
             raise DataError(
-                'JsonConverter with schemas.enable requires "schema" and "payload" fields and '
-                "may not contain additional"
-                " fields. If you are trying to deserialize plain JSON data, set "
-                "schemas.enable=false in your converter"
-                " configuration."
+                'JsonConverter with schemas.enable requires "schema" and "payload" fields and may '
+                "not contain additional fields. If you are trying to deserialize plain JSON data, "
+                "set schemas.enable=false in your converter configuration."
             )
         whole = cast("Mapping[str, object]", envelope)
         return self._reader.read(whole["schema"], whole["payload"])

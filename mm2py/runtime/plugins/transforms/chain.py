@@ -500,10 +500,7 @@ def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
         negate = parse_boolean_leniently(config.get(f"{prefix}negate"), absent=False)
         steps.append(
             TransformStep(
-                name,
-                cast("Transformation", transform),
-                cast("Predicate | None", predicate),
-                negate,
+                name, cast("Transformation", transform), cast("Predicate | None", predicate), negate
             )
         )
     for alias in unused:
