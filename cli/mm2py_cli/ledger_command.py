@@ -38,11 +38,8 @@ _WIDTH_WHEN_PIPED: Final = 200
 def show_ledger(
     path: Path | str, flow: str | None = None, *, topic: str | None = None, as_json: bool = False
 ) -> int:
-    """Print the ledgers of a file's flows, or of one; return the exit code.
-
-    Raises:
-        Mm2pyError: the file is wrong, or a target cannot be read.
-    """
+    """Print the ledgers of a file's flows, or of one; return the exit code. ``Mm2pyError``: the
+    file is wrong, or a target cannot be read."""
     config = MirrorMakerConfig.load(path, CONNECTORS)
     ledgers = asyncio.run(_read_all(config, None if flow is None else flow_named(config, flow)))
     if topic is not None:

@@ -209,11 +209,8 @@ def say(text: str) -> None:
 
 
 def end_with(command: Callable[[], int], *, debug: bool) -> NoReturn:
-    """Run a command and end with its exit code; an error is one line on stderr.
-
-    Raises:
-        typer.Exit: always, unless ``debug`` lets an error through.
-    """
+    """Run a command and end with its exit code; an error is one line on stderr. ``typer.Exit``:
+    always, unless ``debug`` lets an error through."""
     try:
         code = command()
     except Mm2pyError as error:

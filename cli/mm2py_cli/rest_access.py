@@ -95,12 +95,8 @@ class Access:
         )
 
     def base_url(self) -> str:
-        """Return the address without a slash at its end.
-
-        Raises:
-            UsageError: it is no address, holds a password, or it is not known which worker is
-                meant.
-        """
+        """Return the address without a slash at its end; ``UsageError``: it is no address, holds a
+        password, or it is not known which worker is meant."""
         url = self.url
         if url is None:
             url = find_worker(self.file)
@@ -131,10 +127,7 @@ class Access:
 
     def login(self) -> tuple[str, str] | None:
         """Return user and password, if a user was given; asks on a terminal where no password was.
-
-        Raises:
-            UsageError: there is no password, or a token as well.
-        """
+        ``UsageError``: there is no password, or a token as well."""
         if self.user is None:
             return None
         if self.token() is not None:
@@ -198,11 +191,8 @@ FlowOption = Annotated[
 
 
 def flow_name(text: str) -> str:
-    """Return a flow's name: ``A->B`` as it is, ``A/B`` needs no quotes in a shell.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """Return a flow's name: ``A->B`` as it is, ``A/B`` needs no quotes in a shell. ``UsageError``:
+    it is neither."""
     source, arrow, target = text.partition("->")
     if not arrow:
         source, arrow, target = text.partition("/")

@@ -75,11 +75,8 @@ class RestClient:
         timeout_s: float,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Read certificates; connects at the first request.
-
-        Raises:
-            ConfigError: a credential or certificate cannot be used.
-        """
+        """Read certificates; connects at the first request. ``ConfigError``: a credential or
+        certificate cannot be used."""
         self._url = url
         self._signed_in = login is not None or token is not None
         try:
@@ -109,11 +106,8 @@ class RestClient:
         )
 
     def rows(self, path: str, query: Query | None = None) -> list[Row]:
-        """GET a list of objects.
-
-        Raises:
-            Mm2pyError: there is no such answer; one line has the reason.
-        """
+        """GET a list of objects; ``Mm2pyError``: there is no such answer; one line has the
+        reason."""
         answer = self._ask("GET", path, query)
         if isinstance(answer, list):
             rows = cast("list[object]", answer)
@@ -145,11 +139,8 @@ class RestClient:
     def change(
         self, method: str, path: str, query: Query | None = None, body: object = None
     ) -> Row:
-        """Send a change and return what it did; sent once.
-
-        Raises:
-            Mm2pyError: it was refused, or its outcome is not known; one line names it.
-        """
+        """Send a change and return what it did; sent once. ``Mm2pyError``: it was refused, or its
+        outcome is not known; one line names it."""
         return self._object(path, self._ask(method, path, query, body))
 
     def close(self) -> None:

@@ -307,11 +307,8 @@ class MapFactory(Protocol):
 
 
 def check_two_clusters(config: Mapping[str, str], source: Session, target: Session) -> None:
-    """Refuse a connector whose source is its target; both are connected.
-
-    Raises:
-        ConfigError: they are one cluster.
-    """
+    """Refuse a connector whose source is its target; both are connected. ``ConfigError``: they are
+    one cluster."""
 
     def end(side: Side, session: Session) -> ClusterEnd:
         properties = effective_client_properties(config, side, "admin")

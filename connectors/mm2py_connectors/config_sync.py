@@ -129,10 +129,7 @@ class ConfigSync:
         seen: set[str],
     ) -> Mapping[str, tuple[ConfigEntry, ...]]:
         """Return the configs that may be read; the copy of a topic whose may not is refused alone.
-
-        Raises:
-            RetriableError: some cannot be read now.
-        """
+        ``RetriableError``: some cannot be read now."""
         entries: dict[str, tuple[ConfigEntry, ...]] = {}
         for topic, answer in described.items():
             if isinstance(answer, RetriableError):

@@ -117,11 +117,8 @@ class HeldRecords:
         self._bytes += len(sent.record.value or b"") + len(sent.record.key or b"")
 
     def serve(self) -> None:
-        """Try again, where that is due, and release what waits no more.
-
-        Raises:
-            FatalError: a record was refused, and that is not accepted.
-        """
+        """Try again, where that is due, and release what waits no more; ``FatalError``: a record
+        was refused, and that is not accepted."""
         now = self._context.clock.monotonic()
         # Each try may block for as long as librdkafka's queue is full.
         if not self.partitions or now < self._serve_at_s:

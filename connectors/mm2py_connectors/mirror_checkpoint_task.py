@@ -105,11 +105,8 @@ class MirrorCheckpointTask(SourceTask):
         """Whether checkpoints of before were compared with what is known of the copies now."""
 
     async def start(self) -> None:
-        """Connect; what has to be read is read in the background.
-
-        Raises:
-            RetriableError: a cluster is unreachable.
-        """
+        """Connect; what has to be read is read in the background. ``RetriableError``: a cluster is
+        unreachable."""
         config = self._config
         side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
         try:

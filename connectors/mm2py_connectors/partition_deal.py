@@ -154,10 +154,7 @@ def format_partitions(partitions: Sequence[TopicPartition]) -> str:
 
 def parse_partitions(items: Sequence[str]) -> tuple[TopicPartition, ...]:
     """Read ``topic-partition`` items, split at the last dash; doubled ones count once.
-
-    Raises:
-        ConfigError: An item is not of that form.
-    """
+    ``ConfigError``: an item is not of that form."""
     parsed: dict[TopicPartition, None] = {}
     for item in items:
         # Topic names may contain dashes, partition numbers cannot.
@@ -177,11 +174,7 @@ def format_ends(ends: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_ends(items: Sequence[str]) -> dict[TopicPartition, int]:
-    """Read ``topic-partition:offset`` items.
-
-    Raises:
-        ConfigError: An item is not of that form.
-    """
+    """Read ``topic-partition:offset`` items. ``ConfigError``: an item is not of that form."""
     ends: dict[TopicPartition, int] = {}
     for item in items:
         name, colon, offset = item.rpartition(":")

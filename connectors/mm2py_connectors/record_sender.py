@@ -258,11 +258,7 @@ class RecordSender:
             self._gate.release()
 
     def send(self, sent: SentRecord, idle: Idle) -> None:
-        """Hand a record over.
-
-        Raises:
-            FatalError: see ``flush``.
-        """
+        """Hand a record over; ``FatalError``: see ``flush``."""
         plain = self._refusal is None and not self._failures and self._alone is None
         if plain and not self._is_sync and not self._given_up:
             topic, key, value, headers, timestamp_ms, chosen = sent.record
@@ -288,10 +284,7 @@ class RecordSender:
 
     def forward(self, source: Message, idle: Idle) -> None:
         """Hand over a record as it is: ``send`` of ``mirrored``, without an object for each record.
-
-        Raises:
-            FatalError: see ``flush``.
-        """
+        ``FatalError``: see ``flush``."""
         plain = self._refusal is None and not self._failures and self._alone is None
         if plain and not self._is_sync and not self._given_up:
             kind, at_ms = source.timestamp()
@@ -330,11 +323,8 @@ class RecordSender:
         self._recover(idle)
 
     def flush(self, idle: Idle) -> None:
-        """Wait until everything that was sent is acknowledged or refused.
-
-        Raises:
-            FatalError: a record was refused, and ``refused`` does not accept it.
-        """
+        """Wait until everything that was sent is acknowledged or refused; ``FatalError``: a record
+        was refused, and ``refused`` does not accept it."""
         self._check()
         self._wait(self._producer, idle)
         while self._recovers:
@@ -375,10 +365,7 @@ class RecordSender:
         """Return what is neither acknowledged nor refused, in order, with what is known of the
         cause, and send none of it.
 
-        What is in a request may be written still.
-
-        Raises:
-            FatalError: see ``flush``.
+        What is in a request may be written still. ``FatalError``: see ``flush``.
         """
         self._check()
         self._purge()

@@ -96,11 +96,7 @@ class TranslatedGroups:
 
     async def check_copies(self, groups: Sequence[str]) -> None:
         """Forget checkpoints of these groups that are of other copies than those that are there
-        now.
-
-        Raises:
-            Mm2pyError: the copies on the target are not known now.
-        """
+        now. ``Mm2pyError``: the copies on the target are not known now."""
         await self._translator.read_copies()
         for group in groups:
             await asyncio.sleep(0)  # there may be a thousand

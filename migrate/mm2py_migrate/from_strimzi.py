@@ -102,20 +102,13 @@ def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False
     Kubernetes secret.
 
     With ``carries`` the positions are carried over beside the file, which then does not ask for
-    that.
-
-    Raises:
-        ConfigError: it is no such resource, or lacks clusters, brokers or mirrors.
+    that. ``ConfigError``: it is no such resource, or lacks clusters, brokers or mirrors.
     """
     return _Import(_spec(resource), secrets.rstrip("/")).run(carries=carries)
 
 
 def operator_flows(resource: object) -> list[OperatorFlow]:
-    """Return the mirrors of a resource that copy.
-
-    Raises:
-        ConfigError: see ``mirror_maker_2_file``.
-    """
+    """Return the mirrors of a resource that copy; ``ConfigError``: see ``mirror_maker_2_file``."""
     return _Import(_spec(resource), "").operator_flows()
 
 

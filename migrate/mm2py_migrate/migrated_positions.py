@@ -119,11 +119,7 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
 
 async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
     """Return the next offsets of a connector in the offsets topic of a Connect cluster, and in its
-    own, which counts first.
-
-    Raises:
-        PartitionError: what is stored as a position is none.
-    """
+    own, which counts first. ``PartitionError``: what is stored as a position is none."""
     values: dict[TopicPartition, bytes | None] = {}
 
     def take(_partition: int, record: Record) -> None:

@@ -38,11 +38,8 @@ class WrittenFile:
         self._lines += [f"# {line}" for line in text.splitlines()]
 
     def put(self, key: str, value: str) -> None:
-        """Write a property; the same one again changes nothing.
-
-        Raises:
-            ConfigError: the key is there with another value.
-        """
+        """Write a property; the same one again changes nothing. ``ConfigError``: the key is there
+        with another value."""
         there = self._values.get(key)
         if there is None:
             self._values[key] = value

@@ -36,11 +36,8 @@ class BrokerNetworks:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "BrokerNetworks":
-        """Read the variable: networks such as ``10.0.0.0/8``, separated by commas.
-
-        Raises:
-            ConfigError: it names something else.
-        """
+        """Read the variable: networks such as ``10.0.0.0/8``, separated by commas. ``ConfigError``:
+        it names something else."""
         networks: list[IPv4Network | IPv6Network] = []
         for item in environ.get(NETWORKS_VARIABLE, "").split(","):
             if item.strip():

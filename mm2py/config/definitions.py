@@ -204,9 +204,7 @@ def parse_config(
     """Build the model from property texts; ``derived`` are fields that are no options.
 
     ``origin`` names the place of a property (``mm2.properties:12``) for error messages.
-
-    Raises:
-        ConfigError: a value has the wrong type, is out of range, or is missing.
+    ``ConfigError``: a value has the wrong type, is out of range, or is missing.
     """
     values: dict[str, object] = {}
     for option in options_of(model).values():

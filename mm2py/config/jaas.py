@@ -89,11 +89,7 @@ class LoginModule:
 
 def parse_jaas(text: str) -> LoginModule:
     """Read the value of ``sasl.jaas.config``; messages quote nothing of it but the class of a login
-    module.
-
-    Raises:
-        ConfigError: not one entry of a known login module; does not name the property.
-    """
+    module. ``ConfigError``: not one entry of a known login module; does not name the property."""
     tokens = _tokens(text)
     entry = _entry(tokens, next(tokens, ("", None)))
     if next(tokens, None) is not None:
@@ -108,11 +104,7 @@ def parse_jaas(text: str) -> LoginModule:
 
 def system_property(name: str, environ: Mapping[str, str]) -> str:
     """Return a ``-D`` option of ``KAFKA_OPTS``, as Kafka's scripts pass it to the JVM; empty where
-    it is not set.
-
-    Raises:
-        ConfigError: the quotes of ``KAFKA_OPTS`` do not match.
-    """
+    it is not set. ``ConfigError``: the quotes of ``KAFKA_OPTS`` do not match."""
     try:
         words = shlex.split(environ.get("KAFKA_OPTS", ""))
     except ValueError:

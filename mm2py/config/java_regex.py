@@ -64,11 +64,8 @@ class JavaPattern:
         self._since_s = self._slow_s = 0.0
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches.
-
-        Raises:
-            ConfigError: the pattern needs too long on this name, or on those before it.
-        """
+        """Whether the whole name matches; ``ConfigError``: the pattern needs too long on this name,
+        or on those before it."""
         if self._slow_s > BUDGET_S and time.monotonic() - self._since_s <= WINDOW_S:
             raise self._too_slow(f"{BUDGET_S:g} s on names such as {name!r}")
         # CPU of this thread, not wall time: a busy machine must not make a pattern slow.
@@ -232,11 +229,8 @@ def _told_apart(items: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def translate(text: str) -> str:
-    """Return the ``regex`` (V1) pattern that means what the Java pattern means.
-
-    Raises:
-        ConfigError: Java refuses the pattern, or it cannot be expressed.
-    """
+    """Return the ``regex`` (V1) pattern that means what the Java pattern means; ``ConfigError``:
+    Java refuses the pattern, or it cannot be expressed."""
     if len(text) > MAX_REGEX_CHARS:
         raise ConfigError(
             f"pattern of {len(text)} characters is too long, at most {MAX_REGEX_CHARS} are allowed",

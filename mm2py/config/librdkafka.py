@@ -242,11 +242,8 @@ _SILENT: Final = re.compile(
 
 
 def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
-    """Return the settings of a consumer; ``scope`` names their owner in messages.
-
-    Raises:
-        ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
-    """
+    """Return the settings of a consumer; ``scope`` names their owner in messages. ``ConfigError``:
+    a value is wrong, a login is incomplete, or a key store cannot be opened."""
     settings = _settings(props, _CONSUMER, _CONSUMER_DEFAULTS, scope)
     values, remarks = dict(settings.values), list(settings.remarks)
     session, longest = (
@@ -266,10 +263,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
 
 def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     """Return the settings of a producer, idempotent where the other properties allow it, as Java's.
-
-    Raises:
-        ConfigError: see ``consumer_settings``; also idempotence that is asked for and cannot be.
-    """
+    ``ConfigError``: see ``consumer_settings``; also idempotence that is asked for and cannot be."""
     settings = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
     values = dict(settings.values)
     # A record above the limit of the queue never finds room, whereas Java refuses it.

@@ -54,11 +54,8 @@ def lint(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> list[LintFinding]:
-    """Return the findings of a file in file order.
-
-    Raises:
-        ConfigError: the file cannot be read as a properties file at all.
-    """
+    """Return the findings of a file in file order; ``ConfigError``: the file cannot be read as a
+    properties file at all."""
     return findings_of(MirrorMakerConfig(load(path), definitions, environ=environ))
 
 
@@ -68,11 +65,8 @@ def load_checked(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[MirrorMakerConfig, list[LintFinding]]:
-    """Read a file for a start: the config, and the findings to log once each.
-
-    Raises:
-        ConfigError: the first error, with its file line and what to do.
-    """
+    """Read a file for a start: the config, and the findings to log once each. ``ConfigError``: the
+    first error, with its file line and what to do."""
     config = MirrorMakerConfig(load(path), definitions, environ=environ)
     findings = findings_of(config)
     error = first_error(findings)

@@ -132,11 +132,8 @@ class MirrorMakerConfig:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> "MirrorMakerConfig":
-        """Read a file and refuse what cannot be run at all.
-
-        Raises:
-            ConfigError: unreadable file, no clusters, no bootstrap servers, unresolved ``${...}``.
-        """
+        """Read a file and refuse what cannot be run at all; ``ConfigError``: unreadable file, no
+        clusters, no bootstrap servers, unresolved ``${...}``."""
         config = cls(load(path), definitions, environ=environ)
         error = first_error(config.findings)
         if error is not None:
@@ -252,11 +249,7 @@ class MirrorMakerConfig:
         return {name: texts(config) for name, config in self._connectors(flow).items()}
 
     def resolved(self, config: Mapping[str, str]) -> dict[str, str]:
-        """Replace the placeholders of a config.
-
-        Raises:
-            ConfigError: one cannot be resolved.
-        """
+        """Replace the placeholders of a config; ``ConfigError``: one cannot be resolved."""
         result: dict[str, str] = {}
         for key, text in config.items():
             result[key], problem = self.providers.resolve_or_explain(text)

@@ -66,11 +66,8 @@ class _LogicalLine(NamedTuple):
 
 
 def load(path: Path | str, *, encoding: str = LATIN_1) -> PropertiesFile:
-    """Read a properties file; ``encoding`` as of ``parse``.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, a directory, or no properties file.
-    """
+    """Read a properties file; ``encoding`` as of ``parse``. ``ConfigError``: the file is missing,
+    unreadable, a directory, or no properties file."""
     file = Path(path)
     try:
         data = file.read_bytes()

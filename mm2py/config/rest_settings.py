@@ -90,10 +90,7 @@ class RestSettings:
         """Read a mirror maker file: ``props`` are its top-level texts, placeholders resolved.
 
         Addresses that other machines reach serve signed requests only, unless users can be
-        distinguished.
-
-        Raises:
-            ConfigError: the listeners of the file cannot be served.
+        distinguished. ``ConfigError``: the listeners of the file cannot be served.
         """
         return _settings(props, insecure=insecure, origin=origin, dedicated=True)
 
@@ -112,12 +109,8 @@ class RestSettings:
     def of_worker(
         cls, props: Mapping[str, str], *, insecure: bool = False, origin: _Origin = None
     ) -> "RestSettings":
-        """Read ``worker.properties``, placeholders resolved.
-
-        Raises:
-            ConfigError: the listeners of the file cannot be served, or other machines could use it
-                without authentication.
-        """
+        """Read ``worker.properties``, placeholders resolved; ``ConfigError``: the listeners of the
+        file cannot be served, or other machines could use it without authentication."""
         return _settings(props, insecure=insecure, origin=origin, dedicated=False)
 
     @property

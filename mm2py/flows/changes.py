@@ -129,11 +129,8 @@ class FlowChanges:
     # ---- flows that come and go
 
     def pair(self, source: str, target: str) -> FlowName:
-        """Return the flow between two clusters.
-
-        Raises:
-            BadRequestError: this worker knows no such pair.
-        """
+        """Return the flow between two clusters; ``BadRequestError``: this worker knows no such
+        pair."""
         flow = FlowName(ClusterAlias(source), ClusterAlias(target))
         if flow not in self._parts.fleet.pairs:
             pairs = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
@@ -176,11 +173,8 @@ class FlowChanges:
             return await self._apply(request, node, change)
 
     async def delete(self, request: ChangeRequest) -> ChangeResult:
-        """Delete a flow; its connectors go, positions stay.
-
-        Raises:
-            ConflictError: lanes of a backfill copy for it.
-        """
+        """Delete a flow; its connectors go, positions stay. ``ConflictError``: lanes of a backfill
+        copy for it."""
         edit = deleted(self._parts.fleet.file(request.flow))
 
         async def plan(node: FlowNode) -> FlowChange:
@@ -216,10 +210,7 @@ class FlowChanges:
 
     async def remove_topic(self, request: ChangeRequest, topic: str) -> ChangeResult:
         """Take one source topic out of a flow: from ``topics``, or into ``topics.exclude``.
-
-        Raises:
-            NotFoundError: the flow does not copy it.
-        """
+        ``NotFoundError``: the flow does not copy it."""
 
         async def plan(node: FlowNode) -> FlowChange:
             config = self._source(request.flow, node)[1]
@@ -282,10 +273,7 @@ class FlowChanges:
 
     async def hold(self, request: ChangeRequest, part: TopicPartition, action: str) -> ChangeResult:
         """Pause, stop or resume one source topic (partition -1) or partition, and no other.
-
-        Raises:
-            NotFoundError: the flow does not copy the topic, or it has no such partition.
-        """
+        ``NotFoundError``: the flow does not copy the topic, or it has no such partition."""
 
         async def plan(node: FlowNode) -> FlowChange:
             held = node.overrides.held()

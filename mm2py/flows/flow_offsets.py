@@ -225,11 +225,8 @@ class FlowOffsets:
     # -- groups -------------------------------------------------------------------------------
 
     async def groups(self, names: Collection[str] | None, most: int) -> list[GroupView]:
-        """Return the chosen groups of the source, or the named ones, sorted by name.
-
-        Raises:
-            RetriableError: a cluster does not answer.
-        """
+        """Return the chosen groups of the source, or the named ones, sorted by name;
+        ``RetriableError``: a cluster does not answer."""
         if self._owns:
             await self._source.connect()
         source, target = _AllGroups(self._source), _AllGroups(self._target)
@@ -486,11 +483,8 @@ def side_cluster(
 
 
 async def source_topics(flow: FlowName, config: Mapping[str, str], clock: Clock) -> Collection[str]:
-    """Return the topics of a flow's source by the resolved config of its connector.
-
-    Raises:
-        Mm2pyError: it does not answer, or the config cannot be used.
-    """
+    """Return the topics of a flow's source by the resolved config of its connector; ``Mm2pyError``:
+    it does not answer, or the config cannot be used."""
     cluster = side_cluster(config, "source", flow.source, clock)
     async with cluster as source:
         return (await Admin(source).list_topics()).keys()

@@ -209,11 +209,7 @@ def file_cycle(
     config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Cycle | None:
     """Return a cycle of the flows that a file enables; ``resolve`` replaces the placeholders of a
-    connector's config.
-
-    Raises:
-        ConfigError: a pattern, filter or policy cannot be used.
-    """
+    connector's config. ``ConfigError``: a pattern, filter or policy cannot be used."""
     return next(iter(new_cycles({}, _enabled_sources(config, resolve))), None)
 
 
@@ -317,11 +313,8 @@ class _Effort:
         self._names, self._spent_s = names, 0.0
 
     def carrying(self, edges: Sequence[_Edge], topic: str) -> tuple[_Edge, ...]:
-        """Return the flows that carry a topic.
-
-        Raises:
-            ConfigError: patterns have backtracked for too long, on this name and those before it.
-        """
+        """Return the flows that carry a topic; ``ConfigError``: patterns have backtracked for too
+        long, on this name and those before it."""
         carrying: list[_Edge] = []
         for edge in edges:
             began_s = CPU_S()
@@ -338,11 +331,8 @@ class _Effort:
 
 
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
-    """Return whether a source connector with this config copies a topic.
-
-    Raises:
-        ConfigError: the config cannot be used.
-    """
+    """Return whether a source connector with this config copies a topic; ``ConfigError``: the
+    config cannot be used."""
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
     return TopicSelection.of(flow, aliased, replicate_heartbeats=True).replicate(topic)
 
@@ -454,11 +444,7 @@ _Resolve = Callable[[ConnectorConfig], Mapping[str, str]]
 
 def check_connectors(before: _Connectors, after: _Connectors, resolve: _Resolve = texts_of) -> None:
     """Refuse a change of an ordinary worker's connectors that closes a circle among them;
-    ``resolve`` replaces placeholders.
-
-    Raises:
-        BadRequestError: it does.
-    """
+    ``resolve`` replaces placeholders. ``BadRequestError``: it does."""
     _refuse(new_cycles(_by_aliases(before, resolve), _by_aliases(after, resolve)))
 
 

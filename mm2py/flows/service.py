@@ -160,11 +160,7 @@ class FlowService:
         ]
 
     def find(self, name: str) -> FlowName:
-        """Return the flow that is written ``A->B``.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Return the flow that is written ``A->B``; ``NotFoundError``: there is none."""
         for flow, node in self._parts.fleet.nodes.items():
             if str(flow) == name and node.overrides.state.present:
                 return flow
@@ -282,10 +278,7 @@ class FlowService:
     def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
         """Return every property in force, or that was after a revision, and where it comes from.
 
-        Secrets are hidden.
-
-        Raises:
-            NotFoundError: the history does not reach that revision.
+        Secrets are hidden. ``NotFoundError``: the history does not reach that revision.
         """
         node = self._node(flow)
         state = node.overrides.state

@@ -375,11 +375,8 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
 
 
 async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, TaskId]:
-    """Return which task of a connector has which source partition.
-
-    Raises:
-        HerderError: the tasks are not known now.
-    """
+    """Return which task of a connector has which source partition; ``HerderError``: the tasks are
+    not known now."""
     return _assigned(await herder.task_configs(name))
 
 

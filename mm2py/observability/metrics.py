@@ -443,11 +443,7 @@ class NodeSnapshot:
 
     @classmethod
     def from_json(cls, data: bytes) -> "NodeSnapshot":
-        """Read what ``to_json`` made.
-
-        Raises:
-            ProtocolError: these bytes are none.
-        """
+        """Read what ``to_json`` made; ``ProtocolError``: these bytes are none."""
         try:
             return _node_snapshots().validate_json(data)
         except ValidationError as error:

@@ -147,11 +147,8 @@ class GuardedSocket(socket.socket):
         self._guard = guard
 
     def accept(self) -> tuple[socket.socket, object]:
-        """Accept one connection.
-
-        Raises:
-            ConnectionAbortedError: it was closed; asyncio comes back for the next.
-        """
+        """Accept one connection; ``ConnectionAbortedError``: it was closed; asyncio comes back for
+        the next."""
         try:
             accepted, address = super().accept()
         except OSError as error:

@@ -70,11 +70,8 @@ def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnect
 
 
 def locate_new(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnector:
-    """Return where a connector of a long name is to be created.
-
-    Raises:
-        BadRequestError: it is the name of no flow.
-    """
+    """Return where a connector of a long name is to be created; ``BadRequestError``: it is the name
+    of no flow."""
     connector = locate(name, herders)
     if connector is None or not connector.own:
         flows = ", ".join(sorted(f"{flow}." for flow in herders)) or "none yet"

@@ -50,11 +50,8 @@ class RestCredentials:
 
     @classmethod
     def read(cls, settings: RestSettings) -> "RestCredentials":
-        """Read the files that ``settings`` name.
-
-        Raises:
-            ConfigError: a file cannot be read, is empty, or does not know a read-only user.
-        """
+        """Read the files that ``settings`` name; ``ConfigError``: a file cannot be read, is empty,
+        or does not know a read-only user."""
         options = settings.options
         users = _entries(_BASIC_FILE, options.rest_basic_auth_file.strip())
         tokens = _entries(_TOKEN_FILE, options.rest_bearer_tokens_file.strip())

@@ -90,11 +90,8 @@ class Forwarder:
         self._clock = clock
 
     async def send(self, error: ForwardError, request: Request, herder: Herder) -> Response:
-        """Return the other worker's answer.
-
-        Raises:
-            HerderError: it was not asked (409), refused, or could not be reached (500).
-        """
+        """Return the other worker's answer; ``HerderError``: it was not asked (409), refused, or
+        could not be reached (500)."""
         # Before the leader's URL is looked at: a loop of forwards ends here in any case.
         hop = _next_hop(request)
         if error.url is None:

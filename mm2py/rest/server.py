@@ -68,10 +68,7 @@ class RestServer:
 
     async def start(self) -> tuple[str, ...]:
         """Listen; return base URLs (``http://127.0.0.1:8083/``) in the order of the listeners.
-
-        Raises:
-            ConfigError: an address cannot be used.
-        """
+        ``ConfigError``: an address cannot be used."""
         # Below ERROR it logs its start, and each request that is no HTTP.
         uvicorn_log = logging.getLogger("uvicorn.error")
         uvicorn_log.setLevel(logging.ERROR)

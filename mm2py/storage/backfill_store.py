@@ -85,11 +85,7 @@ class BackfillStore:
         """Why the newest job record cannot be read: no driver may take up ``job``, an older one."""
 
     async def start(self) -> None:
-        """Read the topic to its end.
-
-        Raises:
-            RetriableError: not now; a later call starts over.
-        """
+        """Read the topic to its end; ``RetriableError``: not now; a later call starts over."""
         self._records.clear()
         for known in (self._renewed, self._lease_heard, self._lane_heard, self.progress_heard):
             known.clear()
@@ -285,11 +281,8 @@ async def newest_backfills(
 
 
 def decoded_backfills(topic: str, values: Mapping[bytes, bytes]) -> Mapping[bytes, BackfillRecord]:
-    """Return the records that this version knows.
-
-    Raises:
-        FatalError: the job is not one of them, so whether it is over is not known.
-    """
+    """Return the records that this version knows; ``FatalError``: the job is not one of them, so
+    whether it is over is not known."""
     newest: dict[bytes, BackfillRecord] = {}
     for key, value in values.items():
         try:

@@ -114,10 +114,7 @@ class FlowOverridesStore:
 
     def check_readable(self) -> None:
         """Refuse to run with a part of the settings: compaction must not decide which ones count.
-
-        Raises:
-            RetriableError: a setting was written by a newer version of this program.
-        """
+        ``RetriableError``: a setting was written by a newer version of this program."""
         if self._newer:
             key, reason = next(iter(self._newer.items()))
             raise RetriableError(
@@ -165,11 +162,8 @@ class FlowOverridesStore:
         await self._table.read_to_end(timeout_s)
 
     async def restore(self) -> None:
-        """Write what the topic has lost and this worker knows, as its leader.
-
-        Raises:
-            RequestTimedOutError: not now.
-        """
+        """Write what the topic has lost and this worker knows, as its leader;
+        ``RequestTimedOutError``: not now."""
         # A change that waits for the cluster has the lock for long, and does this itself.
         if self._there is not None:
             async with self._writing:
@@ -211,12 +205,8 @@ class FlowOverridesStore:
         return self._live
 
     def preview(self, edit: Edit) -> tuple[Change, ...]:
-        """Return what an edit would change.
-
-        Raises:
-            ConfigError: a secret would have to be written, or it is left out how a cluster is
-                reached.
-        """
+        """Return what an edit would change; ``ConfigError``: a secret would have to be written, or
+        it is left out how a cluster is reached."""
         return self.state.changes(self._edited(edit))
 
     async def edit(

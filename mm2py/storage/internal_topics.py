@@ -104,11 +104,7 @@ class InternalTopics:
 
     async def unfit(self) -> Mapping[str, Mm2pyError]:
         """Return which topics are gone since they were used, or are not as they must be any more;
-        creates none.
-
-        Raises:
-            RetriableError: no answer.
-        """
+        creates none. ``RetriableError``: no answer."""
         used = [topic for topic in self._topics.values() if topic.name in self._partitions]
         if not used:
             return {}

@@ -193,11 +193,7 @@ class FileOffsetBackingStore:
         self._stored: dict[bytes, bytes] = {}
 
     async def start(self) -> None:
-        """Read the file.
-
-        Raises:
-            ConfigError: it cannot be read, or is no such file.
-        """
+        """Read the file; ``ConfigError``: it cannot be read, or is no such file."""
         self._offsets, self._stored = OffsetMap(), {}
         for key, value in self._read().items():
             self._put(key.encode(), value.encode())
@@ -210,11 +206,8 @@ class FileOffsetBackingStore:
         return [self._offsets.get(key) for key in keys]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Store values, None as a tombstone; returns when they are on disk.
-
-        Raises:
-            RetriableError: the file cannot be written now; what it held stays.
-        """
+        """Store values, None as a tombstone; returns when they are on disk. ``RetriableError``: the
+        file cannot be written now; what it held stays."""
         # The file first, then memory: after a failure both have what was stored last.
         stored = {**self._stored, **values}
         self._write({key: value for key, value in stored.items() if value is not None})

@@ -30,12 +30,8 @@ class ProducerIdStore:
         self._others: set[int] = set()
 
     async def publish(self, producer: MirrorProducer) -> None:
-        """Write one id; it may be used when this returns.
-
-        Raises:
-            Mm2pyError: the topic cannot be created, checked or written now, or the membership was
-                lost.
-        """
+        """Write one id; it may be used when this returns. ``Mm2pyError``: the topic cannot be
+        created, checked or written now, or the membership was lost."""
         try:
             async with asyncio.timeout(PUBLISH_S):
                 await self._opened()
@@ -49,11 +45,8 @@ class ProducerIdStore:
             ) from None
 
     async def includes(self, producer_id: int) -> bool:
-        """Return whether an id that was found in a log of the target is a mirror's.
-
-        Raises:
-            Mm2pyError: the topic cannot be read now.
-        """
+        """Return whether an id that was found in a log of the target is a mirror's; ``Mm2pyError``:
+        the topic cannot be read now."""
         if producer_id not in self._mirrors and producer_id not in self._others:
             await self._opened()
             await self._table.read_to_end(PUBLISH_S)

@@ -107,11 +107,8 @@ def topic_value(use: TopicUse) -> bytes:
 
 
 def decode_status_record(key: bytes | None, value: bytes | None) -> StatusPut | TopicPut:
-    """Read a record of the status topic.
-
-    Raises:
-        ProtocolError: the key is unknown, or the value is not what the key promises.
-    """
+    """Read a record of the status topic; ``ProtocolError``: the key is unknown, or the value is not
+    what the key promises."""
     name = key_text(key)
     if name.startswith(CONNECTOR):
         connector = _some(name.removeprefix(CONNECTOR), "connector")

@@ -50,11 +50,8 @@ class ConnectorFile:
 
 
 def load_connector_file(path: Path | str) -> ConnectorFile:
-    """Read a connector's config.
-
-    Raises:
-        ConfigError: the file cannot be read, or is neither form of JSON nor properties with a name.
-    """
+    """Read a connector's config; ``ConfigError``: the file cannot be read, or is neither form of
+    JSON nor properties with a name."""
     file = Path(path)
     try:
         data = file.read_bytes()

@@ -132,11 +132,8 @@ def build_distributed(
     mask: SecretMask,
     starter: HostStarter | None = None,
 ) -> "ConnectWorker":
-    """Build a worker of a group; binds its listeners.
-
-    Raises:
-        ConfigError: a listener, or a file that REST needs, cannot be used.
-    """
+    """Build a worker of a group; binds its listeners. ``ConfigError``: a listener, or a file that
+    REST needs, cannot be used."""
     rest, pool = _rest(file), host_pool(host_processes(file.props), starter or host_starter(clock))
     node = _node(file, rest, mask=mask, clock=clock, pool=pool)
     worker = _Worker.of(file, node, metrics, Permit(clock))
@@ -150,10 +147,7 @@ def build_standalone(
     file: WorkerFile, *, metrics: Metrics, clock: Clock, mask: SecretMask
 ) -> "ConnectWorker":
     """Build a worker on its own: nothing but its offsets is kept, in its file; binds its listeners.
-
-    Raises:
-        ConfigError: a listener, or a file that REST needs, cannot be used.
-    """
+    ``ConfigError``: a listener, or a file that REST needs, cannot be used."""
     rest = _rest(file)
     node = _node(file, rest, mask=mask, clock=clock, pool=None)
     config, offsets = memory_configs(), FileOffsetBackingStore(file.offsets)

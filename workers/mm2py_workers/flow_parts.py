@@ -151,11 +151,8 @@ class FlowParts:
         worker: WorkerConfig | None = None,
         scope: str = "",
     ) -> Self:
-        """Build them from a worker config.
-
-        Raises:
-            ConfigError: it cannot be run; ``scope`` is what the message names.
-        """
+        """Build them from a worker config; ``ConfigError``: it cannot be run; ``scope`` is what the
+        message names."""
         settings = connection_settings(props, scope=scope or f"worker of {flow}")
         cluster = Cluster(settings, alias=flow.target, clock=clock)
         options = worker or parse_config(WorkerConfig, props)
@@ -410,10 +407,7 @@ def wire_flow(
     plan: FlowPlan, node: NodeParts, meter: FlowMeter
 ) -> tuple[HerderParts, FlowOverridesStore]:
     """Build the herder's parts of a flow of a mirror maker file, and the store of its changes.
-
-    Raises:
-        ConfigError: a derived config cannot be run.
-    """
+    ``ConfigError``: a derived config cannot be run."""
     clock, (source, target) = node.clock, plan.name
     permit = Permit(clock)
     flow = FlowParts.of(

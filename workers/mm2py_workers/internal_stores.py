@@ -119,11 +119,7 @@ class FlowTables:
 
     async def check_exactly_once(self, worker: WorkerConfig) -> None:
         """Refuse a cluster that is too old for exactly-once, or hides the leader's transactional
-        id.
-
-        Raises:
-            ConfigError: what is missing.
-        """
+        id. ``ConfigError``: what is missing."""
         if worker.leader_writes_in_transactions:
             await check_transactions(self.cluster, f"connect-cluster-{worker.group_id}")
 

@@ -64,10 +64,7 @@ class RestNode:
     @classmethod
     def bind(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
         """Bind the internal listener; ``targets`` are addresses that this machine must reach.
-
-        Raises:
-            ConfigError: its address cannot be used.
-        """
+        ``ConfigError``: its address cannot be used."""
         address, named = settings.internal, settings.options.rest_advertised_host_name.strip()
         host = named or address.host or local_address(targets)
         if not settings.internal_given:
@@ -87,10 +84,7 @@ class RestNode:
     @classmethod
     def bind_worker(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
         """Bind an ordinary worker's listeners, the public ones too: they are its name in statuses.
-
-        Raises:
-            ConfigError: an address cannot be used.
-        """
+        ``ConfigError``: an address cannot be used."""
         node = cls.bind(settings, targets)
         public: list[BoundListener] = []
         try:

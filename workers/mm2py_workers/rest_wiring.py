@@ -79,10 +79,7 @@ async def open_rest(
     public: Sequence[BoundListener] = (),
 ) -> OpenRest:
     """Serve the internal listener on its bound socket, then open the public ones, bound or not.
-
-    Raises:
-        ConfigError: an address, key store or password file cannot be used.
-    """
+    ``ConfigError``: an address, key store or password file cannot be used."""
     parts = served.parts
     credentials = RestCredentials.read(settings)
     parts.mask.add(credentials.secrets)

@@ -59,11 +59,7 @@ class TargetSenders:
         self._starts: dict[TaskId, Starts] = {}
 
     def producer(self, spec: TaskSpec) -> ProducerSettings:
-        """Return how a task's producer writes.
-
-        Raises:
-            ConfigError: a producer property is wrong.
-        """
+        """Return how a task's producer writes; ``ConfigError``: a producer property is wrong."""
         props = framework_producer_properties(
             self._worker_props, spec.connector_config, task_index=spec.id.number
         )
@@ -72,11 +68,7 @@ class TargetSenders:
         )
 
     def sender(self, spec: TaskSpec) -> SenderFactory:
-        """Return what makes the Sender of a task.
-
-        Raises:
-            ConfigError: a producer property is wrong.
-        """
+        """Return what makes the Sender of a task; ``ConfigError``: a producer property is wrong."""
         settings = self.producer(spec)
         mirror_ids = self._mirror_ids(spec)
 

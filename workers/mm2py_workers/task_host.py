@@ -48,11 +48,7 @@ STARTER_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
 
 def host_processes(props: Mapping[str, str]) -> int:
     """Return how many child processes tasks may use, one per core by default; 0: they live in this
-    process.
-
-    Raises:
-        ConfigError: the value is no such number.
-    """
+    process. ``ConfigError``: the value is no such number."""
     given = parse_config(ProcessConfig, props).task_host_processes
     return len(os.sched_getaffinity(0)) if given is None else given
 
@@ -172,11 +168,8 @@ def open_flow(
     mask: SecretMask,
     clock: Clock,
 ) -> _HostedFlow:
-    """Build a flow; connections open in the background.
-
-    Raises:
-        ConfigError: its worker config cannot be run.
-    """
+    """Build a flow; connections open in the background. ``ConfigError``: its worker config cannot
+    be run."""
     # Before anything is built: its errors may quote the config.
     mask.add(secrets_in(spec.worker))
     parts = FlowParts.of(spec.flow, spec.worker, plugins=plugins, permit=Permit(clock), clock=clock)

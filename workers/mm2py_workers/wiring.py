@@ -295,11 +295,7 @@ def derive_plan(
     changed: Callable[[FlowName], Configs | None] = lambda _: None,
 ) -> FlowPlan:
     """Derive what one flow is made from; ``by_file``: whether the file enables it; ``changed``:
-    connectors in force, where not the file's.
-
-    Raises:
-        ConfigError: it cannot be run.
-    """
+    connectors in force, where not the file's. ``ConfigError``: it cannot be run."""
     props = config.worker_config(name)
     try:
         worker = parse_config(WorkerConfig, props)

@@ -77,11 +77,8 @@ class WorkerFile:
         return Path(parse_config(StandaloneConfig, self.props).offset_storage_file_filename)
 
     def resolve(self, config: ConnectorConfig) -> dict[str, str]:
-        """Replace the placeholders of a connector's or task's config.
-
-        Raises:
-            ConfigError: a declared provider does not have what one names; it is no password to try.
-        """
+        """Replace the placeholders of a connector's or task's config; ``ConfigError``: a declared
+        provider does not have what one names; it is no password to try."""
         resolved: dict[str, str] = {}
         for key, text in texts_of(config).items():
             resolved[key], problem = self.providers.resolve_or_explain(text, undeclared=False)
@@ -104,11 +101,8 @@ def load_worker_file(
     insecure: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> WorkerFile:
-    """Read and check a worker file.
-
-    Raises:
-        ConfigError: it cannot be read; ``ProblemsError`` with everything that is wrong in it.
-    """
+    """Read and check a worker file; ``ConfigError``: it cannot be read; ``ProblemsError`` with
+    everything that is wrong in it."""
     file = load(path)
     findings = _FileProblems(file)
     try:

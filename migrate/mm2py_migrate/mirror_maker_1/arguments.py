@@ -38,11 +38,8 @@ class Arguments(ProgramOptions):
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Read the command line.
-
-    Raises:
-        UsageError: an option is unknown, given twice, has no or a wrong value, or is missing.
-    """
+    """Read the command line; ``UsageError``: an option is unknown, given twice, has no or a wrong
+    value, or is missing."""
     return _parser().parse_args(list(words), namespace=Arguments())
 
 

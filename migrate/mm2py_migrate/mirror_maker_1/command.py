@@ -119,11 +119,8 @@ def _batch(file: ClientFile) -> int:
 
 
 def _plugin(group: str, what: str, name: str, text: str | None) -> object | None:
-    """Return the object that an entry point names, made with its argument.
-
-    Raises:
-        ConfigError: none is installed under that name, or it cannot be made.
-    """
+    """Return the object that an entry point names, made with its argument; ``ConfigError``: none is
+    installed under that name, or it cannot be made."""
     if not name:
         return None
     installed = {point.name: point for point in entry_points(group=group)}

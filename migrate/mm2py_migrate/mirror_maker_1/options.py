@@ -94,11 +94,8 @@ class ClientFile:
 
 
 def consumer_file(path: str) -> ClientFile:
-    """Read the file of ``--consumer.config``.
-
-    Raises:
-        ConfigError: it cannot be read, names ZooKeeper, or lacks addresses or the group.
-    """
+    """Read the file of ``--consumer.config``; ``ConfigError``: it cannot be read, names ZooKeeper,
+    or lacks addresses or the group."""
     properties = _read(path)
     values = dict(properties.values)
     include = values.pop("mirror.topics.whitelist", "")
@@ -121,10 +118,7 @@ def consumer_file(path: str) -> ClientFile:
 
 def producer_file(path: str) -> ClientFile:
     """Read the file of ``--producer.config``; where it is silent, nothing is lost or reordered.
-
-    Raises:
-        ConfigError: it cannot be read, names ZooKeeper, or lacks addresses.
-    """
+    ``ConfigError``: it cannot be read, names ZooKeeper, or lacks addresses."""
     properties = _read(path)
     values = dict(properties.values)
     is_sync = values.pop("producer.type", "async").strip().lower() == "sync"

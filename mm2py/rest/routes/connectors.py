@@ -233,11 +233,8 @@ def _password_keys(call: RestCall, config: ConnectorConfig) -> frozenset[str]:
 def restored(
     call: RestCall, config: ConnectorConfig, stored: ConnectorConfig
 ) -> dict[str, str | None]:
-    """Return ``config`` with the stored texts in place of what ``shown`` hides.
-
-    Raises:
-        BadRequestError: ``[hidden]`` where nothing hidden is stored.
-    """
+    """Return ``config`` with the stored texts in place of what ``shown`` hides;
+    ``BadRequestError``: ``[hidden]`` where nothing hidden is stored."""
     texts, refused = restored_or_refused(call, config, stored)
     for problem in refused.values():
         raise BadRequestError(problem)

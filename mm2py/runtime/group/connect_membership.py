@@ -380,10 +380,7 @@ class RoundLeader:
 
     async def plan(self, joined: Joined, unwritten: Unwritten) -> Mapping[str, bytes]:
         """Return the assignments for SyncGroup; call ``completed`` once it succeeded.
-
-        Raises:
-            ProtocolError: a member's metadata is not Connect's.
-        """
+        ``ProtocolError``: a member's metadata is not Connect's."""
         views = {member: _view(decode_metadata(data)) for member, data in joined.members.items()}
         version = version_of(joined.protocol)
         self._urls = {member: view.url for member, view in views.items()}

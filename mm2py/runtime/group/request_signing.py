@@ -81,11 +81,8 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
 def new_session_key(
     now_ms: int, algorithm: str = "HmacSHA256", former: SessionKey | None = None
 ) -> SessionKey:
-    """Make a random key of the algorithm's own size in place of a ``former`` one.
-
-    Raises:
-        ConfigError: the algorithm is unknown.
-    """
+    """Make a random key of the algorithm's own size in place of a ``former`` one; ``ConfigError``:
+    the algorithm is unknown."""
     if not is_available(algorithm):
         raise ConfigError(
             f"inter.worker.key.generation.algorithm={algorithm}: not available",
@@ -119,10 +116,7 @@ def sign_request(
 
     ``raw_target`` is path and query as sent, ``caller`` ``name;role``, ``receiver`` host and port
     of the worker as the group's metadata have them, ``life`` which of its lives is meant, as far as
-    it was told.
-
-    Raises:
-        ValueError: ``caller`` is not valid in a header.
+    it was told. ``ValueError``: ``caller`` is not valid in a header.
     """
     # A line break in a header would let a caller add headers of his own.
     if not caller.isprintable():
@@ -147,11 +141,7 @@ class SignedHead:
     life: str = ""
 
     def check_body(self, body: bytes) -> None:
-        """Compare the body with what was signed.
-
-        Raises:
-            SignatureError: 403, it is another.
-        """
+        """Compare the body with what was signed; ``SignatureError``: 403, it is another."""
         if sha256(body).hexdigest() != self.body_sha256:
             raise SignatureError(_INVALID, status=403)
 
@@ -160,11 +150,7 @@ def verify_request(
     headers: Mapping[str, str], method: str, raw_target: str, key: SessionKey | None
 ) -> SignedHead:
     """Check our signature of a request's head, before its body is read; the caller may be trusted
-    then.
-
-    Raises:
-        SignatureError: 403, or 503 while no session key is known.
-    """
+    then. ``SignatureError``: 403, or 503 while no session key is known."""
     signature, caller, stamp = (
         _header(headers, name) for name in (REQUEST_HEADER, CALLER_HEADER, STAMP_HEADER)
     )

@@ -102,9 +102,7 @@ class Herder:
         """Let overrides be written for a moment while the herder does not run.
 
         Nothing leads the flow then, and no other worker may: its group has to be empty.
-
-        Raises:
-            HerderFailedError: other workers are in the group, or it cannot be seen.
+        ``HerderFailedError``: other workers are in the group, or it cannot be seen.
         """
         if self.failure is None:
             return
@@ -244,11 +242,8 @@ class Herder:
         return self._parts.meter.life
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; leader only.
-
-        Raises:
-            HerderError: no leader is known, with the reason.
-        """
+        """Return where all members listen; leader only. ``HerderError``: no leader is known, with
+        the reason."""
         self._need_running()
         membership = self._parts.membership
         if not membership.is_leader:

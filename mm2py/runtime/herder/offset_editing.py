@@ -72,11 +72,8 @@ class OffsetEditor:
         self._store, self._find, self._own = store, find, own
 
     async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        """Return the stored positions of a connector, sorted by their keys.
-
-        Raises:
-            HerderError: the store cannot be read now.
-        """
+        """Return the stored positions of a connector, sorted by their keys; ``HerderError``: the
+        store cannot be read now."""
         entries: dict[object, OffsetEntry] = {}
         for key, value in sorted((await self._stored(connector, config)).items()):
             try:
@@ -268,11 +265,8 @@ class SinkOffsetEditor(OffsetEditing):
         self._find, self._worker, self._groups = find, worker, groups
 
     async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        """Return what the group has committed, sorted by topic and partition.
-
-        Raises:
-            HerderError: the cluster cannot be asked now.
-        """
+        """Return what the group has committed, sorted by topic and partition; ``HerderError``: the
+        cluster cannot be asked now."""
         consumer = self._consumer(config)
         try:
             async with self._groups(consumer, connector) as groups:

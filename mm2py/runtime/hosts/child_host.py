@@ -145,11 +145,8 @@ class ChildTaskHost:
             channel.post(InProcessTaskHost.hold, partitions)
 
     async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let no task copy these; a host that ends meanwhile copies nothing.
-
-        Raises:
-            Mm2pyError: a host that lives could not: its tasks may still copy them.
-        """
+        """Let no task copy these; a host that ends meanwhile copies nothing. ``Mm2pyError``: a host
+        that lives could not: its tasks may still copy them."""
         self._kept_out = partitions
         # A host that is opened during the await gets ``kept_out`` with ``open_flow``.
         links = tuple(self._channels)

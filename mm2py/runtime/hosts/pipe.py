@@ -153,11 +153,7 @@ class Frame(NamedTuple):
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the bytes of a frame.
-
-    Raises:
-        FatalError: it is too long for the other end.
-    """
+    """Return the bytes of a frame; ``FatalError``: it is too long for the other end."""
     name = frame.name.encode()
     body = _ADDRESS.pack(frame.channel, frame.id, len(name)) + name + frame.payload
     # Refused by the sender: at the receiver it would end the pipe, with all its tasks.
@@ -171,11 +167,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def body_size(header: bytes) -> int:
-    """Return how many bytes follow a header.
-
-    Raises:
-        ProtocolError: no frame of this version.
-    """
+    """Return how many bytes follow a header; ``ProtocolError``: no frame of this version."""
     length, version = cast("tuple[int, int]", HEADER.unpack(header))
     # Before the body is read: a wrong length would make the reader wait for ever.
     if version != VERSION or not _ADDRESS.size < length <= LONGEST_BYTES:
@@ -187,11 +179,7 @@ def body_size(header: bytes) -> int:
 
 
 def decode_body(body: bytes) -> Frame:
-    """Read what follows a header.
-
-    Raises:
-        ProtocolError: it is no frame.
-    """
+    """Read what follows a header; ``ProtocolError``: it is no frame."""
     try:
         channel, number, length = cast("tuple[int, int, int]", _ADDRESS.unpack_from(body))
         start = _ADDRESS.size + length
@@ -323,11 +311,8 @@ class HostPipe:
             self._writer.write(encode_frame(frame))
 
     async def call(self, channel: int, function: FunctionType, payload: bytes) -> object:
-        """Send a call and return its result.
-
-        Raises:
-            Mm2pyError: what the method raised, or what ``fail`` was given.
-        """
+        """Send a call and return its result; ``Mm2pyError``: what the method raised, or what
+        ``fail`` was given."""
         if self._failed is not None:
             raise self._failed
         number = next(self._ids)
@@ -344,9 +329,7 @@ class HostPipe:
         """Carry out what the other side calls, until it is gone.
 
         An async method runs beside the others, any other before the next frame is read.
-
-        Raises:
-            ProtocolError: the bytes are no frame, or name a method that is not served.
+        ``ProtocolError``: the bytes are no frame, or name a method that is not served.
         """
         while (frame := await self._receive()) is not None:
             self.received += 1
@@ -472,11 +455,8 @@ class Channel(NamedTuple):
     async def confirm(
         self, method: Callable[Concatenate[Never, _P], None], *args: _P.args, **kwargs: _P.kwargs
     ) -> None:
-        """Call a method and wait until it has returned.
-
-        Raises:
-            Mm2pyError: what it raised, or the other side is gone.
-        """
+        """Call a method and wait until it has returned; ``Mm2pyError``: what it raised, or the
+        other side is gone."""
         await self.pipe.call(self.number, *_packed(method, args, kwargs))
 
     async def ask(
@@ -485,11 +465,8 @@ class Channel(NamedTuple):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _R:
-        """Call an async method and return its result.
-
-        Raises:
-            Mm2pyError: what it raised, or the other side is gone.
-        """
+        """Call an async method and return its result; ``Mm2pyError``: what it raised, or the other
+        side is gone."""
         return cast("_R", await self.pipe.call(self.number, *_packed(method, args, kwargs)))
 
 

@@ -75,11 +75,7 @@ class HostLink:
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
 
     async def greeted(self) -> None:
-        """Wait until the child runs.
-
-        Raises:
-            FatalError: it does not.
-        """
+        """Wait until the child runs; ``FatalError``: it does not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HELLO_WITHIN_S):
                 await self._reports.greeted.wait()
@@ -209,10 +205,7 @@ class HostPool:
         """Return the host with the fewest tasks, a new one while there may be more.
 
         ``own``: always a new one. ``light``: the task needs no core, so no process is started for
-        it beside others.
-
-        Raises:
-            FatalError: none can be started.
+        it beside others. ``FatalError``: none can be started.
         """
         async with self._turn:
             alive = [link for link in self._alive() if not link.own]

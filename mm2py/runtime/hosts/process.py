@@ -130,11 +130,7 @@ class HostStarter:
         self._control, self._pid = here, pid
 
     async def spawn(self) -> HostLink:
-        """Start a host.
-
-        Raises:
-            OSError: the process cannot be started.
-        """
+        """Start a host; ``OSError``: the process cannot be started."""
         here, there = socket.socketpair()
         with there:
             pipe = await HostPipe.over(here)

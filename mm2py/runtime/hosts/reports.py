@@ -64,11 +64,7 @@ class HostReports:
         channel.serve(self.started, self.lives, self.broker_errors, self.log_line)
 
     def started(self, version: str, pid: int) -> None:
-        """Note that the host runs.
-
-        Raises:
-            ProtocolError: it is of another version.
-        """
+        """Note that the host runs; ``ProtocolError``: it is of another version."""
         # A starter spawned after an upgrade in place loads another version than this one.
         if version != self._version:
             raise ProtocolError(f"it is of version {version}, this process of {self._version}")

@@ -136,11 +136,7 @@ class HostService:
         until_s: float,
     ) -> None:
         """Build a flow and serve it on a channel of its own, in the present state of the worker's
-        other hosts.
-
-        Raises:
-            Mm2pyError: its config cannot be run.
-        """
+        other hosts. ``Mm2pyError``: its config cannot be run."""
         channel, scope = self._pipe.channel(number), str(spec.flow)
         meter = FlowMeter(spec.flow, self._clock)
         meters = MeterRelay(meter, self._clock, channel)

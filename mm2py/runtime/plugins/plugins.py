@@ -49,11 +49,8 @@ class Plugins:
         return sorted((it for it in loaded if it is not None), key=lambda it: it.java_class)
 
     def find(self, connector_class: str) -> ConnectorFactory:
-        """Return the factory of a connector class.
-
-        Raises:
-            ConfigError: none is installed under that name, or it cannot be imported.
-        """
+        """Return the factory of a connector class; ``ConfigError``: none is installed under that
+        name, or it cannot be imported."""
         class_name = canonical_class(connector_class)
         simple = class_name.rpartition(".")[2]
         # The entry point's name first: only that one is imported, not every plug-in.

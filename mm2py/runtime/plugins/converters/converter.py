@@ -33,19 +33,12 @@ class Converter(Protocol):
     def java_class(self) -> str: ...
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
-        """Return the bytes of a value.
-
-        Raises:
-            DataError: it cannot be converted.
-        """
+        """Return the bytes of a value; ``DataError``: it cannot be converted."""
         ...
 
     def from_bytes(self, data: bytes | None) -> object:
         """Return the value of a record's bytes (Java's ``toConnectData``, without the schema).
-
-        Raises:
-            DataError: they are not what this converter writes.
-        """
+        ``DataError``: they are not what this converter writes."""
         ...
 
 
@@ -169,11 +162,8 @@ def java_float(value: float, *, single: bool = False) -> str:
 
 
 def java_string(value: object) -> str:
-    """Return a value as ``toString`` of its Java counterpart.
-
-    Raises:
-        DataError: Java would write what means nothing to a reader, as for bytes.
-    """
+    """Return a value as ``toString`` of its Java counterpart; ``DataError``: Java would write what
+    means nothing to a reader, as for bytes."""
     match value:
         case str():
             return value
@@ -195,10 +185,7 @@ def java_string(value: object) -> str:
 
 def header_text(value: object, *, inside: bool = False) -> str:
     """Return a value as ``Values.convertToString``; texts are quoted ``inside`` of others.
-
-    Raises:
-        DataError: it has no such text.
-    """
+    ``DataError``: it has no such text."""
     match value:
         case str():
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')

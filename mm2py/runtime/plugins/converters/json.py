@@ -291,11 +291,7 @@ class _PayloadReader:
 
     def read(self, schema: object, payload: object) -> object:
         """Return a payload in the types of ``mm2py.api.schema``; one of another JSON type than its
-        schema's stays as it is.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        schema's stays as it is. ``DataError``: it cannot be read."""
         if not isinstance(schema, Mapping):
             return _without_schema(payload)
         described = cast("Mapping[str, object]", schema)

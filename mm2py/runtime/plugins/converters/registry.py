@@ -75,11 +75,8 @@ class RecordConverters:
         key_schema: Schema | None = None,
         value_schema: Schema | None = None,
     ) -> Encoded:
-        """Return the bytes of key, value and headers.
-
-        Raises:
-            DataError: one of them cannot be converted; the message names it.
-        """
+        """Return the bytes of key, value and headers; ``DataError``: one of them cannot be
+        converted; the message names it."""
         headers: list[tuple[bytes, bytes | None]] = []
         for name, header in with_headers:
             schema = None
@@ -131,11 +128,8 @@ def _bytes(converter: Converter, schema: Schema | None, value: object, what: str
 
 
 def record_converters(worker: Mapping[str, str], connector: Mapping[str, str]) -> RecordConverters:
-    """Return the converters of a connector's tasks.
-
-    Raises:
-        ConfigError: a converter, or one of its keys, is wrong.
-    """
+    """Return the converters of a connector's tasks; ``ConfigError``: a converter, or one of its
+    keys, is wrong."""
     return RecordConverters(*(_converter(role, worker, connector) for role in _DEFAULTS))
 
 

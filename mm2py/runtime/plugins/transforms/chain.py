@@ -477,11 +477,8 @@ class TransformStep:
 
 
 def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
-    """Build the transforms of a connector in their order.
-
-    Raises:
-        ConfigError: a class, a key or a predicate's name is wrong.
-    """
+    """Build the transforms of a connector in their order; ``ConfigError``: a class, a key or a
+    predicate's name is wrong."""
     unused = dict.fromkeys(parse_list(config.get("predicates", "")))
     predicates = tuple(unused)
     steps: list[TransformStep] = []
