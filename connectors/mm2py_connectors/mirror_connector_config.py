@@ -58,13 +58,10 @@ def switch(doc: str, *, ours: bool = False) -> Option:
 class MirrorConnectorConfig(FrameworkConfig):
     """Options that all mirror connectors share (``MirrorConnectorConfig``)."""
 
-    enabled: Annotated[
-        bool,
-        switch(
-            "Whether the flow replicates. Not set in a mirror maker file: false, but for "
-            "heartbeats."
-        ),
-    ] = True
+    enabled: Annotated[bool, switch(
+        "Whether the flow replicates. Not set in a mirror maker file: false, but for "
+        "heartbeats.",
+    )] = True  # fmt: skip
     source_cluster_alias: Annotated[
         str, Option(_STRING, "Alias of the cluster that is read.", importance="HIGH")
     ]
@@ -87,12 +84,7 @@ class MirrorConnectorConfig(FrameworkConfig):
         str,
         Option(_CLASS, "Only the built-in admin client is there.", effect=Effect.WITHOUT_EFFECT),
     ] = FORWARDING_ADMIN
-    metric_reporters: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "Java metric reporters; use GET /metrics.",
-            java_default="org.apache.kafka.common.metrics.JmxReporter",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
-    ] = ()
+    metric_reporters: Annotated[tuple[str, ...], Option(
+        _LIST, "Java metric reporters; use GET /metrics.",
+        java_default="org.apache.kafka.common.metrics.JmxReporter", effect=Effect.WITHOUT_EFFECT,
+    )] = ()  # fmt: skip

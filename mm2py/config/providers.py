@@ -165,12 +165,9 @@ def _build(
 class ProviderConfig(ConfigModel):
     """Parameters of the config providers: ``config.providers.<name>.param.<key>``."""
 
-    allowed_paths: Annotated[
-        tuple[str, ...],
-        Option(
-            JavaType.LIST, "Folders that files may be in; empty: all. Of files and directories."
-        ),
-    ] = ()
+    allowed_paths: Annotated[tuple[str, ...], Option(
+        JavaType.LIST, "Folders that files may be in; empty: all. Of files and directories.",
+    )] = ()  # fmt: skip
     allowlist_pattern: Annotated[
         str, Option(JavaType.STRING, "Pattern of the variables that may be used; empty: all.")
     ] = ""

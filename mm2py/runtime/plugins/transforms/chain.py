@@ -101,15 +101,10 @@ def _format(name: str, value: JavaValue) -> str:
 class RegexRouterConfig(ConfigModel):
     """Keys of RegexRouter."""
 
-    regex: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Java pattern that the whole name of the topic must match.",
-            importance="HIGH",
-            checks=(_compiles,),
-        ),
-    ]
+    regex: Annotated[str, Option(
+        _STRING, "Java pattern that the whole name of the topic must match.", importance="HIGH",
+        checks=(_compiles,),
+    )]  # fmt: skip
     replacement: Annotated[
         str, Option(_STRING, "What takes the place of the match; $1 is a group.", importance="HIGH")
     ]
@@ -118,22 +113,15 @@ class RegexRouterConfig(ConfigModel):
 class TimestampRouterConfig(ConfigModel):
     """Keys of TimestampRouter."""
 
-    topic_format: Annotated[
-        str,
-        Option(
-            _STRING, "The new name, with ${topic} and ${timestamp} replaced.", importance="HIGH"
-        ),
-    ] = "${topic}-${timestamp}"
-    timestamp_format: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, "
-            "S and quoted text; MMM in English.",
-            importance="HIGH",
-            checks=(_format,),
-        ),
-    ] = "yyyyMMdd"
+    topic_format: Annotated[str, Option(
+        _STRING, "The new name, with ${topic} and ${timestamp} replaced.", importance="HIGH",
+    )] = "${topic}-${timestamp}"  # fmt: skip
+    timestamp_format: Annotated[str, Option(
+        _STRING,
+        "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, "
+        "S and quoted text; MMM in English.",
+        importance="HIGH", checks=(_format,),
+    )] = "yyyyMMdd"  # fmt: skip
 
 
 class InsertHeaderConfig(ConfigModel):
@@ -157,15 +145,10 @@ class DropHeadersConfig(ConfigModel):
 class TopicNameMatchesConfig(ConfigModel):
     """Keys of TopicNameMatches."""
 
-    pattern: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Java pattern that the whole name of the topic must match.",
-            importance="MEDIUM",
-            checks=(_text, _compiles),
-        ),
-    ]
+    pattern: Annotated[str, Option(
+        _STRING, "Java pattern that the whole name of the topic must match.", importance="MEDIUM",
+        checks=(_text, _compiles),
+    )]  # fmt: skip
 
 
 class HasHeaderKeyConfig(ConfigModel):
