@@ -59,8 +59,7 @@ class MirrorConnectorConfig(FrameworkConfig):
     """Options that all mirror connectors share (``MirrorConnectorConfig``)."""
 
     enabled: Annotated[bool, switch(
-        "Whether the flow replicates. Not set in a mirror maker file: false, but for "
-        "heartbeats.",
+        "Whether the flow replicates. Not set in a mirror maker file: false, but for heartbeats.",
     )] = True  # fmt: skip
     source_cluster_alias: Annotated[
         str, Option(_STRING, "Alias of the cluster that is read.", importance="HIGH")

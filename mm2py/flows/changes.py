@@ -256,7 +256,7 @@ class FlowChanges:
     async def set_state(
         self, request: ChangeRequest, action: str, *, all_topics: bool = False
     ) -> ChangeResult:
-        """Pause, resume or stop every connector of a flow; ``all_topics`` ends all other pauses."""
+        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts."""
 
         async def plan(node: FlowNode) -> FlowChange:
             return FlowChange(

@@ -46,12 +46,10 @@ _PLACES: Final = {
     Place.LOST: "the record was lost (mm2py ledger FILE '{flow}' names the range); the next one "
     "is at the offset given",
     Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does "
-    "not hold it any more;"
-    " the next record is at the offset given",
+    "not hold it any more; the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
     Place.UNKNOWN: "it lies below the beginning of the map, or was passed without it: another "
-    "program copied it, or the"
-    " position was set after it; groups are placed by offset syncs there",
+    "program copied it, or the position was set after it; groups are placed by offset syncs there",
 }
 GROUPS_AT_ONCE: Final = 50
 """Between two pauses for the other work of the loop."""

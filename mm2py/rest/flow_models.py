@@ -44,9 +44,8 @@ class FlowPatch(BaseModel):
 
     config: _Properties = Field(
         default_factory=dict[str, str | None],
-        description="properties of the flow, each for the connectors that read it: topics, "
-        "groups, ...; of those that all"
-        " connectors have, MirrorSourceConnector's",
+        description="properties of the flow, each for the connectors that read it: topics, groups, "
+        "...; of those that all connectors have, MirrorSourceConnector's",
     )
     connectors: dict[Annotated[str, Field(min_length=1)], _Properties] = Field(
         default_factory=dict[str, _Properties], description="properties by connector"

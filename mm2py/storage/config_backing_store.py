@@ -96,8 +96,7 @@ class ConfigBackingStore:
         keys = ", ".join(f"{key.decode(errors='replace')} ({reason})" for key, reason in damaged)
         return {
             f"topic {self._table.topic}": "records are damaged, what was before them counts: "
-            f"{keys};"
-            " put the config or state once more, or write a tombstone for the key"
+            f"{keys}; put the config or state once more, or write a tombstone for the key"
         }
 
     async def refresh(self, timeout_s: float) -> None:

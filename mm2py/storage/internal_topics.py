@@ -210,8 +210,7 @@ def _refused(topic: InternalTopic, error: ServerError) -> Exception:
         return ConfigError(
             f"internal topic {topic.name} cannot be created on the target: {error.message}",
             remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this "
-            "user"
-            " the right to",
+            "user the right to",
         )
     return error
 

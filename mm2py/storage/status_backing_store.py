@@ -103,8 +103,7 @@ class StatusBackingStore:
             if not causes
             else {
                 f"topic {self._table.topic}": "states cannot be written, the states shown may be "
-                "old:"
-                f" {', '.join(causes)}"
+                f"old: {', '.join(causes)}"
             }
         )
 

@@ -57,8 +57,7 @@ class DeadLetterTopic(DeadLetterQueue):
                 f"dead letter queue {self._topic} cannot be created on {self._cluster}: "
                 f"{error.message}",
                 remedy="create it by hand, or correct "
-                "errors.deadletterqueue.topic.replication.factor (now"
-                f" {self._replication_factor})",
+                f"errors.deadletterqueue.topic.replication.factor (now {self._replication_factor})",
             ) from error
 
     def send(self, record: SinkRecord, headers: tuple[tuple[str, bytes], ...]) -> None:

@@ -133,8 +133,7 @@ class ChildTaskHost:
         """Hosts of this flow that are silent: the states of their tasks may be stale."""
         return {
             (f"task host {link.pid}"): f"no sign of life for {link.silent_s:.0f} s: the states and "
-            "the lag of"
-            " its tasks may be wrong; it is killed and started again if it stays silent"
+            "the lag of its tasks may be wrong; it is killed and started again if it stays silent"
             for link in self._channels
             if link.silent_s >= SILENT_S
         }

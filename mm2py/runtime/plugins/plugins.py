@@ -68,8 +68,7 @@ class Plugins:
         raise ConfigError(
             f"connector.class={class_name}: no such connector is installed",
             remedy=f"use one of {', '.join(self.names) or '(none installed)'}, or install the "
-            "package that"
-            " brings it",
+            "package that brings it",
         )
 
     def _load_or_none(self, name: str) -> ConnectorFactory | None:
