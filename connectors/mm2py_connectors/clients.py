@@ -301,9 +301,7 @@ class MapFactory(Protocol):
         *,
         copy_of: CopyOf,
         is_back: bool = False,
-    ) -> MapSession:
-        """Build a reader of a flow's offset map."""
-        ...
+    ) -> MapSession: ...
 
 
 def check_two_clusters(config: Mapping[str, str], source: Session, target: Session) -> None:
