@@ -357,7 +357,7 @@ class MirrorCheckpointTask(SourceTask):
         try:
             await written.log.read_to_end(take)
         except Mm2pyError as error:
-            # Read in part they would be taken for all; Java's ``CheckpointStore`` does so too.
+            # Read in part they would be taken for all; Java's ``CheckpointStore`` falls back too.
             self._checkpoints.clear()
             log.warning(
                 "checkpoints written before cannot be read: offsets older than the last offset "

@@ -514,7 +514,7 @@ class CircleGuard:
         self._being_written = {} if being_written is None else being_written
 
     def check(self, before: Configs, after: Configs) -> None:
-        """Raise ``BadRequestError`` for a circle that a change closes, else ``ConfigError``."""
+        """Raise ``BadRequestError`` for a closed circle, ``ConfigError`` for a bad pattern."""
         old, new = source_configs(before), source_configs(after)
         if old == new or not new:
             return

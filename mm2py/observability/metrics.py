@@ -112,7 +112,7 @@ class PartitionMeter:
         self.forecast: Forecast | None = None
         self.age, self.latency = AgeWindow(), AgeWindow()
         """How old the newest record was when it was read, and when its copy was acknowledged."""
-        # When, records and bytes: twice, up to RATE_MARK_MS apart, the older up to 2 of them.
+        # When, records and bytes: twice, up to RATE_MARK_MS apart, the older at most twice that.
         self._marks: tuple[_Mark, _Mark] | None = None
         # When the log was seen to end where, and is not copied up to there since.
         self._seen_end = (UNKNOWN, 0)

@@ -61,7 +61,7 @@ class RestCredentials:
                 remedy="give each a token of its own",
             )
         for name in sorted(settings.read_only_users - users.keys() - tokens.keys()):
-            # A mistyped name would leave an operator. Names of certificates are unknown.
+            # A mistyped name would leave its user an operator; certificates' names are unknown.
             if not settings.certificates_count:
                 raise ConfigError(
                     f"rest.read.only.users names {name}, whom no file knows",

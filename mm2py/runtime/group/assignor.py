@@ -171,7 +171,7 @@ def _lost_work(
     # All are there: SyncGroup did not reach a member. As in Java the tasks are reassigned.
     if state.delay_ends_ms is None and (max_delay_ms <= 0 or state.members <= kept.keys()):
         return nothing, NO_WORK, calm
-    # Java's ``candidateWorkersForReassignment``: the restarted member has no work.
+    # Java's ``candidateWorkersForReassignment``: a member without work was probably restarted.
     empty = frozenset(who for who, owned in kept.items() if not owned.tasks)
     if state.delay_ends_ms is not None and now_ms >= state.delay_ends_ms:
         # Members that came back in time get the lost work; without any, all do.

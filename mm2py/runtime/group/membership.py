@@ -70,7 +70,7 @@ class WorkerMembership(Protocol):
 
     @property
     def solo(self) -> bool:
-        """Whether no other worker can ever join: no waits for rounds, no signatures."""
+        """Whether no other worker can ever join: requests wait for rounds, nothing is signed."""
         ...
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:

@@ -120,7 +120,8 @@ class FlowStores(Protocol):
 
 
 class OffsetEditing(Protocol):
-    """Reads and changes stored positions (``OffsetEditor``), of a connector that is STOPPED."""
+    """Reads and changes stored positions (``OffsetEditor``); that the connector is STOPPED is
+    checked before."""
 
     async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]: ...
     async def alter(

@@ -624,7 +624,8 @@ class AssignedWork:
         self._put(work, Status(State.RUNNING), trace=trace or None)
 
     def _begin(self, work: str | TaskId) -> None:
-        """What ran in a killed process does not run before it has started here, at any time."""
+        """What ran in a process that was killed does not run before it has started here, however
+        long that takes."""
         # A killed worker's last word is RUNNING, which readers of the status topic would believe.
         stored = self._parts.status.get(work)
         if stored is not None and stored.state is State.RUNNING:

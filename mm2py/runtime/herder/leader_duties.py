@@ -221,7 +221,7 @@ class LeaderDuties:
         return next((it for it in targets if it is not TargetState.STARTED), None)
 
     async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
-        """Remove the former copying connector after a change of ``copy.connector``."""
+        """Remove the former copier after a change of ``copy.connector``: both would copy."""
         config = self._parts.config
         for name in COPIERS & config.snapshot().connectors.keys():
             if not _is_former_copier(name, derived):

@@ -403,7 +403,7 @@ class HerderLoop:
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
             await self._read_config()
         if outcome.failed:
-            # Members have read what a new leader writes now before the next round.
+            # What a new leader writes now is read by all members before the next round.
             await self.duties.enter(outcome, config.snapshot())
             raise _refused(outcome.config_offset, config.snapshot().offset)
         # A partition may move from one of our tasks to another.

@@ -305,7 +305,7 @@ class Supervisor:
         self._traces.close()
         if self._asking is not None:
             self._asking.cancel()
-        # Before the work stops: waiting REST requests need no graceful time.
+        # Before the work stops: REST requests are answered now, not after its time.
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))

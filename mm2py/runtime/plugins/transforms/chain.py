@@ -518,7 +518,7 @@ class TransformChain:
             made = self._attempt(step.name, current, step.apply)
             if made is None:
                 return None
-            # A new record has lost what was read, for the dead letter queue (KIP-298).
+            # A transform's new record lacks what was read, for dead letter queues (KIP-298).
             if made is not record and made.raw is not read:
                 made = quick_record((*made[:-1], read))
             current = made
