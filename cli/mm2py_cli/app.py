@@ -115,10 +115,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of
 VersionOption = Annotated[
     bool,
     typer.Option(
-        "--version",
-        is_eager=True,
-        callback=_print_version,
-        help="Print the version and exit.",
+        "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
 ]
 

@@ -59,15 +59,8 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
         config = MirrorMakerConfig(load(path), CHECKED_CONNECTORS)
         findings = findings_of(config)
         if first_error(findings) is None:
-            findings = in_order(
-                [
-                    *findings,
-                    *_circles(config),
-                    *_meetings(config),
-                    *_nothing_to_do(config),
-                    *_rest_files(config),
-                ]
-            )
+            findings += [*_circles(config), *_meetings(config)]
+            findings = in_order(findings + _nothing_to_do(config) + _rest_files(config))
     except ConfigError as error:
         _print(out, f"error    {error}", _STYLES[Severity.ERROR])
         return 1
@@ -109,15 +102,10 @@ def _refused_at_start(config: MirrorMakerConfig) -> str:
 def _rest_files(config: MirrorMakerConfig) -> list[LintFinding]:
     """Warn of files without which REST is not served."""
     keys = ("rest.basic.auth.file", "rest.bearer.tokens.file")
-    given = [(key, config.raw[key]) for key in keys if key in config.raw]
+    message = "is no file on this machine: REST would not be served, the flows would run"
     return [
-        LintFinding(
-            Severity.WARNING,
-            value.line,
-            key,
-            "is no file on this machine: REST would not be served, the flows would run",
-        )
-        for key, value in given
+        LintFinding.warning(value, message)
+        for value in (config.raw[key] for key in keys if key in config.raw)
         if not placeholders(value.text) and not Path(value.text).is_file()
     ]
 
@@ -127,9 +115,9 @@ def _circles(config: MirrorMakerConfig) -> list[LintFinding]:
     cycle = file_cycle(config, config.resolved)
     if cycle is None:
         return []
-    key = f"{cycle.flows[0]}.enabled"
+    entry = config.raw[f"{cycle.flows[0]}.enabled"]
     message = f"records would be copied in a circle: {cycle}"
-    return [LintFinding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
+    return [LintFinding.error(entry, message, cycle.remedy)]
 
 
 def _meetings(config: MirrorMakerConfig) -> list[LintFinding]:
@@ -150,7 +138,7 @@ def _meetings(config: MirrorMakerConfig) -> list[LintFinding]:
 
 def _nothing_to_do(config: MirrorMakerConfig) -> list[LintFinding]:
     """Warn where nothing is copied, or a cluster would be copied to itself."""
-    line, rows = config.raw["clusters"].line, list[tuple[str, str]]()
+    rows: list[tuple[str, str]] = []
     if len(config.clusters) > 1 and not config.enabled_pairs:
         first = config.pairs[0]
         rows.append(("no flow is enabled: nothing is copied", f"set {first}.enabled = true"))
@@ -163,7 +151,7 @@ def _nothing_to_do(config: MirrorMakerConfig) -> list[LintFinding]:
         for aliases in by_address.values()
         if len(aliases) > 1
     ]
-    return [LintFinding(Severity.WARNING, line, "clusters", *row) for row in rows]
+    return [LintFinding.warning(config.raw["clusters"], *row) for row in rows]
 
 
 def explain_file(
@@ -191,8 +179,7 @@ def reference_text() -> str:
 
 
 def flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
-    """Return the flow that ``A->B`` or ``A/B`` names; ``UsageError`` when the file has no such
-    clusters."""
+    """Return the flow that ``A->B`` or ``A/B`` names; ``UsageError`` without such clusters."""
     source, _, target = flow_name(text).partition("->")
     flow = FlowName(ClusterAlias(source), ClusterAlias(target))
     if source == target or not set(flow) <= set(config.clusters):
@@ -212,11 +199,8 @@ def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None
         effective = flow.connectors.get(definition.name)
         if effective is None:
             continue
-        _section(
-            out,
-            f"{flow.flow} {definition.name}",
-            _with_defaults(effective, definition.model),
-        )
+        title = f"{flow.flow} {definition.name}"
+        _section(out, title, _with_defaults(effective, definition.model))
     source = flow.copy
     for side, kind in _CLIENTS:
         props = effective_client_properties(texts(source), side, kind)
@@ -271,8 +255,7 @@ def _section(out: Console, title: str, props: Effective) -> None:
 
 
 def _shown(key: str, text: str) -> str:
-    """Hide a secret but not where it comes from; a user from a provider may stand beside a password
-    in clear."""
+    """Hide a secret but not its source; a provider's user may stand beside a clear password."""
     if not holds_a_secret(key, text):
         return text
     found = [it.text for it in placeholders(text)]

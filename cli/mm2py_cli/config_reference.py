@@ -1,18 +1,11 @@
-"""docs/reference/config.md: every property of a mirror maker file, from the declarations that parse
-it."""
+"""docs/reference/config.md: every property of a file, from the declarations that parse it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from mm2py.config.catalog import NEVER_WORKED, PROCESS_OPTIONS, REMOVED, REST_OPTIONS
 from mm2py.config.client_options import CLIENT_OPTIONS
-from mm2py.config.definitions import (
-    ConfigModel,
-    ConnectorDefinition,
-    Effect,
-    Option,
-    options_of,
-)
+from mm2py.config.definitions import ConfigModel, ConnectorDefinition, Effect, Option, options_of
 from mm2py.config.derivation import WORKER_PREFIXES
 from mm2py.config.framework import FrameworkConfig, SourceFrameworkConfig
 from mm2py.config.old_names import RENAMED

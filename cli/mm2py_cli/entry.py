@@ -1,5 +1,4 @@
-"""Where the console script ``mm2py`` begins: quiet at a stop signal while its modules are being
-loaded."""
+"""Where the console script ``mm2py`` begins: quiet at a stop signal while its modules load."""
 
 import signal
 from typing import NoReturn

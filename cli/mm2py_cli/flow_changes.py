@@ -18,15 +18,7 @@ from mm2py.errors import FatalError, RetriableError, UsageError
 from mm2py.flows.view_models import ChangeResult, FlowView, TopicsChange
 from mm2py.observability.logging import some_of
 from mm2py_cli.flow_commands import FlowArgument, flow_app, health
-from mm2py_cli.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Printer,
-    examples,
-    printable,
-    say,
-)
+from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, examples, printable, say
 from mm2py_cli.rest_access import Access, asks_rest, flow_name
 from mm2py_workers.answers import flow_path
 
@@ -167,12 +159,7 @@ class WaitedChange(SentChange):
     ),
 )
 @asks_rest
-def create_flow(
-    flow: FlowArgument,
-    settings: Settings = None,
-    *,
-    change: WaitedChange,
-) -> int:
+def create_flow(flow: FlowArgument, settings: Settings = None, *, change: WaitedChange) -> int:
     """Add a flow between two clusters that the file names."""
     name = flow_name(flow)
     source, _, target = name.partition("->")
@@ -217,12 +204,7 @@ def set_properties(
     ),
 )
 @asks_rest
-def pause_flow(
-    flow: FlowArgument,
-    *,
-    part: FlowPart,
-    change: WaitedChange,
-) -> int:
+def pause_flow(flow: FlowArgument, *, part: FlowPart, change: WaitedChange) -> int:
     """Pause a flow, one topic or one partition; positions stay."""
     return change.post(flow, "pause", part, "PAUSED")
 
@@ -247,17 +229,9 @@ def resume_flow(
     return change.post(flow, "resume", part, query={"all_topics": all_topics or None})
 
 
-@flow_app.command(
-    "stop",
-    epilog=examples("mm2py flow stop A/B --wait --timeout 30"),
-)
+@flow_app.command("stop", epilog=examples("mm2py flow stop A/B --wait --timeout 30"))
 @asks_rest
-def stop_flow(
-    flow: FlowArgument,
-    *,
-    part: FlowPart,
-    change: WaitedChange,
-) -> int:
+def stop_flow(flow: FlowArgument, *, part: FlowPart, change: WaitedChange) -> int:
     """Stop a flow, one topic or one partition: tasks end, positions stay."""
     return change.post(flow, "stop", part, "STOPPED")
 

@@ -12,15 +12,7 @@ import typer
 
 from mm2py.flows.view_models import ConfigView, FlowView, HistoryView, PartitionView
 from mm2py.observability.logging import some_of
-from mm2py_cli.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Output,
-    Printer,
-    examples,
-    say,
-)
+from mm2py_cli.output import OK, UNHEALTHY, Column, Output, Printer, examples, say
 from mm2py_cli.rest_access import Access, asks_rest, complete_flow, flow_name
 from mm2py_workers.answers import Row, flow_path, texts_of
 
@@ -124,8 +116,7 @@ def list_flows(access: Access, *, printer: Printer) -> int:
 
 
 @flow_app.command(
-    "describe",
-    epilog=examples("mm2py flow describe A/B", "mm2py flow describe 'A->B' -o yaml"),
+    "describe", epilog=examples("mm2py flow describe A/B", "mm2py flow describe 'A->B' -o yaml")
 )
 @asks_rest
 def describe_flow(access: Access, flow: FlowArgument, *, printer: Printer) -> int:
@@ -199,16 +190,14 @@ def health(flows: Sequence[FlowView]) -> int:
 
 
 def is_well(flow: FlowView) -> bool:
-    """Whether a flow is in a state that was asked for, and the numbers of all its workers are
-    there."""
+    """Whether a flow is in a state that was asked for, with the numbers of all workers."""
     if not flow.enabled and flow.state in IDLE:
         return True  # only its heartbeats wait
     return flow.state in WELL and not flow.failed_partitions and not flow.incomplete
 
 
 def wrongs(flow: FlowView, most: int = MOST_CAUSES) -> Iterator[str]:
-    """Say what is wrong with a flow, one line per cause; of more than ``most`` causes how many are
-    left out."""
+    """Say what is wrong with a flow, a line per cause; of more than ``most`` how many follow."""
     causes: dict[str, list[str]] = {}
     for error in flow.errors:
         causes.setdefault(error.message, []).append(error.where)

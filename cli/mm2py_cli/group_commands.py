@@ -15,15 +15,7 @@ from mm2py.errors import UsageError
 from mm2py.flows.view_models import Direction, GroupView, TranslationView
 from mm2py.observability.logging import some_of
 from mm2py_cli.flow_commands import FlowArgument
-from mm2py_cli.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Printer,
-    examples,
-    say,
-    shown_name,
-)
+from mm2py_cli.output import OK, UNHEALTHY, Column, Printer, examples, say, shown_name
 from mm2py_cli.rest_access import Access, asks_rest, flow_name
 from mm2py_workers.answers import Shown, flow_path, text_of, texts_of
 

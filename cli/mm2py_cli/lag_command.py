@@ -136,8 +136,7 @@ class _LagView:
         return UNHEALTHY if late else code
 
     def watch(self, rest: "RestClient", pause: Callable[[], None]) -> int:
-        """Print again and again until Ctrl-C; a worker that is unreachable for a while is asked
-        again."""
+        """Print again and again until Ctrl-C, also while a worker is unreachable."""
         code = OK
         terminal = self.printer.is_table and self.printer.console.is_terminal
         try:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict, astuple
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -35,17 +36,10 @@ _WIDTH_WHEN_PIPED: Final = 200
 
 
 def show_ledger(
-    path: Path | str,
-    flow: str | None = None,
-    *,
-    topic: str | None = None,
-    as_json: bool = False,
+    path: Path | str, flow: str | None = None, *, topic: str | None = None, as_json: bool = False
 ) -> int:
-    """Print the ledgers of a file's flows, or of one; return the exit code.
-
-    Raises:
-        Mm2pyError: the file is wrong, or a target cannot be read.
-    """
+    """Print the ledgers of a file's flows, or of one; return the exit code. ``Mm2pyError``: the
+    file is wrong, or a target cannot be read."""
     config = MirrorMakerConfig.load(path, CONNECTORS)
     ledgers = asyncio.run(_read_all(config, None if flow is None else flow_named(config, flow)))
     if topic is not None:
@@ -118,18 +112,7 @@ def _document(ledgers: Sequence[Ledger]) -> dict[str, object]:
             for ledger in ledgers
             for offset, reason in ledger.unknown
         ],
-        "topics": [
-            {
-                "flow": topic.flow,
-                "topic": topic.topic,
-                "events": topic.events,
-                "lost": topic.lost,
-                "refused": topic.refused,
-                "truncated": topic.truncated,
-                "may_be_doubled": topic.may_be_doubled,
-            }
-            for topic in topic_sums(records)
-        ],
+        "topics": [asdict(topic) for topic in topic_sums(records)],
     }
 
 
@@ -166,21 +149,9 @@ def _print_tables(out: Console, ledgers: Sequence[Ledger]) -> None:
     )
     for record in records:
         event = record.event
-        events.add_row(
-            *map(
-                Text,
-                (
-                    utc_text(record.time_ms),
-                    record.flow,
-                    str(event.partition),
-                    event.kind.value,
-                    _range(event),
-                    str(event.count),
-                    event.policy,
-                    event.cause,
-                ),
-            )
-        )
+        place = utc_text(record.time_ms), record.flow, str(event.partition), event.kind.value
+        cells = (*place, _range(event), str(event.count), event.policy, event.cause)
+        events.add_row(*map(Text, cells))
     for flow, offset, found in unknown:
         where = f"record {offset} of {ledger_topic(flow.source)}"
         cells = ("", str(flow), where, "unknown", "", "", "", found.reason)
@@ -188,8 +159,7 @@ def _print_tables(out: Console, ledgers: Sequence[Ledger]) -> None:
     out.print(events)
     sums = _table("flow", "topic", "events", "lost", "refused", "truncated", "may be doubled")
     for topic in topic_sums(records):
-        numbers = (topic.events, topic.lost, topic.refused, topic.truncated, topic.may_be_doubled)
-        sums.add_row(*map(Text, (topic.flow, topic.topic, *map(str, numbers))))
+        sums.add_row(*(Text(str(cell)) for cell in astuple(topic)))
     out.print(sums)
 
 

@@ -85,7 +85,6 @@ class Column:
 
     @classmethod
     def text(cls, title: str, key: str, *, wide: bool = False) -> "Column":
-        """Return the column of a text."""
         return cls(title, lambda row: text_of(row, key), wide)
 
     @classmethod
@@ -95,7 +94,6 @@ class Column:
 
     @classmethod
     def texts(cls, title: str, key: str, separator: str = ", ", *, wide: bool = False) -> "Column":
-        """Return the column of a list."""
         return cls(title, lambda row: separator.join(texts_of(row, key)), wide)
 
     @classmethod
@@ -105,7 +103,6 @@ class Column:
 
     @classmethod
     def count(cls, title: str, key: str, *, wide: bool = False) -> "Column":
-        """Return the column of a number."""
         return cls(title, lambda row: number_text(row, key), wide, number=True)
 
     @classmethod
@@ -135,8 +132,7 @@ class Printer:
     def rows(
         self, answer: object, rows: Sequence[Shown], columns: Sequence[Column], nothing: str
     ) -> None:
-        """Print rows; ``answer`` is what JSON and YAML show, ``nothing`` is printed if there are
-        none."""
+        """Print rows; JSON and YAML show ``answer``, ``nothing`` is printed without rows."""
         if not self.is_table:
             self.document(answer)
         elif rows:
@@ -145,7 +141,6 @@ class Printer:
             say(nothing)
 
     def document(self, answer: object, *, one_line: bool = False) -> None:
-        """Print an answer as it came."""
         answer = _document(answer)
         if self.output is Output.YAML:
             import yaml
@@ -214,11 +209,8 @@ def say(text: str) -> None:
 
 
 def end_with(command: Callable[[], int], *, debug: bool) -> NoReturn:
-    """Run a command and end with its exit code; an error is one line on stderr.
-
-    Raises:
-        typer.Exit: always, unless ``debug`` lets an error through.
-    """
+    """Run a command and end with its exit code; an error is one line on stderr. ``typer.Exit``:
+    always, unless ``debug`` lets an error through."""
     try:
         code = command()
     except Mm2pyError as error:

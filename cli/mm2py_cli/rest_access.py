@@ -32,84 +32,35 @@ COMPLETION_S: Final = 1.0
 _PANEL: Final = "Connection"
 
 
+def _option(text: str, variable: str, metavar: str | None, *names: str) -> object:
+    """Return an option of the connection, which an environment variable may give as well."""
+    return typer.Option(*names, envvar=variable, metavar=metavar, help=text, rich_help_panel=_PANEL)
+
+
+_URL: Final = (
+    "REST address of any worker (default: that of --file, or of the only file that runs here)"
+)
+_FILE: Final = "mirror maker file whose worker on this machine is asked"
+_USER: Final = "user; the password comes from --password-file, MM2PY_PASSWORD or a prompt"
+_TOKEN: Final = "file that holds a bearer token (or MM2PY_TOKEN holds it)"  # noqa: S105 - a help text
+_CA: Final = "who signed the worker's certificate (default: whom the system trusts)"
+_KEY: Final = "its private key, if it is not in --cert (password: MM2PY_KEY_PASSWORD)"
+_PASSWORD: Final = _option("file that holds the password", "MM2PY_PASSWORD_FILE", "FILE")
+_CERT: Final = _option("own certificate, with its chain", "MM2PY_CERT_FILE", "PEM", "--cert")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Where the API is and who asks; ``transport`` replaces the network in tests."""
 
-    url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MM2PY_URL",
-            help="REST address of any worker (default: that of --file, or of the only file that "
-            "runs here)",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MM2PY_FILE",
-            metavar="FILE",
-            help="mirror maker file whose worker on this machine is asked",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    user: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MM2PY_USER",
-            metavar="NAME",
-            help="user; the password comes from --password-file, MM2PY_PASSWORD or a prompt",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MM2PY_PASSWORD_FILE",
-            metavar="FILE",
-            help="file that holds the password",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MM2PY_TOKEN_FILE",
-            metavar="FILE",
-            help="file that holds a bearer token (or MM2PY_TOKEN holds it)",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MM2PY_CA_FILE",
-            metavar="PEM",
-            help="who signed the worker's certificate (default: whom the system trusts)",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    cert_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--cert",
-            envvar="MM2PY_CERT_FILE",
-            metavar="PEM",
-            help="own certificate, with its chain",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key",
-            envvar="MM2PY_KEY_FILE",
-            metavar="PEM",
-            help="its private key, if it is not in --cert (password: MM2PY_KEY_PASSWORD)",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
+    url: Annotated[str | None, _option(_URL, "MM2PY_URL", None)] = None
+    file: Annotated[Path | None, _option(_FILE, "MM2PY_FILE", "FILE")] = None
+    user: Annotated[str | None, _option(_USER, "MM2PY_USER", "NAME")] = None
+    password_file: Annotated[Path | None, _PASSWORD] = None
+    token_file: Annotated[Path | None, _option(_TOKEN, "MM2PY_TOKEN_FILE", "FILE")] = None
+    ca_file: Annotated[Path | None, _option(_CA, "MM2PY_CA_FILE", "PEM")] = None
+    cert_file: Annotated[Path | None, _CERT] = None
+    key_file: Annotated[Path | None, _option(_KEY, "MM2PY_KEY_FILE", "PEM", "--key")] = None
     timeout_s: Annotated[
         float,
         typer.Option(
@@ -144,12 +95,8 @@ class Access:
         )
 
     def base_url(self) -> str:
-        """Return the address without a slash at its end.
-
-        Raises:
-            UsageError: it is no address, holds a password, or it is not known which worker is
-                meant.
-        """
+        """Return the address without a slash at its end; ``UsageError``: it is no address, holds a
+        password, or it is not known which worker is meant."""
         url = self.url
         if url is None:
             url = find_worker(self.file)
@@ -176,15 +123,11 @@ class Access:
         return url.rstrip("/")
 
     def token(self) -> str | None:
-        """Return the bearer token, if one was given."""
         return _secret(self.token_file, "MM2PY_TOKEN")
 
     def login(self) -> tuple[str, str] | None:
         """Return user and password, if a user was given; asks on a terminal where no password was.
-
-        Raises:
-            UsageError: there is no password, or a token as well.
-        """
+        ``UsageError``: there is no password, or a token as well."""
         if self.user is None:
             return None
         if self.token() is not None:
@@ -203,8 +146,7 @@ class Access:
 
 
 def asks_rest(command: Callable[..., int]) -> Callable[..., NoReturn]:
-    """Return a command for typer, which is ended by the exit code of ``command``; see
-    ``framed``."""
+    """Return a command for typer, which ends with ``command``'s exit code; see ``framed``."""
     return framed(command, as_typed)
 
 
@@ -228,8 +170,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 def complete_flow(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the flows that a worker knows, in the form that needs no quotes; none if it is not
-    there."""
+    """Return a worker's flows, in the form without quotes; none if it is not there."""
     members: dict[str, object] = {
         it.name: context.params[it.name]
         for it in options_of(Access)
@@ -250,11 +191,8 @@ FlowOption = Annotated[
 
 
 def flow_name(text: str) -> str:
-    """Return a flow's name: ``A->B`` as it is, ``A/B`` needs no quotes in a shell.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """Return a flow's name: ``A->B`` as it is, ``A/B`` needs no quotes in a shell. ``UsageError``:
+    it is neither."""
     source, arrow, target = text.partition("->")
     if not arrow:
         source, arrow, target = text.partition("/")

@@ -75,11 +75,8 @@ class RestClient:
         timeout_s: float,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Read certificates; connects at the first request.
-
-        Raises:
-            ConfigError: a credential or certificate cannot be used.
-        """
+        """Read certificates; connects at the first request. ``ConfigError``: a credential or
+        certificate cannot be used."""
         self._url = url
         self._signed_in = login is not None or token is not None
         try:
@@ -109,11 +106,8 @@ class RestClient:
         )
 
     def rows(self, path: str, query: Query | None = None) -> list[Row]:
-        """GET a list of objects.
-
-        Raises:
-            Mm2pyError: there is no such answer; one line has the reason.
-        """
+        """GET a list of objects; ``Mm2pyError``: there is no such answer; one line has the
+        reason."""
         answer = self._ask("GET", path, query)
         if isinstance(answer, list):
             rows = cast("list[object]", answer)
@@ -122,20 +116,12 @@ class RestClient:
         raise self._not_ours(f"the answer to {path} is not a list of objects")
 
     def views(self, view: type[ViewT], path: str, query: Query | None = None) -> list[ViewT]:
-        """GET a list of objects as models.
-
-        Raises:
-            Mm2pyError: there is no such answer; one line has the reason.
-        """
+        """GET a list of objects as models; errors as of ``rows``."""
         return [self._view(view, path, row) for row in self.rows(path, query)]
 
     def view(self, view: type[ViewT], path: str, query: Query | None = None) -> ViewT:
-        """GET one object as a model.
-
-        Raises:
-            Mm2pyError: there is no such answer; one line has the reason.
-        """
-        return self._view(view, path, self.row(path, query))
+        """GET one object as a model; errors as of ``rows``."""
+        return self._view(view, path, self._object(path, self._ask("GET", path, query)))
 
     def _view(self, view: type[ViewT], path: str, row: Row) -> ViewT:
         try:
@@ -143,14 +129,6 @@ class RestClient:
         except ValidationError as error:
             where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
             raise self._not_ours(f"the answer to {path} is no {view.__name__}: {where}") from None
-
-    def row(self, path: str, query: Query | None = None) -> Row:
-        """GET one object.
-
-        Raises:
-            Mm2pyError: there is no such answer; one line has the reason.
-        """
-        return self._object(path, self._ask("GET", path, query))
 
     def change_flow(
         self, method: str, path: str, query: Query | None = None, body: object = None
@@ -161,15 +139,11 @@ class RestClient:
     def change(
         self, method: str, path: str, query: Query | None = None, body: object = None
     ) -> Row:
-        """Send a change and return what it did; sent once.
-
-        Raises:
-            Mm2pyError: it was refused, or its outcome is not known; one line names it.
-        """
+        """Send a change and return what it did; sent once. ``Mm2pyError``: it was refused, or its
+        outcome is not known; one line names it."""
         return self._object(path, self._ask(method, path, query, body))
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -316,8 +290,7 @@ def _context(files: Certificates) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=files.ca_file)
     except OSError as error:
         raise ConfigError(f"--ca-file {files.ca_file} cannot be used: {_reason(error)}") from None
-    # Python 3.13 refuses what Java and curl take: an authority's certificate without a key
-    # identifier.
+    # Python 3.13 refuses authorities without a key identifier, which Java and curl take.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if files.cert_file is None:
         if files.key_file is not None:
@@ -380,12 +353,10 @@ class RemoteApi:
         self._turn = asyncio.Lock()
 
     async def rows(self, path: str) -> Sequence[Row]:
-        """GET a list of objects."""
         async with self._turn:
             return await asyncio.to_thread(self._rest.rows, path)
 
     async def post(self, path: str, body: object = None, *, dry_run: bool = False) -> None:
-        """POST a change, or only a dry run of it."""
         query = {"dry_run": True} if dry_run else None
         async with self._turn:
             await asyncio.to_thread(self._rest.change, "POST", path, query, body)

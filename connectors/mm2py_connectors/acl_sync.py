@@ -25,11 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def remote_acls(
-    acls: Iterable[Acl],
-    *,
-    selection: TopicSelection,
-    policy: ReplicationPolicy,
-    source_alias: str,
+    acls: Iterable[Acl], *, selection: TopicSelection, policy: ReplicationPolicy, source_alias: str
 ) -> list[Acl]:
     """Return what to create on the target for the source's ``acls``, without doubles."""
     wanted: dict[Acl, None] = {}
@@ -85,8 +81,7 @@ async def _no_fence() -> Collection[Acl]:
 
 @final
 class AclSync:
-    """The periodic job of one flow; ``fence`` returns the rules that a failover has made on the
-    source."""
+    """The periodic job of one flow; ``fence`` returns a failover's rules on the source."""
 
     def __init__(
         self,

@@ -19,7 +19,6 @@ class ChangeLog:
 
     @property
     def entries(self) -> Mapping[str, str]:
-        """What is wrong now."""
         return self._entries
 
     def note(self, name: str, problem: str) -> None:
@@ -34,6 +33,5 @@ class ChangeLog:
             self._log.info("solved: %s %s=%s", self._what, self._key, name)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Forget all other names."""
         for name in [name for name in self._entries if name not in names]:
             del self._entries[name]

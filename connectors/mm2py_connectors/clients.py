@@ -37,220 +37,99 @@ class Session(Protocol):
     """Connections to one cluster (``Cluster``)."""
 
     @property
-    def cluster_id(self) -> str:
-        """Kafka's id of the cluster, empty before ``connect``."""
-        ...
-
-    async def connect(self) -> None:
-        """Reach a broker; ``ConnectionFailedError`` if none answers."""
-        ...
-
-    async def close(self) -> None:
-        """Close all connections; safe twice."""
-        ...
+    def cluster_id(self) -> str: ...
+    async def connect(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class AskedSession(Session, Protocol):
     """A session that reports whether its cluster answers."""
 
-    def unanswered(self, longer_than_s: float) -> str:
-        """Return why a request for metadata has waited longer than that, empty while none has."""
-        ...
+    def unanswered(self, longer_than_s: float) -> str: ...
 
 
 class MirrorAdmin(Protocol):
     """The administration that mirroring needs (``Admin``)."""
 
-    async def list_topics(self) -> Mapping[str, TopicDescription]:
-        """Return all topics but the broker's own."""
-        ...
-
-    async def denied_topics(self, names: Collection[str]) -> Mapping[str, ServerError]:
-        """Return which topics may not be described; lists have no trace of them."""
-        ...
-
+    async def list_topics(self) -> Mapping[str, TopicDescription]: ...
+    async def denied_topics(self, names: Collection[str]) -> Mapping[str, ServerError]: ...
     async def create_topics(
         self, topics: Sequence[NewTopic], *, at_once: bool = ...
-    ) -> dict[str, ServerError | None]:
-        """Create topics; None or the refusal per name. ``at_once``: what a quota puts off is
-        refused, not waited for."""
-        ...
-
+    ) -> dict[str, ServerError | None]: ...
     async def create_partitions(
         self, totals: Mapping[str, int], *, at_once: bool = ...
-    ) -> dict[str, ServerError | None]:
-        """Grow topics; None or the refusal per name. ``at_once`` as for ``create_topics``."""
-        ...
-
+    ) -> dict[str, ServerError | None]: ...
     async def describe_topic_configs(
         self, names: Collection[str]
-    ) -> dict[str, tuple[ConfigEntry, ...]]:
-        """Return configs per topic."""
-        ...
-
+    ) -> dict[str, tuple[ConfigEntry, ...]]: ...
     async def read_topic_configs(
         self, names: Collection[str]
-    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
-        """Return configs per topic, or why they may not be read."""
-        ...
-
+    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]: ...
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
-    ) -> dict[str, ServerError | None]:
-        """Change configs; None or the refusal per topic."""
-        ...
-
+    ) -> dict[str, ServerError | None]: ...
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = ...
-    ) -> dict[TopicPartition, ListedOffset]:
-        """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries
-        its error."""
-        ...
-
-    async def newest_commits(self) -> Mapping[TopicPartition, int]:
-        """Return the largest stamp that brokers gave commits of groups (ms)."""
-        ...
-
+    ) -> dict[TopicPartition, ListedOffset]: ...
+    async def newest_commits(self) -> Mapping[TopicPartition, int]: ...
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
-    ) -> Mapping[TopicPartition, int]:
-        """Return bytes in the log by partition, as far as brokers disclose them."""
-        ...
-
-    async def describe_topic_acls(self) -> Sequence[Acl] | None:
-        """Return the ACLs of topics; None without an authorizer."""
-        ...
-
-    async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]:
-        """Create ACLs; None or the refusal for each."""
-        ...
+    ) -> Mapping[TopicPartition, int]: ...
+    async def describe_topic_acls(self) -> Sequence[Acl] | None: ...
+    async def create_acls(self, acls: Sequence[Acl]) -> Sequence[ServerError | None]: ...
 
 
 class MirrorGroups(Protocol):
     """The administration of one kind of groups (``GroupAdmin``)."""
 
-    async def are_supported(self) -> bool:
-        """Whether the cluster has such groups."""
-        ...
-
-    async def list_groups(self) -> GroupCatalog:
-        """Return the groups with coordinator and state."""
-        ...
-
-    async def committed(self, groups: Collection[str]) -> Mapping[str, Committed]:
-        """Return committed offsets of groups, or what went wrong with a group."""
-        ...
-
-    async def offsets_partitions(self) -> int:
-        """Return how many partitions ``__consumer_offsets`` has."""
-        ...
-
+    async def are_supported(self) -> bool: ...
+    async def list_groups(self) -> GroupCatalog: ...
+    async def committed(self, groups: Collection[str]) -> Mapping[str, Committed]: ...
+    async def offsets_partitions(self) -> int: ...
     async def commit(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
-    ) -> Mapping[TopicPartition, ServerError | None]:
-        """Commit offsets of a group without members; None or the refusal per partition."""
-        ...
+    ) -> Mapping[TopicPartition, ServerError | None]: ...
 
 
 class TopicLog(Protocol):
     """A small topic that is read whole (``LogReader``)."""
 
-    async def read_to_end(self, handle: RecordHandler) -> None:
-        """Hand on every record up to the present end; ``Mm2pyError`` where it cannot be read."""
-        ...
-
-    async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
-        """Begin after the last record of the partitions that ``is_read(number, count)`` chooses;
-        return their count."""
-        ...
-
+    async def read_to_end(self, handle: RecordHandler) -> None: ...
+    async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int: ...
     async def tail(
         self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
-    ) -> None:
-        """Hand on every record as soon as it is there, until cancelled; trouble is retried and
-        reported."""
-        ...
+    ) -> None: ...
 
 
 class ExactMap(Protocol):
     """The exact offset map of a flow (``OffsetMapReader``)."""
 
-    async def read_to_end(self) -> None:
-        """Read what is there; ``Mm2pyError`` where that is not possible."""
-        ...
-
-    def follow(self) -> None:
-        """Take in everything new."""
-        ...
-
-    async def read_copies(self) -> None:
-        """Ask which copies there are now; ``Mm2pyError`` where the cluster does not answer."""
-        ...
-
-    def is_former(self, partition: TopicPartition) -> bool:
-        """Whether the map of a partition is about another copy than the one that is there now."""
-        ...
-
-    def is_elsewhere(self, partition: TopicPartition) -> bool:
-        """Whether the map of a flow back is about a copy of another name."""
-        ...
-
-    def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
-        """Whether an earlier translation is of a former copy."""
-        ...
-
+    async def read_to_end(self) -> None: ...
+    def follow(self) -> None: ...
+    async def read_copies(self) -> None: ...
+    def is_former(self, partition: TopicPartition) -> bool: ...
+    def is_elsewhere(self, partition: TopicPartition) -> bool: ...
+    def is_of_former_copy(
+        self, partition: TopicPartition, upstream: int, downstream: int
+    ) -> bool: ...
     @property
-    def has_others(self) -> bool:
-        """Whether other flows have maps on this target, where names are kept."""
-        ...
-
+    def has_others(self) -> bool: ...
     @property
-    def unreadable(self) -> Mapping[str, str]:
-        """Maps of other flows that may not be read, with the cause."""
-        ...
-
-    def sharers(self, partition: TopicPartition) -> Sequence[str]:
-        """Return the source aliases of other flows that write into the copy of a source
-        partition."""
-        ...
-
-    def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
-        """Call this for a partition whose map begins anew, or goes back."""
-        ...
-
-    def partitions(self) -> Sequence[TopicPartition]:
-        """Return the source partitions that have a map."""
-        ...
-
-    def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
-        """Return how far the map of a partition goes."""
-        ...
-
-    async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
-        """Translate an offset; None where the partition has no map."""
-        ...
-
-    async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
-        """Translate an offset of the copy; None where the partition has no map."""
-        ...
-
-    def covered(self, partition: TopicPartition) -> int:
-        """Return below which source offset nothing is left to copy, -1 where the flow has not begun
-        with a partition."""
-        ...
-
-    async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None:
-        """Return where the first record from ``begin`` on of the copy may be that is no copy, at
-        most ``end``; None where the partition has no map."""
-        ...
-
-    async def beginning(self, partition: TopicPartition) -> Beginning | None:
-        """Return where the map begins; None where the partition has no map."""
-        ...
-
-    async def close(self) -> None:
-        """Stop following."""
-        ...
+    def unreadable(self) -> Mapping[str, str]: ...
+    def sharers(self, partition: TopicPartition) -> Sequence[str]: ...
+    def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None: ...
+    def partitions(self) -> Sequence[TopicPartition]: ...
+    def index_of(self, partition: TopicPartition) -> PartitionIndex | None: ...
+    async def to_target(
+        self, partition: TopicPartition, source_offset: int
+    ) -> Translation | None: ...
+    async def to_source(
+        self, partition: TopicPartition, target_offset: int
+    ) -> Translation | None: ...
+    def covered(self, partition: TopicPartition) -> int: ...
+    async def own_from(self, partition: TopicPartition, begin: int, end: int) -> int | None: ...
+    async def beginning(self, partition: TopicPartition) -> Beginning | None: ...
+    async def close(self) -> None: ...
 
 
 class SourceReader(Protocol):
@@ -262,134 +141,52 @@ class SourceReader(Protocol):
         *,
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        """Read these partitions too.
-
-        ``topic_ids``: the incarnation that a position belongs to; ``epochs``: the leader epoch
-        before it.
-        """
-        ...
-
-    def began_at(self, tp: TopicPartition) -> int:
-        """Offset after EARLIEST or LATEST, -1 while unknown."""
-        ...
-
-    def epoch_at(self, tp: TopicPartition, offset: int) -> int:
-        """Leader epoch that the record at ``offset`` was read under, -1 while unknown."""
-        ...
-
-    def pace(self, bytes_per_s: int) -> None:
-        """Read at another rate; only where there is a limit."""
-        ...
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Leave these out."""
-        ...
-
-    def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
-        ...
-
+    ) -> None: ...
+    def began_at(self, tp: TopicPartition) -> int: ...
+    def epoch_at(self, tp: TopicPartition, offset: int) -> int: ...
+    def pace(self, bytes_per_s: int) -> None: ...
+    def pause(self, partitions: Collection[TopicPartition]) -> None: ...
+    def resume(self, partitions: Collection[TopicPartition]) -> None: ...
     async def fetch(
         self, *, max_wait_ms: int, max_bytes: int
-    ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
-        """Return what has arrived."""
-        ...
-
-    def take_answered(self) -> set[TopicPartition]:
-        """Return the partitions that were answered for since the last call: only their positions
-        and ends changed."""
-        ...
-
-    def position(self, tp: TopicPartition) -> int:
-        """Offset of the next record to read, negative while unknown."""
-        ...
-
-    def incarnation(self, tp: TopicPartition) -> bytes:
-        """Topic id that the position belongs to, all zero while unknown."""
-        ...
-
-    def waiting(self, tp: TopicPartition) -> int:
-        """Records that were read and not returned yet."""
-        ...
-
-    async def look_back(self) -> None:
-        """Report what is gone because its topic is another one by now; nothing is read any more."""
-        ...
-
-    def lag(self, tp: TopicPartition) -> int:
-        """Offsets to the end, -1 while unknown."""
-        ...
-
-    def end(self, tp: TopicPartition) -> int:
-        """High watermark; -1 while unknown."""
-        ...
-
-    def silent_s(self, tp: TopicPartition) -> float:
-        """For how long it is not known where the log ends; about 0 while its broker answers."""
-        ...
-
-    def throttled_s(self) -> Mapping[int, float]:
-        """For how long brokers are asked nothing because of a quota, by node id."""
-        ...
-
+    ) -> list[tuple[TopicPartition, list[RecordBatch]]]: ...
+    def take_answered(self) -> set[TopicPartition]: ...
+    def position(self, tp: TopicPartition) -> int: ...
+    def incarnation(self, tp: TopicPartition) -> bytes: ...
+    def waiting(self, tp: TopicPartition) -> int: ...
+    async def look_back(self) -> None: ...
+    def lag(self, tp: TopicPartition) -> int: ...
+    def end(self, tp: TopicPartition) -> int: ...
+    def silent_s(self, tp: TopicPartition) -> float: ...
+    def throttled_s(self) -> Mapping[int, float]: ...
     async def log_starts(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return where logs begin, -1 for a partition that does not exist; without those that
-        cannot be asked now."""
-        ...
-
+    ) -> Mapping[TopicPartition, int]: ...
     async def log_ends(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return where logs end, also of partitions that are dropped; without those that cannot be
-        asked now."""
-        ...
-
-    async def refresh_ends(self) -> None:
-        """Ask where left out and throttled partitions end now; ``Mm2pyError`` where the cluster
-        does not answer."""
-        ...
-
-    def rewind(self, tp: TopicPartition, position: int) -> bool:
-        """Read a left out partition again from an offset that was read; return whether that is
-        possible now."""
-        ...
-
-    def drop(self, tp: TopicPartition) -> None:
-        """Give one partition up."""
-        ...
-
-    async def close(self) -> None:
-        """Stop reading."""
-        ...
+    ) -> Mapping[TopicPartition, int]: ...
+    async def refresh_ends(self) -> None: ...
+    def rewind(self, tp: TopicPartition, position: int) -> bool: ...
+    def drop(self, tp: TopicPartition) -> None: ...
+    async def close(self) -> None: ...
 
 
 class StartableSyncWriter(SyncWriter, Protocol):
     """The writer of offset syncs (``RecordWriter``)."""
 
-    async def start(self) -> None:
-        """Get a producer id; ``RetriableError`` when the cluster is unreachable."""
-        ...
-
-    async def close(self) -> None:
-        """Stop at once."""
-        ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class TopicRights(Protocol):
     """What our principal may do with a topic (``Admin``)."""
 
-    async def unwritable(self, topics: Collection[str]) -> Mapping[str, ServerError]:
-        """Return which topics may not be written, and why; none where the cluster does not tell."""
-        ...
+    async def unwritable(self, topics: Collection[str]) -> Mapping[str, ServerError]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderEvents:
-    """Callbacks of a reader: losses, failures and stalls of partitions, and what is dropped as a
-    loop."""
+    """Callbacks of a reader: losses, failures and stalls of partitions, and dropped loops."""
 
     on_gap: Callable[[SourceGap], None]
     on_failed: Callable[[TopicPartition, Exception], None]
@@ -484,9 +281,7 @@ class LogFactory(Protocol):
         *,
         waits_for_topic: bool = True,
         folds: bool = False,
-    ) -> LogSession:
-        """Build a reader of one small topic."""
-        ...
+    ) -> LogSession: ...
 
 
 CopyOf = Callable[[str], str]
@@ -506,17 +301,12 @@ class MapFactory(Protocol):
         *,
         copy_of: CopyOf,
         is_back: bool = False,
-    ) -> MapSession:
-        """Build a reader of a flow's offset map."""
-        ...
+    ) -> MapSession: ...
 
 
 def check_two_clusters(config: Mapping[str, str], source: Session, target: Session) -> None:
-    """Refuse a connector whose source is its target; both are connected.
-
-    Raises:
-        ConfigError: they are one cluster.
-    """
+    """Refuse a connector whose source is its target; both are connected. ``ConfigError``: they are
+    one cluster."""
 
     def end(side: Side, session: Session) -> ClusterEnd:
         properties = effective_client_properties(config, side, "admin")
@@ -570,11 +360,7 @@ def open_map(
 
 
 def open_reader(
-    props: Mapping[str, str],
-    alias: str,
-    clock: Clock,
-    events: ReaderEvents,
-    tuning: ReaderTuning,
+    props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents, tuning: ReaderTuning
 ) -> ReaderSession:
     """Build a reader; ``ConfigError`` when its properties are wrong."""
     settings = consumer_settings(props)

@@ -43,8 +43,7 @@ Findings = Iterator[tuple[Severity, Problem]]
 def _filter_findings(
     props: Mapping[str, str], *filters: Callable[[Mapping[str, str]], object]
 ) -> Findings:
-    """Refuse classes of filters that cannot be used: the connector would fail alone, after the
-    start."""
+    """Refuse filter classes that cannot be used: the connector would fail after the start."""
     for build in filters:
         try:
             build(props)

@@ -105,8 +105,7 @@ class ConfigSync:
         seen: set[str] = set()
         for start in range(0, len(topics), TOPICS_PER_REQUEST):
             chunk = topics[start : start + TOPICS_PER_REQUEST]
-            # A run that fails here, or takes too long, is continued behind: what comes last would
-            # never be reached.
+            # A failed or slow run is continued behind, or what comes last would never be reached.
             self._begin = (topics[start + TOPICS_PER_REQUEST :] or topics)[0]
             described = self._readable(
                 await self._source.read_topic_configs(chunk), remote_topics, seen
@@ -130,10 +129,7 @@ class ConfigSync:
         seen: set[str],
     ) -> Mapping[str, tuple[ConfigEntry, ...]]:
         """Return the configs that may be read; the copy of a topic whose may not is refused alone.
-
-        Raises:
-            RetriableError: some cannot be read now.
-        """
+        ``RetriableError``: some cannot be read now."""
         entries: dict[str, tuple[ConfigEntry, ...]] = {}
         for topic, answer in described.items():
             if isinstance(answer, RetriableError):
@@ -152,8 +148,7 @@ class ConfigSync:
         halved down to one config."""
         refused: dict[str, list[str]] = {}
         pending = [dict(changes)]
-        # Rounds of halves: the refused configs of all topics are found with few requests (log2 of
-        # their number).
+        # Rounds of halves: log2 of the number of topics' configs bounds the requests.
         while pending:
             part = pending.pop(0)
             halves: tuple[dict[str, Sequence[ConfigOp]], ...] = ({}, {})

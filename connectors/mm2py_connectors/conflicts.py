@@ -68,8 +68,7 @@ class ConflictWatch:
     def classified(
         self, tp: TopicPartition, copied: Sequence[RecordBatch], looped: Sequence[memoryview]
     ) -> int:
-        """Take the batches of one answer, local ones and a mirror's; return the conflicts among
-        them."""
+        """Take the batches of one answer, local and mirrored; return conflicts among them."""
         if tp.topic not in self._topics:
             return 0
         known = self._partitions.setdefault(tp, _Partition())

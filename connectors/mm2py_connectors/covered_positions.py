@@ -33,8 +33,7 @@ class CoveredPositions:
         self._last |= {tp: position - 1 for tp, position in positions.items() if position >= 0}
 
     def began(self, source: TopicPartition, position: int) -> None:
-        """The first offset of a partition without a stored one is known, before any of it is handed
-        out."""
+        """The first offset of a partition without a stored one is known, before its records."""
         self._last[source] = position - 1
 
     def handed_out(self, source: TopicPartition, records: int) -> None:

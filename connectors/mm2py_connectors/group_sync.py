@@ -134,8 +134,7 @@ class GroupSync:
         self._wake.set()
 
     def moved_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set a group back that is at one of these offsets of the target, and has no members
-        there."""
+        """Set back a group without members that is at one of these offsets of the target."""
         self._too_far[group] = {**self._too_far.get(group, {}), **offsets}
 
     def forget(self, group: str) -> None:
@@ -177,8 +176,7 @@ class GroupSync:
         for group in due:
             del self._wanted[group]
         self._under_way |= due.keys() & self._checkpoints.keys()
-        # Offsets expire on the target (``offsets.retention.minutes``) though nothing changes at the
-        # source.
+        # Offsets expire there (``offsets.retention.minutes``) without a change at the source.
         if now >= self._turn_due:
             self._turn_due = now + IN_TURN_S
             self._turns = self._turns or list(filter(self._is_placed, self._checkpoints))
@@ -224,10 +222,7 @@ class GroupSync:
         return not self._checkpoints.get(group, {}).keys() <= committed.keys()
 
     async def _commit(
-        self,
-        group: str,
-        offsets: Sequence[OffsetToCommit],
-        too_far: Mapping[TopicPartition, int],
+        self, group: str, offsets: Sequence[OffsetToCommit], too_far: Mapping[TopicPartition, int]
     ) -> None:
         try:
             answers = await self._target.commit(group, offsets)
@@ -237,8 +232,7 @@ class GroupSync:
             return
         refused = {tp: error for tp, error in answers.items() if error is not None}
         codes = {error.code for error in refused.values()}
-        # As in Java the broker's answer decides: between any look at the group and the commit a
-        # member may join.
+        # As in Java the broker decides: a member may join between a look and the commit.
         if codes & _IN_USE:
             self._refused(group, "it is in use on the target")
             self._in_use.add(group)  # (1)

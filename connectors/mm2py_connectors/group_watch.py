@@ -48,8 +48,7 @@ LOG_RETRY_S: Final = 60.0
 ROUND_S: Final = 1.0
 SHORTEST_ROUND_S: Final = 0.2
 LISTED_WITH_LOG_S: Final = 60.0
-"""The log shows new groups by itself; the list is for deleted ones and for what the log could have
-missed."""
+"""The log shows new groups itself; the list is for deleted ones and what the log could miss."""
 
 LATELY_S: Final = 60.0
 IN_TURN_WITH_LOG: Final = 20
@@ -86,13 +85,8 @@ class Renewals(Protocol):
     """What is known of partitions whose topic was created again (``OffsetTranslator``)."""
 
     @property
-    def renewals(self) -> int:
-        """How many times the map of a partition has begun anew."""
-        ...
-
-    def renewed(self, source: TopicPartition, /) -> int:
-        """Return which of them was the last one of a partition, 0 for none."""
-        ...
+    def renewals(self) -> int: ...
+    def renewed(self, source: TopicPartition, /) -> int: ...
 
 
 @final
@@ -118,7 +112,6 @@ class GroupShare:
         self._known: dict[str, bool] = {}
 
     def has(self, group: str) -> bool:
-        """Whether the task checkpoints a group."""
         known = self._known.get(group)
         if known is None:
             known = self._known[group] = self._decide(group)
@@ -132,8 +125,7 @@ class GroupShare:
         """Whether the task has groups in a partition of ``__consumer_offsets``."""
         if self._assigned:
             return any(offsets_partition(it, count) == partition for it in self._assigned)
-        # A source whose ``offsets.topic.num.partitions`` differs from what the connector saw: read
-        # everything.
+        # The source has another ``offsets.topic.num.partitions`` than seen: read everything.
         return count != self._partitions or partition % self._tasks == self._index
 
     def renew(self) -> None:
@@ -145,8 +137,7 @@ class GroupShare:
             return False
         if self._assigned:
             return True
-        # Kafka's own hash: one coordinator's groups are in one task, and one partition of the log
-        # is read by one task.
+        # Kafka's own hash: one coordinator's groups, and so one log partition, are one task's.
         return offsets_partition(group, self._partitions) % self._tasks == self._index
 
 
@@ -212,8 +203,7 @@ class GroupWatch:
         return self._groups_of.get(partition, ())
 
     def groups_behind(self, moved: Mapping[TopicPartition, int]) -> Iterator[str]:
-        """Return the groups that have an offset at or after the one given for a source
-        partition."""
+        """Return the groups with an offset at or after a source partition's given one."""
         for source, lowest in moved.items():
             for group in self.groups_of(source):
                 known = self.offsets(group).get(source)
@@ -249,14 +239,12 @@ class GroupWatch:
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is something to take."""
         return bool(self._changed or self._gone)
 
     # -- the log of commits -------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Follow the commits of the source until cancelled; tried again now and then where they may
-        not be read."""
+        """Follow the source's commits until cancelled; retried where they may not be read."""
         while self._commits is not None:
             try:
                 # From the end: what was committed before is asked of the coordinators.
@@ -321,8 +309,7 @@ class GroupWatch:
     # -- asking -------------------------------------------------------------------------------
 
     async def ask(self, refresh_s: float) -> None:
-        """Ask for groups and offsets until cancelled; ``refresh_s``: how often to list without the
-        log."""
+        """Ask for groups and offsets until cancelled; without the log, list each ``refresh_s``."""
         await together(self._ask_all(refresh_s), self._ask_silent())
 
     async def _ask_silent(self) -> None:
@@ -491,7 +478,6 @@ class GroupWatch:
 
 
 def _remedy(error: Mm2pyError) -> str:
-    """Return what to do about it: nothing where the source is away or the reading was given up for
-    a moment."""
+    """Return what to do about it: nothing where the source is away, or reading has paused."""
     cause = error if isinstance(error, ServerError) else error.__cause__
     return _REMEDIES.get(cause.code, "") if isinstance(cause, ServerError) else ""

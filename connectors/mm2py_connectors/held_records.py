@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 SERVE_EVERY_S: Final = 5.0
 STALL_S: Final = 2.0
 STALLS: Final = 3
-"""A copy takes nothing when the same records have waited for ``STALL_S`` at the end of so many
-waits in a row."""
+"""A copy takes nothing when the same records waited for ``STALL_S`` in so many waits in a row."""
 MOST_BYTES: Final = 64 << 20
 """No more partitions are held once so much waits; all others then wait with them."""
 _CAUSE: Final = "no leader, or too few replicas in sync, as it seems"
@@ -38,37 +37,14 @@ class TargetSender(Protocol):
     """What is needed of a ``RecordSender``; see there."""
 
     @property
-    def waiting(self) -> tuple[int, str]:
-        """How many records wait, and why."""
-        ...
-
-    def send(self, sent: SentRecord, idle: Idle, /) -> None:
-        """Hand a record over."""
-        ...
-
-    def serve(self, idle: Idle, /) -> None:
-        """Handle what has failed since the last call."""
-        ...
-
-    def flush(self, idle: Idle, /) -> None:
-        """Wait until everything is acknowledged or refused."""
-        ...
-
-    def take_back(self) -> Sequence[tuple[SentRecord, str]]:
-        """Return what waits, in order, with what is known of the cause, and send none of it."""
-        ...
-
-    def answers(self) -> bool:
-        """Whether the cluster answers."""
-        ...
-
-    def give_up(self, partitions: Collection[tuple[str, int]], /) -> None:
-        """Send nothing more of these."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
+    def waiting(self) -> tuple[int, str]: ...
+    def send(self, sent: SentRecord, idle: Idle, /) -> None: ...
+    def serve(self, idle: Idle, /) -> None: ...
+    def flush(self, idle: Idle, /) -> None: ...
+    def take_back(self) -> Sequence[tuple[SentRecord, str]]: ...
+    def answers(self) -> bool: ...
+    def give_up(self, partitions: Collection[tuple[str, int]], /) -> None: ...
+    def close(self) -> None: ...
 
 
 @final
@@ -141,11 +117,8 @@ class HeldRecords:
         self._bytes += len(sent.record.value or b"") + len(sent.record.key or b"")
 
     def serve(self) -> None:
-        """Try again, where that is due, and release what waits no more.
-
-        Raises:
-            FatalError: a record was refused, and that is not accepted.
-        """
+        """Try again, where that is due, and release what waits no more; ``FatalError``: a record
+        was refused, and that is not accepted."""
         now = self._context.clock.monotonic()
         # Each try may block for as long as librdkafka's queue is full.
         if not self.partitions or now < self._serve_at_s:
@@ -191,7 +164,6 @@ class HeldRecords:
             )
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions that go."""
         gone = self.partitions.intersection(partitions)
         if not gone:
             return

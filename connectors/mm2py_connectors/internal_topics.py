@@ -95,11 +95,9 @@ async def create_compacted_topic(
 
 
 def no_offset_syncs(topic: str, error: Exception, side: Side) -> str:
-    """Return what an operator is to know of a topic of offset syncs that cannot be written, and
-    what to do."""
+    """Return what is wrong with a topic of offset syncs that cannot be written, and the remedy."""
     elsewhere = "; or set offset-syncs.topic.location=target" if side == "source" else ""
     return (
         f"topic {topic} of the {side} cannot be written, a Java MirrorMaker 2 that takes over "
-        "translates no group by it:"
-        f" {error}{elsewhere}"
+        f"translates no group by it: {error}{elsewhere}"
     )

@@ -65,8 +65,7 @@ async def find_suppression(
             factor_property="offset-syncs.topic.replication.factor",
             cluster=config.get("source.cluster.alias", "source"),
         )
-        # May be forbidden to create and still be there, made by the mirror that writes to this
-        # cluster.
+        # May be forbidden to create, and there: the mirror that writes to this cluster made it.
         if refusal is not None and PRODUCERS_TOPIC not in await source.list_topics():
             cause = f"topic {PRODUCERS_TOPIC} of the source may not be created or seen"
     except FatalError as error:
@@ -80,8 +79,7 @@ async def find_suppression(
 
 
 async def compacted_topics(admin: MirrorAdmin, topics: Collection[str]) -> frozenset[str]:
-    """Return those of ``topics`` that are compacted now; none where their configs may not be
-    read."""
+    """Return the compacted ones of ``topics``; none where their configs may not be read."""
     try:
         configs = await admin.describe_topic_configs(topics)
     except Mm2pyError as error:
@@ -114,8 +112,7 @@ class LoopFilter(BatchOrigins):
         self._turn = asyncio.Lock()
         self._asked: set[int] = set()
         self._unreadable: dict[int, ProtocolError] = {}
-        """Ids of mirrors whose records cannot be read: whether their batches are to be copied is
-        not known."""
+        """Ids of mirrors with unreadable records: nothing says whether to copy their batches."""
 
     @property
     def known(self) -> Origins:
@@ -132,8 +129,7 @@ class LoopFilter(BatchOrigins):
         await self._read()
 
     async def find(self, producers: Collection[int]) -> None:
-        """Read what was published since; calls that come during a read share the next one
-        (invariant 2)."""
+        """Read what was published since; calls during a read share the next one (invariant 2)."""
         self._asked.update(producers)
         async with self._turn:
             # After the lock: callers that came during the read before share this one.
@@ -166,7 +162,6 @@ class LoopFilter(BatchOrigins):
             self._context.report_looped(tp, records, conflicts)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._session.close()
 
     async def _read(self) -> None:

@@ -91,8 +91,7 @@ class MirrorCheckpointConnector(Connector):
         return check_checkpoint_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create the topic and find the groups; ``RetriableError`` while a cluster is
-        unreachable."""
+        """Create the topic and find the groups; ``RetriableError`` for an unreachable cluster."""
         config = self._config
         if not config.enabled:
             log.info("flow is disabled, no group is checkpointed")
@@ -155,8 +154,7 @@ class MirrorCheckpointConnector(Connector):
         ]
 
     async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]] | None:
-        """Deal the groups as Java's connector does when it starts; None where it wants another
-        number of tasks."""
+        """Deal the groups as Java's at its start; None where it wants another number of tasks."""
         configs = self.task_configs(max_tasks)
         if self._source is None or not configs:
             return None
@@ -256,8 +254,7 @@ class MirrorCheckpointConnector(Connector):
         )
 
     async def _check(self, admin: MirrorAdmin) -> None:
-        """Create the topic again where it was deleted; a topic that is not compacted loses its
-        checkpoints."""
+        """Create a deleted topic again; one that is not compacted loses its checkpoints."""
         if not self._topic_ready:
             return
         await self._make_topic(admin)
@@ -273,8 +270,7 @@ class MirrorCheckpointConnector(Connector):
             )
 
     async def _count(self, groups: MirrorGroups) -> None:
-        """Have a task for each thousand groups; never fewer than before, for that would start all
-        of them anew."""
+        """Have a task for each thousand groups; never fewer, which would restart all of them."""
         listed = (await groups.list_groups()).groups
         chosen = sum(map(self._group_filter.should_replicate_group, listed))
         count = max(self._tasks_wanted, -(-chosen // GROUPS_PER_TASK))

@@ -50,10 +50,7 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
     emit_checkpoints_enabled: Annotated[bool, switch("Write checkpoints.")] = True
     emit_checkpoints_interval_seconds: Annotated[
         int | None,
-        seconds(
-            "Least time between two checkpoints of a group; not set: at each commit.",
-            "60",
-        ),
+        seconds("Least time between two checkpoints of a group; not set: at each commit.", "60"),
     ] = None
     sync_group_offsets_enabled: Annotated[
         bool, switch("Write the translated offsets of groups without members on the target.")
@@ -61,8 +58,7 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
     sync_group_offsets_interval_seconds: Annotated[
         int | None,
         seconds(
-            "Least time between two writes of group offsets; not set: at each checkpoint.",
-            "60",
+            "Least time between two writes of group offsets; not set: at each checkpoint.", "60"
         ),
     ] = None
     sync_share_group_offsets_enabled: Annotated[

@@ -22,11 +22,7 @@ from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.source_offsets import (
-    checkpoint_of,
-    checkpoint_source_partition,
-    source_offset,
-)
+from mm2py.mirror.source_offsets import checkpoint_of, checkpoint_source_partition, source_offset
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
@@ -64,15 +60,13 @@ LONGEST_POLL_S: Final = 1.0
 """The contract of ``SourceTask.poll``."""
 
 PAUSED_AFTER_S: Final = 5.0
-"""Without a poll for so long the task is paused, or its target takes no checkpoints: group offsets
-wait too."""
+"""Without a poll for so long the task, or its target, takes no checkpoints: offsets wait too."""
 
 ON_CHANGE_S: Final = 0.4
 """Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
 
 SHARES_LOOK_S: Final = 600.0
-"""How often to ask for share groups: brokers are upgraded one by one, and features are enabled
-while they run."""
+"""How often to ask for share groups: brokers are upgraded and get features while they run."""
 SHARES_RETRY_S: Final = 10.0
 
 
@@ -111,11 +105,8 @@ class MirrorCheckpointTask(SourceTask):
         """Whether checkpoints of before were compared with what is known of the copies now."""
 
     async def start(self) -> None:
-        """Connect; what has to be read is read in the background.
-
-        Raises:
-            RetriableError: a cluster is unreachable.
-        """
+        """Connect; what has to be read is read in the background. ``RetriableError``: a cluster is
+        unreachable."""
         config = self._config
         side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
         try:
@@ -180,8 +171,7 @@ class MirrorCheckpointTask(SourceTask):
         return await self._round(translator)
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        """Report how long the checkpoint took, as Java does: from its poll on, not from the commit
-        of the group."""
+        """Report the checkpoint's time, as Java does: from its poll, not the group's commit."""
         latency_ms = self._clock.now_ms() - record.timestamp_ms
         self._context.report_checkpoint(*checkpoint_of(record.source_partition), latency_ms)
 
@@ -212,8 +202,7 @@ class MirrorCheckpointTask(SourceTask):
         *,
         commits: TopicLog | None = None,
     ) -> TranslatedGroups:
-        """Build the groups of one kind: consumer groups have ``commits``, share groups have
-        none."""
+        """Build the groups of one kind: consumer groups have ``commits``, share groups none."""
         what, pace, checkpoints = CONSUMER_GROUP, CONSUMER_PACE, self._checkpoints
         if commits is None:
             what, pace, checkpoints = SHARE_GROUP, SHARE_PACE, {}
@@ -368,8 +357,7 @@ class MirrorCheckpointTask(SourceTask):
         try:
             await written.log.read_to_end(take)
         except Mm2pyError as error:
-            # Read in part they would be taken for all; Java's ``CheckpointStore`` falls back the
-            # same way.
+            # Read in part they would be taken for all; Java's ``CheckpointStore`` falls back too.
             self._checkpoints.clear()
             log.warning(
                 "checkpoints written before cannot be read: offsets older than the last offset "
@@ -431,8 +419,7 @@ class MirrorCheckpointTask(SourceTask):
 
 
 async def until_share_groups(clusters: Mapping[str, MirrorGroups], clock: Clock) -> None:
-    """Return when all clusters (share groups by alias) support share groups; those that do not are
-    logged once."""
+    """Return when all clusters (by alias) support share groups; the others are logged once."""
     is_logged = False
     while True:
         try:

@@ -34,11 +34,7 @@ MetricNamesFormats = Annotated[
 ]
 OffsetSyncsLocation = Annotated[
     str,
-    Option(
-        _STRING,
-        "Which cluster holds the offset-syncs topic.",
-        choices=("source", "target"),
-    ),
+    Option(_STRING, "Which cluster holds the offset-syncs topic.", choices=("source", "target")),
 ]
 
 
@@ -55,21 +51,16 @@ def seconds(doc: str, java_default: str | None = None) -> Option:
 
 
 def switch(doc: str, *, ours: bool = False) -> Option:
-    """Return the option for what can be switched on and off; ``ours``: Java has no such
-    property."""
+    """Return the option of a switch; ``ours``: Java has no such property."""
     return Option(_BOOLEAN, doc, ours=ours)
 
 
 class MirrorConnectorConfig(FrameworkConfig):
     """Options that all mirror connectors share (``MirrorConnectorConfig``)."""
 
-    enabled: Annotated[
-        bool,
-        switch(
-            "Whether the flow replicates. Not set in a mirror maker file: false, but for "
-            "heartbeats."
-        ),
-    ] = True
+    enabled: Annotated[bool, switch(
+        "Whether the flow replicates. Not set in a mirror maker file: false, but for heartbeats.",
+    )] = True  # fmt: skip
     source_cluster_alias: Annotated[
         str, Option(_STRING, "Alias of the cluster that is read.", importance="HIGH")
     ]
@@ -92,12 +83,7 @@ class MirrorConnectorConfig(FrameworkConfig):
         str,
         Option(_CLASS, "Only the built-in admin client is there.", effect=Effect.WITHOUT_EFFECT),
     ] = FORWARDING_ADMIN
-    metric_reporters: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "Java metric reporters; use GET /metrics.",
-            java_default="org.apache.kafka.common.metrics.JmxReporter",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
-    ] = ()
+    metric_reporters: Annotated[tuple[str, ...], Option(
+        _LIST, "Java metric reporters; use GET /metrics.",
+        java_default="org.apache.kafka.common.metrics.JmxReporter", effect=Effect.WITHOUT_EFFECT,
+    )] = ()  # fmt: skip

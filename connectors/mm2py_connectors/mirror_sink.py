@@ -92,8 +92,7 @@ class MirrorSinkConnector(SinkConnector):
         # A consumer sees new partitions when it reads the metadata again.
         age_ms = 1000 * max(SHORTEST_METADATA_AGE_S, task.refresh_topics_interval_seconds)
         props.setdefault("metadata.max.age.ms", str(age_ms))
-        # `RangeAssignor` deals each topic alone: those of one partition would all be the first
-        # member's.
+        # `RangeAssignor` deals each topic alone: the first member would get all of one.
         props.setdefault("partition.assignment.strategy", "RoundRobinAssignor")
         return props
 
@@ -103,8 +102,7 @@ class MirrorSinkConnector(SinkConnector):
         return True
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is
-        unreachable."""
+        """Create what is missing, then start; ``RetriableError`` for an unreachable cluster."""
         if not self._config.enabled:
             log.info("flow is disabled, nothing is copied")
             return
@@ -187,8 +185,7 @@ class MirrorSinkConnector(SinkConnector):
         )
 
     def _look(self) -> bool:
-        """Note what there is to copy; whether tasks have to know it: new partitions of a topic find
-        themselves."""
+        """Note what there is to copy; whether tasks must know: they find new partitions."""
         held = {tp.topic for tp in self._held}
         ready = [tp for tp in self._upkeep.topics.ready() if tp.topic not in held]
         before = self._topics, self._partitions

@@ -19,8 +19,7 @@ from mm2py_connectors.mirror_topics_config import (
 
 
 class MirrorSinkConfig(SinkFrameworkConfig, MirrorTopicsConfig):
-    """Options of MirrorSinkConnector: ``topics`` are patterns, as MirrorSource's, not the names of
-    Connect's sinks."""
+    """Options of MirrorSinkConnector: ``topics`` are patterns, not names as of Connect's sinks."""
 
     topics: Topics = TOPICS
     heartbeats_replication_enabled: HeartbeatsReplication = True

@@ -106,8 +106,7 @@ class MirrorSinkTask(SinkTask):
                 named = remote.get(topic) or self._named(topic)
                 if not (isinstance(value, _BYTES) and isinstance(key, _BYTES)):
                     raise _no_bytes(record)
-                # A topic that a transform has named may have other partitions: the key chooses, as
-                # Java's partitioner.
+                # A transform's topic may have other partitions: the key chooses, as in Java.
                 out = OutgoingRecord(
                     named,
                     key,

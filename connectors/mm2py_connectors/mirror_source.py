@@ -83,8 +83,7 @@ SETTLES_S: Final = 60.0
 after it. Later the others keep their task."""
 
 LONGEST_COLLECTION_S: Final = 30.0
-"""New deals restart tasks: while topics keep appearing they are collected for longer and longer, up
-to this."""
+"""New deals restart tasks: while topics keep appearing they wait longer and longer, up to this."""
 
 
 @final
@@ -116,8 +115,7 @@ class MirrorSourceConnector(Connector):
         self._deal = PartitionDeal()
         # Where partitions begin at latest: those that the first start of the flow found.
         self._early: frozenset[TopicPartition] | None = None
-        # Where the logs ended then of those that waited for their copy: what comes while they wait
-        # is copied.
+        # Where the logs of those ended that waited for their copy: what follows is copied.
         self._ended: dict[TopicPartition, int] = {}
         # What ages are counted from, for tasks that start later too; -1 where none is asked for.
         self._first_start_ms = -1
@@ -128,8 +126,7 @@ class MirrorSourceConnector(Connector):
         self._collection_s = self._collects_until = self._changed_at = 0.0
         self._settles_at = -math.inf
         self._context: ConnectorContext | None = None
-        # What tasks must know to suppress loops; and why loops are not suppressed, though they
-        # might be.
+        # What tasks must know to suppress loops; and why none are suppressed that could be.
         self._suppression: dict[str, str] = {}
         self._not_suppressed = ""
         self._has_syncs_topic = False
@@ -139,8 +136,7 @@ class MirrorSourceConnector(Connector):
         return check_mirror_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is
-        unreachable."""
+        """Create what is missing, then start; ``RetriableError`` for an unreachable cluster."""
         config = self._config
         # As Java: a disabled flow creates nothing, not even the offset-syncs topic.
         if not config.enabled:
@@ -179,8 +175,7 @@ class MirrorSourceConnector(Connector):
             )
             self._upkeep.begin(source, target, self._refresh)
         except BaseException:
-            # A start that failed is tried again with new sessions; those of this one would stay
-            # open.
+            # A failed start is tried again with new sessions; these would stay open.
             await self.stop()
             raise
         log.info(
@@ -328,8 +323,7 @@ class MirrorSourceConnector(Connector):
                 self._context.request_reconfiguration()
 
     async def _find_early(self, context: ConnectorContext, source: MirrorAdmin) -> None:
-        """Find what begins at ``latest``, and where the log ends of those among it that cannot be
-        copied yet."""
+        """Find what begins at ``latest``, with the log ends of what cannot be copied yet."""
         early = _early(context)
         # A later start: what the first one found is in the published task configs.
         if early is not None:
@@ -340,8 +334,7 @@ class MirrorSourceConnector(Connector):
             }
             self._early = early.union(self._ended)
             return
-        # Copies may take long to be created; ``latest`` means the moment of the first start, not
-        # that of the copy.
+        # Copies may take long; ``latest`` means the flow's first start, not the copy's.
         asked = dict.fromkeys(self._upkeep.topics.waiting(), LATEST)
         if asked:
             consumer = effective_client_properties(
@@ -430,16 +423,14 @@ class MirrorSourceConnector(Connector):
 
 
 def begins_at_end(config: Mapping[str, str], clock: Clock) -> bool:
-    """Return whether partitions of a flow without a stored position begin at the end of their
-    logs."""
+    """Return whether partitions without a stored position begin at the end of their logs."""
     props = effective_client_properties(config, "source", "consumer", role="replication-consumer")
     starts = StartPositions.parse(parse_config(MirrorSourceConfig, config).start_positions, clock)
     return props["auto.offset.reset"] == "latest" or starts.has_latest
 
 
 def _early(context: object) -> frozenset[TopicPartition] | None:
-    """Return the partitions that the first start of the flow found, None where this is the first
-    start."""
+    """Return what partitions a flow's first start found, None where this is the first."""
     dealt, late = (
         {partition for hand in _published(context, key) for partition in hand}
         for key in (ASSIGNED_PARTITIONS, LATE_PARTITIONS)

@@ -30,18 +30,11 @@ _INT, _LONG, _STRING, _LIST = JavaType.INT, JavaType.LONG, JavaType.STRING, Java
 class FlowRate(ConfigModel):
     """How much a flow reads; its connector has the whole, each of its tasks and lanes a part."""
 
-    flow_max_bytes_per_second: Annotated[
-        int,
-        Option(
-            _LONG,
-            "Most bytes per second that the flow reads; its tasks get equal parts. 0 is no limit.",
-            low=0,
-            unit="bytes/s",
-            ours=True,
-            java_default="no limit",
-            importance="MEDIUM",
-        ),
-    ] = 0
+    flow_max_bytes_per_second: Annotated[int, Option(
+        _LONG,
+        "Most bytes per second that the flow reads; its tasks get equal parts. 0 is no limit.",
+        low=0, unit="bytes/s", ours=True, java_default="no limit", importance="MEDIUM",
+    )] = 0  # fmt: skip
 
     @staticmethod
     def parts(limit: int, number: int) -> dict[str, str]:
@@ -63,33 +56,21 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
     heartbeats_replication_enabled: HeartbeatsReplication = True
     metric_names_formats: MetricNamesFormats = ("legacy",)
     use_defaults_from: UseDefaultsFrom = "target"
-    flow_engine: Annotated[
-        str,
-        Option(
-            JavaType.STRING,
-            "What copies the records: worker is the flow's own tasks, spark is mm2py stream, "
-            "which is started beside the "
-            "workers. While no stream runs, the tasks copy and the flow is DEGRADED.",
-            choices=("worker", "spark"),
-            ours=True,
-            java_default="worker",
-            importance="MEDIUM",
-        ),
-    ] = "worker"
+    flow_engine: Annotated[str, Option(
+        JavaType.STRING,
+        "What copies the records: worker is the flow's own tasks, spark is mm2py stream, "
+        "which is started beside the "
+        "workers. While no stream runs, the tasks copy and the flow is DEGRADED.",
+        choices=("worker", "spark"), ours=True, java_default="worker", importance="MEDIUM",
+    )] = "worker"  # fmt: skip
     start_positions: StartRules = ()
-    loop_suppression: Annotated[
-        str,
-        Option(
-            JavaType.STRING,
-            "Which batches are not copied because a mirror wrote them to the source: on, those of "
-            "this flow's target; all, those of any mirror; off, none; auto, as on where the policy "
-            "or a RegexRouter keeps names, else off.",
-            choices=("auto", "on", "all", "off"),
-            ours=True,
-            java_default="off",
-            importance="MEDIUM",
-        ),
-    ] = "auto"
+    loop_suppression: Annotated[str, Option(
+        JavaType.STRING,
+        "Which batches are not copied because a mirror wrote them to the source: on, those of "
+        "this flow's target; all, those of any mirror; off, none; auto, as on where the policy "
+        "or a RegexRouter keeps names, else off.",
+        choices=("auto", "on", "all", "off"), ours=True, java_default="off", importance="MEDIUM",
+    )] = "auto"  # fmt: skip
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
@@ -176,39 +157,27 @@ class MirrorSourceTaskConfig(MirrorSourceConfig):
         str,
         Option(JavaType.STRING, "Kafka's id of the target, where loops are suppressed.", ours=True),
     ] = ""
-    task_end_offsets: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "topic-partition:offset of partitions that a backfill copies: nothing is read at and "
-            "behind that offset but the rest of its batch.",
-            ours=True,
-        ),
-    ] = ()
-    task_late_partitions: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "Those of the assigned partitions that were found after the first start of the flow: "
-            "they begin at the earliest offset where they were to begin at latest.",
-            ours=True,
-        ),
-    ] = ()
-    task_first_ends: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "topic-partition:offset of partitions that waited for their copy when the flow first "
-            "started: the end of their logs then, where they begin if they are to begin at latest.",
-            ours=True,
-        ),
-    ] = ()
-    task_first_start_ms: Annotated[
-        int,
-        Option(
-            JavaType.LONG,
-            "When the flow first started with an age in start.positions, ms since the epoch: ages "
-            "are counted from it. -1: from the start of the task.",
-            ours=True,
-        ),
-    ] = -1
+    task_end_offsets: Annotated[tuple[str, ...], Option(
+        _LIST,
+        "topic-partition:offset of partitions that a backfill copies: nothing is read at and "
+        "behind that offset but the rest of its batch.",
+        ours=True,
+    )] = ()  # fmt: skip
+    task_late_partitions: Annotated[tuple[str, ...], Option(
+        _LIST,
+        "Those of the assigned partitions that were found after the first start of the flow: "
+        "they begin at the earliest offset where they were to begin at latest.",
+        ours=True,
+    )] = ()  # fmt: skip
+    task_first_ends: Annotated[tuple[str, ...], Option(
+        _LIST,
+        "topic-partition:offset of partitions that waited for their copy when the flow first "
+        "started: the end of their logs then, where they begin if they are to begin at latest.",
+        ours=True,
+    )] = ()  # fmt: skip
+    task_first_start_ms: Annotated[int, Option(
+        JavaType.LONG,
+        "When the flow first started with an age in start.positions, ms since the epoch: ages "
+        "are counted from it. -1: from the start of the task.",
+        ours=True,
+    )] = -1  # fmt: skip

@@ -32,12 +32,7 @@ from mm2py.errors import (
 )
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.producer_ids import (
-    PRODUCERS_TOPIC,
-    ProducerOrigins,
-    Suppression,
-    suppression_of,
-)
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, ProducerOrigins, Suppression, suppression_of
 from mm2py.mirror.source_offsets import (
     committed_epoch,
     committed_topic_id,
@@ -87,8 +82,7 @@ CURRENT_S: Final = 2.0
 """A partition whose broker has not answered for longer does not count as copied up to now."""
 
 ALL_REPORTS: Final = 5
-"""Every so many seconds all partitions are checked, also those of which nothing was read or
-delivered."""
+"""Seconds between checks of all partitions, also those without reads and deliveries."""
 
 NEWS_REPORTS: Final = 3
 """How often a partition is checked after a change of it; the last check finds what is covered."""
@@ -178,8 +172,7 @@ class MirrorSourceTask(BatchSourceTask):
         kept_out = self._context.kept_out
         left_out = [tp for tp in self._targets if tp in kept_out]
         partitions = [tp for tp in self._targets if tp not in kept_out]
-        # One request for all; a missing position is an answer, an unreadable one fails the
-        # partition alone.
+        # One request for all; a missing position is an answer, an unreadable one fails alone.
         stored = await self._context.committed_offsets(
             [self.source_partition(tp) for tp in partitions]
         )
@@ -188,8 +181,7 @@ class MirrorSourceTask(BatchSourceTask):
         context = self._context
         tuning = ReaderTuning(context.buffer_bytes, self._bytes_per_s, context.linger_ms)
         alias = self._config.source_cluster_alias
-        # Before the reader: its first batch is judged by ids that were read before (invariant 12 of
-        # ARCHITECTURE).
+        # Before the reader, whose first batch is judged by these ids (ARCHITECTURE, 12).
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
         opened = self._readers(props, alias, self._context.clock, events, tuning)
@@ -240,8 +232,7 @@ class MirrorSourceTask(BatchSourceTask):
         reader = self._reader.reader
         if self._ends:
             self._follow_ends(reader)
-        # Here, not in the callback that found the failure: the reader may have been in the middle
-        # of a response.
+        # Not in the callback that found it: the reader may be in the middle of a response.
         while self._to_drop:
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
@@ -271,8 +262,7 @@ class MirrorSourceTask(BatchSourceTask):
         # With the first batch, before any position of it can be stored.
         if source not in self._ids:
             self._identify(reader, source)
-        # The first run, not the batch: records that were dropped or compacted at its start are none
-        # of ours.
+        # The first run, not the batch: dropped or compacted records before it are not ours.
         before = batches[0].runs[0][0] - 1
         if self._delivered.setdefault(source, before) > before:
             self._delivered[source] = before  # the log was cut, or is another one
@@ -321,8 +311,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._reader.reader.pace(bytes_per_s)
 
     def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
-        """Go back to ``offset``, unless what was read since does not lie in the log as one
-        piece."""
+        """Go back to ``offset``, unless what was read since has gaps in the log."""
         if (
             self._reader is None
             or partition in self._failed
@@ -347,11 +336,9 @@ class MirrorSourceTask(BatchSourceTask):
         return mirror_source_partition(self._config.source_cluster_alias, partition)
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
-        """Return its stored form; the leader epoch shows at the next start whether the log was
-        cut."""
+        """Return its stored form; the leader epoch shows a cut log at the next start."""
         reader = self._reader
-        # KIP-320: at the next start the epoch tells whether the log was truncated below the
-        # position.
+        # KIP-320: at the next start the epoch tells whether the log was cut below it.
         return source_offset(
             position, -1 if reader is None else reader.reader.epoch_at(partition, position)
         )
@@ -394,8 +381,7 @@ class MirrorSourceTask(BatchSourceTask):
             with suppress(TimeoutError, Mm2pyError):
                 # Best effort: a cluster that does not answer delays no end.
                 async with asyncio.timeout(LAST_LOOK_S):
-                    # A topic that was created again during the last poll: its loss would otherwise
-                    # never be found.
+                    # A topic created again during the last poll: its loss would stay unnoticed.
                     await opened.reader.look_back()
             await opened.reader.close()
             await opened.session.close()
@@ -457,8 +443,7 @@ class MirrorSourceTask(BatchSourceTask):
             # As if none was stored would copy everything again, or skip it.
             if position < 0 and offset is not None:
                 self._on_failed(tp, not_a_position(tp))
-            # The partition fails alone; Java's task logs NoOffsetForPartitionException in each poll
-            # and copies nothing.
+            # It fails alone; Java logs NoOffsetForPartitionException and copies nothing.
             elif position < 0 and rule is None and reset == "none":
                 error = PartitionError(
                     "no position is stored and auto.offset.reset=none",
@@ -570,7 +555,6 @@ class MirrorSourceTask(BatchSourceTask):
             self._ends.lost(gap.partition, waiting, gap.detail)
 
     def _stops_at(self, gap: SourceGap) -> bool:
-        """Whether a partition ends because its topic is another one."""
         stops = self._config.recreate_policy == "stop"
         fails = self._props.get("gap.policy", "").strip().lower() == "fail"
         return gap.cause == "recreated" and not gap.returns and (stops or fails)
@@ -603,8 +587,7 @@ class MirrorSourceTask(BatchSourceTask):
         if partition in self._failed:
             return
         self._failed[partition] = -1
-        # The reader may be in the middle of its own bookkeeping, so the partition is dropped at the
-        # next poll.
+        # The reader may be in its own bookkeeping: the partition is dropped at the next poll.
         self._to_drop.append(partition)
         self._stalls.forget(partition)
         if self._reader is not None:
@@ -668,8 +651,7 @@ class MirrorSourceTask(BatchSourceTask):
             reader.drop(source)
 
     def _due_reports(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
-        """Return the partitions whose lag and covered position may have changed: reading one takes
-        microseconds."""
+        """Return partitions with a new lag or covered position: reading one takes microseconds."""
         self._next_report = now + LAG_REPORT_S
         # A thousand idle partitions would otherwise be looked at every second.
         for source in reader.take_answered():
@@ -705,8 +687,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1), end)
 
     def _progress(self, source: TopicPartition) -> tuple[int, int, int] | None:
-        """Return the next offset that is not copied, the log's end, and the newest copied
-        timestamp."""
+        """Return the first offset to copy, the log's end, and the newest copied timestamp."""
         if self._reader is None:
             return None
         if source in self._failed:
@@ -853,8 +834,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._sync_start = asyncio.create_task(self._start_syncs(self._writer, self._syncs))
 
     async def _start_syncs(self, writer: WriterSession, syncs: OffsetSyncEmitter) -> None:
-        """Get the writer going beside the data: records are copied without syncs too, as in
-        Java."""
+        """Get the writer going beside the data: as in Java records need no syncs."""
         backoff = Backoff(100, 10_000)
         while True:
             try:

@@ -24,12 +24,7 @@ from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
 from mm2py.clock import together
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.offset_lookup import (
-    Beginning,
-    Place,
-    beside_own_records,
-    is_past_unread,
-)
+from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records, is_past_unread
 from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
 from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of
@@ -44,11 +39,9 @@ log = logging.getLogger(__name__)
 _RETRY_MS: Final = 1_000
 _LONGEST_RETRY_MS: Final = 60_000
 _MAP_RETRY_MS: Final = 10_000
-"""At most so long a map that appears later is not seen: one is made with the first start of its
-flow."""
+"""A map that appears later is seen after so long; a flow's first start makes one."""
 _MAP_LOOK_S: Final = 0.25
-"""How often the map is checked for partitions with offsets that were not copied when they were
-translated."""
+"""How often the map is checked for partitions with translated offsets that were not copied."""
 _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
 PLACED_AGAIN_S: Final = 300.0
@@ -71,8 +64,7 @@ _Beyond = dict[TopicPartition, tuple[int, int]]
 
 
 class FlowBack(NamedTuple):
-    """What is known of the flow back, where names are the same on both sides; none of its topics
-    need exist."""
+    """What is known of the flow back, with equal names on both sides; it need not exist."""
 
     map: ExactMap
     syncs: TopicLog
@@ -105,8 +97,7 @@ class OffsetTranslator:
         self._back, self._knows_back, self._has_back = back, back is None, False
         self._copied_back: set[TopicPartition] = set()
         self._own_from: dict[TopicPartition, int] = {}
-        """Up to where the target was read for its own records, where the flow back has copied
-        nothing."""
+        """Up to where the target's own records were read, where the flow back copied nothing."""
         self._asking: dict[TopicPartition, asyncio.Task[int | None]] = {}
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
@@ -131,8 +122,7 @@ class OffsetTranslator:
         return self._is_read and self._knows_map and self._knows_back
 
     async def translate(self, source: TopicPartition, offset: int) -> int | None:
-        """Return where a group that has read to ``offset`` may continue without skipping a record,
-        None if unknown."""
+        """Return where a group at ``offset`` continues without skipping, None if unknown."""
         if self.is_former(source) or self.is_shared(source):
             return None
         translated, is_exact = await self._by_map(source, offset)
@@ -143,8 +133,7 @@ class OffsetTranslator:
         return None if translated < 0 else translated
 
     def is_former(self, source: TopicPartition) -> bool:
-        """Whether all that is known of a partition is of another copy than the one that is there
-        now."""
+        """Whether all that is known of a partition is of another copy than the present one."""
         return self._has_map and self._map.is_former(source)
 
     async def read_copies(self) -> None:
@@ -181,8 +170,7 @@ class OffsetTranslator:
         return is_before and there is not None and there.place in _NO_COPY
 
     async def is_past_unread(self, source: TopicPartition, offset: int, downstream: int) -> bool:
-        """Whether an earlier translation is past records that a group at ``offset`` has not
-        read."""
+        """Whether an earlier translation is past records that a group at ``offset`` lacks."""
         if not self._has_map:
             return False
         try:
@@ -226,8 +214,7 @@ class OffsetTranslator:
         return beside_own_records(translated, own, index.covered)
 
     def _is_former_back(self, source: TopicPartition, back: ExactMap) -> bool:
-        """Whether the map of the flow back is of a topic that was created again since, on either
-        cluster."""
+        """Whether the map of the flow back is of a recreated topic, on either cluster."""
         index, copies = back.index_of(source), self._map.index_of(source)
         return back.is_former(source) or (
             index is not None
@@ -298,8 +285,7 @@ class OffsetTranslator:
         except Mm2pyError as error:
             log.debug("offset map cannot be read partition=%s cause=%s", source, error)
             return -1, False
-        # UNKNOWN (offset -1) is no exact answer: offset syncs may know more, unless the copy is a
-        # former one.
+        # UNKNOWN (-1) is not exact: offset syncs may know more, but of a former copy.
         if translation is None or translation.place is not Place.NOT_YET_COPIED:
             return (
                 (-1, False)
@@ -312,7 +298,6 @@ class OffsetTranslator:
 
     @property
     def has_map(self) -> bool:
-        """Whether the exact map was read."""
         return self._has_map
 
     async def beginning(self, source: TopicPartition) -> Beginning | None:
@@ -331,14 +316,12 @@ class OffsetTranslator:
     def _note_anew(self, source: TopicPartition) -> None:
         if self._has_map:  # else nothing was translated by it
             self.renewals += 1
-            # What was committed before this number is about a topic that is gone (``GroupWatch``,
-            # invariant 6).
+            # Commits below this number are of a topic that is gone (``GroupWatch``, 6).
             self._renewed[source] = self.renewals
             self._note_moved(source, 0)
 
     def take_moved(self) -> Mapping[TopicPartition, int]:
-        """Return the source partitions of which more is known, each with the lowest offset that it
-        is about."""
+        """Return the source partitions of which more is known, each with the lowest new offset."""
         moved, self._moved = self._moved, {}
         return moved
 
@@ -375,8 +358,7 @@ class OffsetTranslator:
                 await self._map.read_to_end()
             except Mm2pyError as error:
                 log.debug("there is no offset map yet: %s", error)
-                # No map, or no right to read it: a Java mirror wrote the copies, and syncs are all
-                # there is.
+                # No map, or no right to it: a Java mirror wrote the copies, with syncs.
                 if not isinstance(error, RetriableError) or _is_missing(error):
                     self._know_map()  # there is none, or it may not be read
                 elif not self._knows_map:
@@ -438,8 +420,7 @@ class OffsetTranslator:
         self._context.report_finding(UNREADABLE_FINDING, text, count=len(unreadable), harms=False)
 
     async def _follow_back(self) -> None:
-        """Use the map of the flow back; until it is known whether there is one, nothing is
-        translated."""
+        """Use the map of the flow back; nothing is translated until its existence is known."""
         back = self._back
         if back is None:
             return
@@ -565,8 +546,7 @@ async def _read_if_there(reading: Awaitable[None]) -> bool:
 
 
 def shared_text(shared: Mapping[TopicPartition, Sequence[str]]) -> str:
-    """Return which copies more than one flow writes into, what that means and what to do; empty for
-    none."""
+    """Return which copies several flows write into, what that means, what to do; empty for none."""
     if not shared:
         return ""
     topics = sorted({it.topic for it in shared})

@@ -36,7 +36,6 @@ class PartitionDeal:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """What is dealt."""
         return frozenset(slot for slot in self._slots if slot is not None)
 
     def continue_with(self, hands: Sequence[Sequence[TopicPartition]]) -> None:
@@ -72,8 +71,7 @@ class PartitionDeal:
             self._slots = [*partitions]
             return True
         self._slots = [None if slot in gone else slot for slot in self._slots]
-        # Holes first: a partition in the middle of the list would shift all behind it to other
-        # tasks.
+        # Holes first: otherwise one partition would shift all behind it to other tasks.
         free = iter([index for index, slot in enumerate(self._slots) if slot is None])
         for partition in new:
             index = next(free, None)
@@ -156,10 +154,7 @@ def format_partitions(partitions: Sequence[TopicPartition]) -> str:
 
 def parse_partitions(items: Sequence[str]) -> tuple[TopicPartition, ...]:
     """Read ``topic-partition`` items, split at the last dash; doubled ones count once.
-
-    Raises:
-        ConfigError: An item is not of that form.
-    """
+    ``ConfigError``: an item is not of that form."""
     parsed: dict[TopicPartition, None] = {}
     for item in items:
         # Topic names may contain dashes, partition numbers cannot.
@@ -179,11 +174,7 @@ def format_ends(ends: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_ends(items: Sequence[str]) -> dict[TopicPartition, int]:
-    """Read ``topic-partition:offset`` items.
-
-    Raises:
-        ConfigError: An item is not of that form.
-    """
+    """Read ``topic-partition:offset`` items. ``ConfigError``: an item is not of that form."""
     ends: dict[TopicPartition, int] = {}
     for item in items:
         name, colon, offset = item.rpartition(":")

@@ -99,8 +99,7 @@ class RangeEnds:
         return kept
 
     def lost(self, source: TopicPartition, waiting: int, detail: str) -> None:
-        """The log was cut, or is another one; ``waiting`` records of the old one were read and not
-        handed out."""
+        """The log was cut or replaced; ``waiting`` records were read and not handed out."""
         if source not in self._ends or source in self._read_up or source in self._gone:
             return
         self._gone[source], self._because[source] = waiting, detail

@@ -36,13 +36,7 @@ from itertools import count
 from math import inf
 from typing import Final, NamedTuple, cast, final
 
-from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 
 from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.client.connect.kerberos import use_java_krb5_conf
@@ -77,25 +71,13 @@ def within(seconds: float, error: Callable[[], Exception]) -> Idle:
     return idle
 
 
-_TRANSIENT: Final = frozenset(
-    (
-        "_ALL_BROKERS_DOWN",
-        "_PURGE_INFLIGHT",
-        "_PURGE_QUEUE",
-        "_TIMED_OUT",
-        "_TRANSPORT",
-        "_UNKNOWN_PARTITION",
-        "_UNKNOWN_TOPIC",
-        "INVALID_PRODUCER_EPOCH",
-        "INVALID_PRODUCER_ID_MAPPING",
-        "LEADER_NOT_AVAILABLE",
-        "NOT_ENOUGH_REPLICAS",
-        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-        "OUT_OF_ORDER_SEQUENCE_NUMBER",
-        "UNKNOWN_PRODUCER_ID",
-        "UNKNOWN_TOPIC_OR_PART",
-    )
-)
+_TRANSIENT: Final = frozenset((
+    "_ALL_BROKERS_DOWN", "_PURGE_INFLIGHT", "_PURGE_QUEUE", "_TIMED_OUT", "_TRANSPORT",
+    "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "INVALID_PRODUCER_EPOCH",
+    "INVALID_PRODUCER_ID_MAPPING", "LEADER_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID",
+    "UNKNOWN_TOPIC_OR_PART",
+))  # fmt: skip
 """Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms``: without a
 limit. What was purged is ours. A broker that has lost the state of an idempotent producer takes the
 records from a new one."""
@@ -169,8 +151,7 @@ to end the sender."""
 
 
 def mirrored(message: Message) -> OutgoingRecord:
-    """Return the record itself: same topic, key, value, headers and timestamp; the key chooses the
-    partition."""
+    """Return the record itself with all its parts; the key chooses the partition."""
     kind, at_ms = message.timestamp()
     try:
         headers = message.headers()
@@ -199,8 +180,7 @@ def no_text(message: Message) -> FatalError:
 class _FailedRecord:
     sent: SentRecord
     number: int
-    """In the order in which records were handed over: offsets of a topic that was created again
-    begin anew."""
+    """In the order of the hand-over: offsets of a recreated topic start again."""
     error: KafkaError
     is_alone: bool
     """It failed in a request of its own."""
@@ -251,11 +231,9 @@ class RecordSender:
         """Those whose records were taken out since the present call began."""
         self._readers: dict[tuple[str, int], object] = {}
         self._handing = threading.Lock()
-        """Between a look at ``_leaving`` and the hand-over that depends on it, nothing is given
-        up."""
+        """Between a look at ``_leaving`` and its hand-over, nothing is given up."""
         self._again_s = -1.0
-        """When the pause before the next try ends, also where ``idle`` has ended the call; -1:
-        there is none."""
+        """When the pause before the next try ends, also after ``idle`` ended the call; -1: none."""
         self._said_s = -inf
         self.dropped = 0
 
@@ -271,8 +249,7 @@ class RecordSender:
     @contextmanager
     def hold(self, idle: Idle) -> Generator[None]:
         """Hold the producer while the block runs; other streams wait, and stay alive meanwhile."""
-        # A lock with a time-out: while another stream recovers, this one must continue to poll its
-        # group.
+        # A lock with a time-out: while another stream recovers, this one polls its group.
         while not self._gate.acquire(timeout=FLUSH_S):
             idle()
         try:
@@ -281,11 +258,7 @@ class RecordSender:
             self._gate.release()
 
     def send(self, sent: SentRecord, idle: Idle) -> None:
-        """Hand a record over.
-
-        Raises:
-            FatalError: see ``flush``.
-        """
+        """Hand a record over; ``FatalError``: see ``flush``."""
         plain = self._refusal is None and not self._failures and self._alone is None
         if plain and not self._is_sync and not self._given_up:
             topic, key, value, headers, timestamp_ms, chosen = sent.record
@@ -311,10 +284,7 @@ class RecordSender:
 
     def forward(self, source: Message, idle: Idle) -> None:
         """Hand over a record as it is: ``send`` of ``mirrored``, without an object for each record.
-
-        Raises:
-            FatalError: see ``flush``.
-        """
+        ``FatalError``: see ``flush``."""
         plain = self._refusal is None and not self._failures and self._alone is None
         if plain and not self._is_sync and not self._given_up:
             kind, at_ms = source.timestamp()
@@ -353,11 +323,8 @@ class RecordSender:
         self._recover(idle)
 
     def flush(self, idle: Idle) -> None:
-        """Wait until everything that was sent is acknowledged or refused.
-
-        Raises:
-            FatalError: a record was refused, and ``refused`` does not accept it.
-        """
+        """Wait until everything that was sent is acknowledged or refused; ``FatalError``: a record
+        was refused, and ``refused`` does not accept it."""
         self._check()
         self._wait(self._producer, idle)
         while self._recovers:
@@ -379,8 +346,7 @@ class RecordSender:
         since stays: its records come after those of this one.
         """
         with self._handing:
-            # Also where nothing seems to wait: the thread that holds the sender may have records in
-            # its hands.
+            # Also where nothing seems to wait: the sender's thread may hold records.
             gone = [
                 partition
                 for partition in partitions
@@ -399,10 +365,7 @@ class RecordSender:
         """Return what is neither acknowledged nor refused, in order, with what is known of the
         cause, and send none of it.
 
-        What is in a request may be written still.
-
-        Raises:
-            FatalError: see ``flush``.
+        What is in a request may be written still. ``FatalError``: see ``flush``.
         """
         self._check()
         self._purge()
@@ -424,8 +387,7 @@ class RecordSender:
         return True
 
     def close(self) -> None:
-        """End it; what is not acknowledged is dropped by librdkafka, and read again by the next
-        start."""
+        """End it; what is not acknowledged is dropped, and read again by the next start."""
         for producer in (self._producer, self._alone):
             if producer is not None:
                 producer.purge()
@@ -444,8 +406,7 @@ class RecordSender:
         self._given_up.clear()
 
     def _take_out(self) -> None:
-        """Take the records of partitions that were given up out of what is under way; the others
-        have failed."""
+        """Take given-up partitions' records out of what is under way; the others failed."""
         if not self._leaving:
             return
         while self._leaving:
@@ -456,7 +417,6 @@ class RecordSender:
         self._failures = self._staying(self._failures)
 
     def _purge(self) -> None:
-        """Let all that is under way fail."""
         for producer in (self._producer, self._alone):
             while producer is not None and len(producer):
                 producer.purge(blocking=False)
@@ -469,8 +429,7 @@ class RecordSender:
 
     def _gapless(self) -> Producer:
         idempotent = bool(self._values.get("enable.idempotence"))
-        # ``enable.gapless.guarantee`` needs idempotence; without it order is what ``max.in.flight``
-        # leaves of it.
+        # ``enable.gapless.guarantee`` needs idempotence; else ``max.in.flight`` decides.
         return Producer({**self._values, "enable.gapless.guarantee": idempotent})
 
     def _produce(self, producer: Producer, sent: SentRecord, number: int, idle: Idle) -> None:
@@ -524,13 +483,11 @@ class RecordSender:
             self._failed(_as_it_is(source), number, error, message)
 
     def _wait(self, producer: Producer, idle: Idle) -> None:
-        # Not its flush(): it calls back with the exception of a fatal error pending, and the
-        # failure is lost.
+        # Not its flush(): called back with a fatal error pending, it loses the failure.
         idle_s = time.monotonic() + FLUSH_S
         while len(producer):
             if producer is self._stopped:
-                # What was handed over while it stopped is in no purge of its own, and would never
-                # leave.
+                # What was handed over while it stopped is in none of its purges.
                 producer.purge(in_flight=False, blocking=False)
             self._poll(producer, FULL_S)
             if time.monotonic() >= idle_s:
@@ -539,8 +496,7 @@ class RecordSender:
             self._take_out()
 
     def _poll(self, producer: Producer, timeout_s: float) -> int:
-        """Serve callbacks; a producer that has stopped at a gap logs it once, and then fails its
-        records."""
+        """Serve callbacks; a producer stopped at a gap logs it once, then fails its records."""
         try:
             return producer.poll(timeout_s)
         except KafkaException as error:
@@ -551,8 +507,7 @@ class RecordSender:
             return 1
 
     def _recover(self, idle: Idle) -> None:
-        """Send again what failed, in the order of the source. Where ``idle`` raises, the next call
-        continues."""
+        """Send again what failed, in the source's order. Continues after ``idle`` raised."""
         while self._recovers:
             # All of it: only when nothing is under way is the order of what failed known.
             self._wait(self._producer, idle)
@@ -616,8 +571,7 @@ class RecordSender:
             if failure.error.name() not in no_refusal:
                 place = failure.sent.place[:2]
                 last[place] = max(last.get(place, -1), failure.number)
-        # A producer that stops with no record to blame would stop again: which one is found this
-        # way.
+        # A producer that stops blaming no record would stop again: this finds the record.
         is_unclear = (
             self._alone is None
             and self._stopped is self._producer

@@ -64,7 +64,6 @@ class FlowTopics:
     """The value of ``topics``, where the default filter reads it."""
 
     def remote_topic(self, topic: str) -> str:
-        """Return the name of the copy of ``topic``."""
         return self.policy.remote_topic(self.source_alias, topic)
 
 
@@ -146,8 +145,7 @@ class RemoteTopics:
 
     @property
     def hidden(self) -> Mapping[str, str]:
-        """Topics that were copied and may not be described any more, with the right that is
-        missing."""
+        """Copied topics that may not be described any more, with the missing right."""
         return {it: cause for it, cause in self._hidden.entries.items() if it in self._gone}
 
     def notes(self) -> Mapping[str, str]:
@@ -249,8 +247,7 @@ class RemoteTopics:
         return True
 
     async def _tried(self, make: Callable[[], Awaitable[T]], problems: list[str]) -> T | None:
-        """Create or grow within the patience; None, and a problem more, where that is not possible
-        now."""
+        """Create or grow within the patience; None, and one more problem, where it fails now."""
         try:
             async with asyncio.timeout(self._patience_s):
                 return await make()
@@ -378,8 +375,7 @@ class RemoteTopics:
             it
             for it in listed
             if policy.topic_source(it) == flow.source_alias
-            # A policy that keeps names says so of all: those on the target are the flows' own, with
-            # their positions.
+            # A policy that keeps names says so of all: topics there are the flows' own.
             and (upstream := policy.upstream_topic(it)) not in (None, it)
             and is_internal_name(upstream)
         )
@@ -405,8 +401,7 @@ class RemoteTopics:
             return ()
         existed: list[str] = []
         request = await self._new_topics(missing)
-        # KIP-599: a quota for creations is answered with THROTTLING_QUOTA_EXCEEDED, and tried again
-        # at the next refresh.
+        # KIP-599: THROTTLING_QUOTA_EXCEEDED of creations is tried again at the next refresh.
         results = await self._target_admin.create_topics(request, at_once=True)
         created: list[NewTopic] = []
         for topic in request:

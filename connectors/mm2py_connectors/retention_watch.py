@@ -38,8 +38,7 @@ WINDOW_S: Final = 300.0
 LIMITS_S: Final = 120.0
 """How long configs and sizes of a topic are taken as they were."""
 LEAST_CHANGE: Final = 0.05
-"""A lag that grows by less than this part of what passes or is written keeps up, as far as one can
-see."""
+"""A lag that grows by less than this part of what passes or is written seems to keep up."""
 LEAST_CHANGE_S: Final = 5.0
 AHEAD_MS: Final = 5_000
 """A clock that is further ahead is named."""
@@ -72,7 +71,6 @@ class Limits:
 
     @classmethod
     def of(cls, entries: Iterable[ConfigEntry]) -> "Limits":
-        """Read a topic's configs."""
         age_ms = size_bytes = None
         for it in entries:
             # `compact` alone deletes nothing for its age or size.
@@ -99,12 +97,10 @@ class Sight(NamedTuple):
     end: int
     written_ms: int
     is_searched: bool = False
-    """Whether ``written_ms`` was searched for: it is older than the record's time by up to a part
-    of the limit."""
+    """Whether ``written_ms`` was searched for: up to a part of the limit before its time."""
 
     @property
     def waiting(self) -> int:
-        """Offsets that are not copied."""
         return max(0, self.end - self.position)
 
 
@@ -123,7 +119,6 @@ class Course:
 
     @property
     def last(self) -> Sight:
-        """The newest look at it."""
         return self._sights[-1]
 
     @property
@@ -146,8 +141,7 @@ class Course:
 
     @property
     def wants_date(self) -> bool:
-        """Whether it waits at a record whose age is not known: the newest copied one may be much
-        older."""
+        """Whether it waits at a record of unknown age: the newest copied one may be much older."""
         return self.stands and self._dated != self.last.position
 
     def add(self, sight: Sight) -> None:
@@ -239,8 +233,7 @@ def _reach(left: float, grew: float, took_s: float, least: float) -> float | Non
 
 @final
 class AheadClock:
-    """By how much the source's clock is ahead of ours for certain: a broker deletes that much
-    earlier."""
+    """By how much the source's clock is ahead for certain: brokers delete that much earlier."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -296,8 +289,7 @@ class RetentionWatch:
         """By topic: why its limits or sizes may not be read."""
 
     async def run(self, partitions: Callable[[], Collection[TopicPartition]]) -> None:
-        """Look each ``CHECK_S`` until cancelled, and close the connection then, where one was
-        needed."""
+        """Look each ``CHECK_S`` until cancelled, and close the connection then, if any."""
         cannot = "retention of what is behind cannot be watched"
         try:
             await look_each(
@@ -316,8 +308,7 @@ class RetentionWatch:
                 await self._learn(behind)
             self._refusal = ""
         except (Mm2pyError, TimeoutError) as error:
-            # What is known stays, and ages: a source that is away deletes nothing that one could
-            # copy in time.
+            # What is known stays, and ages: an absent source deletes nothing copyable.
             self._refusal = str(error) or f"no answer within {CHECK_S:.0f} s"
             log.debug("retention of what is behind is not known cause=%r", error)
         except Exception:
@@ -413,8 +404,7 @@ class RetentionWatch:
             opened = self._open_admin()
             try:
                 await opened.session.connect()
-            # Also `CancelledError`, as which the time of a look ends in here: half open, it is not
-            # kept.
+            # Also `CancelledError`, the end of a look's time: it is not kept half open.
             except BaseException:
                 await opened.session.close()
                 raise
@@ -422,8 +412,7 @@ class RetentionWatch:
         return self._session.admin
 
     async def _measure(self, limited: Sequence[TopicPartition], admin: MirrorAdmin) -> None:
-        """Learn the mean size of an offset; of a broker that does not disclose sizes it stays
-        unknown."""
+        """Learn the mean size of an offset; unknown where the broker does not disclose sizes."""
         if not limited:
             return
         topics: dict[str, list[int]] = {}
@@ -442,8 +431,7 @@ class RetentionWatch:
                 self._record_bytes[tp] = sizes[tp] / max(1, offsets)
 
     async def _date(self, undated: Collection[TopicPartition], admin: MirrorAdmin) -> None:
-        """Find when the records were written that partitions wait at: where time ends for what is
-        below them."""
+        """Find when the awaited records were written: where time ends for those below."""
         now_ms = self._context.clock.now_ms() + self._ahead.ms
         for tp in undated:
             self._courses[tp].searched += 1
@@ -460,8 +448,7 @@ class RetentionWatch:
                     del spans[tp]  # the others need not wait for it
                     continue
                 low, high = spans[tp]
-                # The first record of that time or later is behind the one that waits: this one is
-                # older.
+                # The first record of that time or later comes behind: this one is older.
                 is_older = not 0 <= found.offset <= self._courses[tp].last.position
                 spans[tp] = (low, middles[tp]) if is_older else (middles[tp], high)
         for tp, (low, _) in spans.items():

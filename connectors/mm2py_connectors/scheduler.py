@@ -67,14 +67,12 @@ class Scheduler:
         self._launch(name, self._repeat(name, job, every_s, delayed=delayed))
 
     async def ensure(self, name: str, job: Job, retry_s: float) -> None:
-        """Run ``job`` now and wait for it, then every ``retry_s`` seconds until it has succeeded
-        once."""
+        """Run ``job`` now and wait for it, then every ``retry_s`` seconds until a success."""
         await self.run(name, job)
         if name in self._problems:
             self._launch(name, self._retry(name, job, retry_s))
 
     async def close(self) -> None:
-        """End all jobs, the running one too; safe twice."""
         loops = tuple(self._loops)
         for loop in loops:
             loop.cancel()

@@ -36,12 +36,10 @@ from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
 from mm2py_connectors.scheduler import Scheduler
 
 MEASURE_S: Final = 5
-"""How often it is measured what topics without a copy have: three requests to each of their
-leaders."""
+"""How often topics without a copy are measured: three requests to each of their leaders."""
 
 REFRESH_HEAD_START_S: Final = 2
-"""A new topic has to be copied, not only seen, within the refresh interval where that is not
-set."""
+"""A new topic is to be copied within the refresh interval, where that is not set."""
 
 LOOK_S: Final = 1
 """How often few topics are listed, and looked whether many are due, where no interval is set: an
@@ -149,8 +147,7 @@ class TopicUpkeep:
     def begin(
         self, source: AdminSession, target: AdminSession, refresh: Callable[[], Awaitable[None]]
     ) -> None:
-        """Start the jobs that the config asks for; ``refresh`` lists the connector's topics
-        again."""
+        """Start the jobs of the config; ``refresh`` lists the connector's topics again."""
         config, scheduler, topics = self._config, self.scheduler, self.topics
         if config.sync_topic_acls_enabled:
             self._acls = acls = AclSync(
@@ -181,8 +178,7 @@ class TopicUpkeep:
         scheduler.repeat("refresh topics", refresh, look_s, delayed=True)
 
     async def _fence(self, source: MirrorAdmin) -> Collection[Acl]:
-        """Return the rules by which a failover keeps writers from the source; none where there
-        never was one."""
+        """Return the rules with which a failover stops the source's writers, if any."""
         assert self._context is not None
         topic = failover_topic(self._config.target_cluster_alias)
         # Without a failover there is nothing to read, and no reader to connect.
@@ -204,7 +200,6 @@ class TopicUpkeep:
         return opened
 
     async def end(self, opened: AdminSession) -> None:
-        """Close one session."""
         self._sessions.remove(opened)
         await opened.session.close()
 
@@ -222,22 +217,19 @@ class TopicUpkeep:
         return {} if self._topics is None else self._topics.waiting()
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Source partitions whose copy does not exist, and what waits in them as of a few seconds
-        ago."""
+        """Source partitions without a copy, and what waits there as of a few seconds ago."""
         return {
             partition: replace(self._backlog.get(partition, WaitingPartition("")), cause=cause)
             for partition, cause in self.waiting().items()
         }
 
     async def _measure(self, source: MirrorAdmin) -> None:
-        """Ask how much waits; where a flow does not begin at the beginning of its logs, the number
-        is not known."""
+        """Ask how much waits; unknown where a flow does not begin at its logs' beginning."""
         waiting, backlog = self.waiting(), dict[TopicPartition, WaitingPartition]()
         if not waiting or self._begins_late:
             self._backlog = backlog
             return
-        # ListOffsets tells the time of a record only where it is asked by time: 0 finds the first
-        # one.
+        # ListOffsets tells a record's time only where asked by time: 0 finds the first.
         ends, starts, oldest = [
             await source.list_offsets(dict.fromkeys(waiting, at)) for at in (LATEST, EARLIEST, 0)
         ]
@@ -279,8 +271,7 @@ class TopicUpkeep:
         return found
 
     def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the topics whose configs follow the source's: a backfill changes some and puts
-        them back."""
+        """Return the topics with followed configs: a backfill changes some, then restores them."""
         context: object = self._context
         kept_out: Collection[TopicPartition] = (
             context.kept_out if isinstance(context, KeptOutPartitions) else ()

@@ -96,11 +96,7 @@ class TranslatedGroups:
 
     async def check_copies(self, groups: Sequence[str]) -> None:
         """Forget checkpoints of these groups that are of other copies than those that are there
-        now.
-
-        Raises:
-            Mm2pyError: the copies on the target are not known now.
-        """
+        now. ``Mm2pyError``: the copies on the target are not known now."""
         await self._translator.read_copies()
         for group in groups:
             await asyncio.sleep(0)  # there may be a thousand
@@ -113,8 +109,7 @@ class TranslatedGroups:
                     self.watch.put_back((group,))
 
     def _leave_shared(self, moved: Mapping[TopicPartition, int]) -> None:
-        """Forget where groups were in copies that another flow writes into now: the sync would
-        write it again."""
+        """Forget groups' places in copies of several flows: the sync would write them again."""
         for source in filter(self._translator.is_shared, moved):
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             for known in self._checkpoints.values():
@@ -183,8 +178,7 @@ class TranslatedGroups:
     async def _is_stale(
         self, source: TopicPartition, offset: int, downstream: int | None, last: Checkpoint
     ) -> bool:
-        """Whether a checkpoint is of copies that are gone: what has their places now, its group may
-        not have read."""
+        """Whether a checkpoint is of replaced copies, of which its group may not have read."""
         translator = self._translator
         if translator.is_of_former_copy(source, last.upstream, last.downstream):
             return True

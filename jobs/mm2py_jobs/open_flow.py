@@ -20,7 +20,6 @@ from mm2py.config.class_names import CHECKPOINT_NAME, SOURCE_NAME
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.mirror.flow_state import enabled
@@ -134,7 +133,6 @@ async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> Flo
         ),
         plan.connectors,
         clock=clock,
-        names_a_secret=names_a_secret,
         by_file=plan.by_file,
     )
     try:

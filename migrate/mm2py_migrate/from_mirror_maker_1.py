@@ -32,39 +32,17 @@ _OFF: Final = {
     "sync.topic.acls.enabled": "false",
     "offset-syncs.topic.location": "target",
 }
-_REPLICATION_FACTORS: Final = (
-    "replication.factor",
-    "offset-syncs.topic.replication.factor",
-    "config.storage.replication.factor",
-    "offset.storage.replication.factor",
-    "status.storage.replication.factor",
-)
-_OF_A_GROUP: Final = frozenset(
-    (
-        "auto.commit.interval.ms",
-        "enable.auto.commit",
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "heartbeat.interval.ms",
-        "max.poll.interval.ms",
-        "partition.assignment.strategy",
-        "session.timeout.ms",
-    )
-)
-_ON_BYTES: Final = frozenset(
-    (
-        "client.id",
-        "exclude.internal.topics",
-        "key.deserializer",
-        "key.serializer",
-        "producer.type",
-        "value.deserializer",
-        "value.serializer",
-        "mirror.topics.whitelist",
-        "mirror.topics.blacklist",
-    )
-)
+_MADE: Final = ("", "offset-syncs.topic.", "config.storage.", "offset.storage.", "status.storage.")
+"""What comes before ``replication.factor``, in the order of the file."""
+_OF_A_GROUP: Final = frozenset((
+    "auto.commit.interval.ms", "enable.auto.commit", "group.id", "group.instance.id",
+    "group.protocol", "heartbeat.interval.ms", "max.poll.interval.ms",
+    "partition.assignment.strategy", "session.timeout.ms",
+))  # fmt: skip
+_ON_BYTES: Final = frozenset((
+    "client.id", "exclude.internal.topics", "key.deserializer", "key.serializer", "producer.type",
+    "value.deserializer", "value.serializer", "mirror.topics.whitelist", "mirror.topics.blacklist",
+))  # fmt: skip
 """Set by the flow itself, or written under another name."""
 
 
@@ -120,8 +98,8 @@ def mirror_maker_2_file(command: MirrorMaker1, source: str, target: str) -> Tran
     for name, value in _OFF.items():
         file.put(name, value)
     file.comment("New topics have the target's default, as those that it creates by itself")
-    for name in _REPLICATION_FACTORS:
-        file.put(name, "-1")
+    for topics in _MADE:
+        file.put(f"{topics}replication.factor", "-1")
     for option, instead in command.without_equivalent.items():
         file.remark(f"{option} has no property: {instead}")
     return file.done()
@@ -145,8 +123,7 @@ def _side(file: WrittenFile, client: ClientFile, path: Path, alias: str, kind: s
 
 
 def _login(file: WrittenFile, client: ClientFile, login: LoginModule | None, alias: str) -> None:
-    """Write the login of the JAAS file where this side uses it; one with a password stays where it
-    is."""
+    """Write the JAAS file's login where this side uses it; one with a password stays there."""
     protocol = client.written.get("security.protocol", "").strip().upper()
     if login is None or _JAAS in client.written or not protocol.startswith("SASL_"):
         return
@@ -190,7 +167,6 @@ def _hides_secrets(client: ClientFile) -> bool:
 
 
 def _provider(client: ClientFile) -> str:
-    """Name the provider of this file's own secrets: not one that it declares, whose paths may be
-    limited."""
+    """Name this file's own secrets provider: a declared one may have limited paths."""
     declared = parse_list(client.written.get(PROVIDER_PREFIX, ""))
     return "file" if "file" not in declared else "mirrormaker1"

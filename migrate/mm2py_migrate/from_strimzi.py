@@ -11,6 +11,7 @@ the resource into connectors.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, cast, final
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKAGE
@@ -36,23 +37,12 @@ _PATTERNS: Final = (
 )
 _READ_OF_SPEC: Final = frozenset(("clusters", "connectCluster", "mirrors", "target"))
 _READ_OF_MIRROR: Final = frozenset(
-    (
-        "source",
-        "sourceCluster",
-        "targetCluster",
-        *_CONNECTORS,
-        *(it for _, names in _PATTERNS for it in names),
-    )
+    ("source", "sourceCluster", "targetCluster", *_CONNECTORS, *chain(*dict(_PATTERNS).values()))
 )
-_READ_OF_CLUSTER: Final = frozenset(
-    ("alias", "authentication", "bootstrapServers", "config", "tls")
-)
-_CONNECT_TOPICS: Final = (
-    "configStorageTopic",
-    "groupId",
-    "offsetStorageTopic",
-    "statusStorageTopic",
-)
+_READ_OF_CLUSTER: Final = frozenset((
+    "alias", "authentication", "bootstrapServers", "config", "tls", "configStorageTopic", "groupId",
+    "offsetStorageTopic", "statusStorageTopic",
+))  # fmt: skip
 _CONNECT_CLUSTER: Final = (
     ("groupId", "group.id", "mirrormaker2-cluster"),
     ("offsetStorageTopic", "offset.storage.topic", "mirrormaker2-cluster-offsets"),
@@ -112,20 +102,13 @@ def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False
     Kubernetes secret.
 
     With ``carries`` the positions are carried over beside the file, which then does not ask for
-    that.
-
-    Raises:
-        ConfigError: it is no such resource, or lacks clusters, brokers or mirrors.
+    that. ``ConfigError``: it is no such resource, or lacks clusters, brokers or mirrors.
     """
     return _Import(_spec(resource), secrets.rstrip("/")).run(carries=carries)
 
 
 def operator_flows(resource: object) -> list[OperatorFlow]:
-    """Return the mirrors of a resource that copy.
-
-    Raises:
-        ConfigError: see ``mirror_maker_2_file``.
-    """
+    """Return the mirrors of a resource that copy; ``ConfigError``: see ``mirror_maker_2_file``."""
     return _Import(_spec(resource), "").operator_flows()
 
 
@@ -244,7 +227,7 @@ class _Import:
                 f"{place}: {name} is left out, each flow has its own group and topics"
             )
         for name in cluster:
-            if name not in _READ_OF_CLUSTER and name not in _CONNECT_TOPICS:
+            if name not in _READ_OF_CLUSTER:
                 self._no_counterpart(f"{place}.{name}")
         return {f"{alias}.{name}": value for name, value in lines.items()}
 
@@ -371,17 +354,15 @@ class _Import:
                     )
             elif member != "config":
                 self._no_counterpart(f"{place}.{member}")
+        # One task does what these have, unless the source connector sets more.
         if name != "sourceConnector" and "tasksMax" in connector:
-            del lines[
-                "tasks.max"
-            ]  # one task does what these have, unless the source connector sets more
+            del lines["tasks.max"]
         return lines
 
     # ---- values
 
     def _config(self, owner: Node, place: str) -> dict[str, str]:
-        """Return the properties of a ``config`` member as texts, the operator's placeholders as
-        ours."""
+        """Return a ``config`` member's properties as texts, with our placeholders."""
         lines: dict[str, str] = {}
         for name, value in _node(owner.get("config") or {}, f"{place}.config").items():
             if name.startswith("config.providers"):

@@ -47,8 +47,7 @@ from mm2py_workers.wiring import derive_plan
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The consumer group of a mirror: ``connection`` reaches its cluster, ``matches`` chooses its
-    topics."""
+    """A mirror's consumer group: ``connection`` of its cluster, ``matches`` of its topics."""
 
     name: str
     connection: ConnectionSettings
@@ -56,8 +55,7 @@ class Group:
 
 
 def plan_of(text: str, flow: FlowName) -> FlowPlan:
-    """Return the plan of a flow, from the very text of its file; ``ConfigError`` where that is
-    wrong."""
+    """Return a flow's plan, from its file's very text; ``ConfigError`` where that is wrong."""
     config = MirrorMakerConfig(
         parse(text.encode("latin-1"), path="the file of the flow"), CONNECTORS
     )
@@ -121,11 +119,7 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
 
 async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
     """Return the next offsets of a connector in the offsets topic of a Connect cluster, and in its
-    own, which counts first.
-
-    Raises:
-        PartitionError: what is stored as a position is none.
-    """
+    own, which counts first. ``PartitionError``: what is stored as a position is none."""
     values: dict[TopicPartition, bytes | None] = {}
 
     def take(_partition: int, record: Record) -> None:
@@ -201,8 +195,7 @@ async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartit
     values: dict[bytes, bytes | None] = {}
     for tp, offset in sorted(committed.items()):
         key = source_offset_key(SOURCE_NAME, mirror_source_partition(plan.name.source, tp))
-        # A source offset is the last record that was copied, a committed offset the next one to
-        # read.
+        # A source offset is the last copied record, a committed offset the next to read.
         values[key] = source_offset_value(source_offset(offset - 1))
     try:
         await tables.prepare(topic.name)

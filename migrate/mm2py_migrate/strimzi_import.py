@@ -23,10 +23,7 @@ from mm2py_migrate.written_file import TranslatedFile
 
 def imported(file: str, secrets: str, *, carries: bool) -> TranslatedFile:
     """Return the file of a resource; store the positions of its flows first where ``carries``.
-
-    Raises:
-        ConfigError: the resource is wrong; or of ``carry_operator_positions``.
-    """
+    ``ConfigError``: the resource is wrong; or of ``carry_operator_positions``."""
     resource = resource_of(file)
     written = mirror_maker_2_file(resource, secrets=secrets, carries=carries)
     told: list[str] = []
@@ -38,11 +35,7 @@ def imported(file: str, secrets: str, *, carries: bool) -> TranslatedFile:
 
 def resource_of(file: str) -> object:
     """Return the ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard
-    input.
-
-    Raises:
-        ConfigError: it cannot be read, is no YAML, or has none or several.
-    """
+    input. ``ConfigError``: it cannot be read, is no YAML, or has none or several."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         documents = cast("list[object]", list(yaml.safe_load_all(text)))
@@ -62,8 +55,7 @@ def resource_of(file: str) -> object:
 
 
 def _resources(documents: Iterable[object]) -> Iterator[Mapping[str, object]]:
-    """Return the resources of documents; a list, as ``kubectl get -o yaml`` prints without a name,
-    is opened."""
+    """Return the resources of documents; a list, as of ``kubectl get -o yaml``, is opened."""
     for document in documents:
         if not isinstance(document, dict):
             continue

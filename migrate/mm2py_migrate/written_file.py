@@ -17,8 +17,7 @@ _IN_KEYS: Final = re.compile(r"([=:#! ])")
 
 @dataclass(frozen=True, slots=True)
 class TranslatedFile:
-    """``text`` of a properties file, and ``remarks``: a line each, what it lacks or has
-    otherwise."""
+    """``text`` of a properties file; ``remarks``: what it lacks or has otherwise, a line each."""
 
     text: str
     remarks: tuple[str, ...]
@@ -34,17 +33,13 @@ class WrittenFile:
         self._remarks: list[str] = []
 
     def comment(self, text: str) -> None:
-        """Begin a section with a comment."""
         if self._lines:
             self._lines.append("")
         self._lines += [f"# {line}" for line in text.splitlines()]
 
     def put(self, key: str, value: str) -> None:
-        """Write a property; the same one again changes nothing.
-
-        Raises:
-            ConfigError: the key is there with another value.
-        """
+        """Write a property; the same one again changes nothing. ``ConfigError``: the key is there
+        with another value."""
         there = self._values.get(key)
         if there is None:
             self._values[key] = value
@@ -61,7 +56,6 @@ class WrittenFile:
             self._remarks.append(text)
 
     def done(self) -> TranslatedFile:
-        """Return the file."""
         return TranslatedFile("\n".join(self._lines) + "\n", tuple(self._remarks))
 
 

@@ -9,14 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from mm2py.errors import ConfigError
@@ -30,26 +23,21 @@ _METADATA: Final = frozenset(
 
 
 def is_of_machine_services(address: IPv4Address | IPv6Address) -> bool:
-    """Whether only a machine's own services, such as one that hands out credentials, have such an
-    address."""
+    """Whether only a machine's own services have such an address, as the one of credentials."""
     plain = _plain(address)
     return plain.is_link_local or str(plain) in _METADATA
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNetworks:
-    """Networks that brokers may be in; empty: any, but for the addresses of a machine's own
-    services."""
+    """Networks that brokers may be in; empty: any, but for a machine's own services."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "BrokerNetworks":
-        """Read the variable: networks such as ``10.0.0.0/8``, separated by commas.
-
-        Raises:
-            ConfigError: it names something else.
-        """
+        """Read the variable: networks such as ``10.0.0.0/8``, separated by commas. ``ConfigError``:
+        it names something else."""
         networks: list[IPv4Network | IPv6Network] = []
         for item in environ.get(NETWORKS_VARIABLE, "").split(","):
             if item.strip():

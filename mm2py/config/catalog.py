@@ -104,8 +104,7 @@ class Catalog:
                 self.connector_options.setdefault(name, info)
                 self._readers.setdefault(name, []).append(definition.name)
         self.flow_options = dict(options_of(SourceFrameworkConfig)) | self.connector_options
-        """Java hands those of source connectors to a connector only where they have a flow
-        prefix."""
+        """Java hands those of source connectors to a connector only with a flow prefix."""
         self.worker_options = options_of(WorkerConfig)
         self._clusters = frozenset(clusters)
 
@@ -124,7 +123,6 @@ class Catalog:
         return Scope("top", "", key)
 
     def is_top_level(self, name: str) -> bool:
-        """Whether the name has an effect at top level."""
         return (
             name in PROCESS_OPTIONS
             or name in REST_OPTIONS
@@ -161,8 +159,7 @@ class Catalog:
         )
 
     def readers(self, name: str) -> Sequence[str]:
-        """Return the connectors that a name is for; none where all of them have it, or no one
-        declares it."""
+        """Return the connectors that a name is for; none where all or none of them have it."""
         named = self._readers.get(name, ())
         return named if len(named) < self._connectors else ()
 
@@ -180,8 +177,7 @@ class Catalog:
         return None if option is None else option.type
 
     def option(self, scope: Scope) -> Option | None:
-        """Return the option of a process, worker or connector that a key sets, None if it sets
-        none."""
+        """Return the option of a process, worker or connector that a key sets, None for none."""
         modern = modern_name(scope.name, "", self.connector_options)
         name = scope.name if modern is None else modern.name
         top = PROCESS_OPTIONS.get(name) or REST_OPTIONS.get(name)

@@ -49,25 +49,18 @@ class ConnectionOptions(ConfigModel):
     client_id: Annotated[
         str, Option(_STRING, "put in front of the client.id that Java forms", importance=_MEDIUM)
     ] = ""
-    client_rack: Annotated[
-        str,
-        Option(
-            _STRING,
-            "reads from a follower in the same rack (KIP-392)",
-            kinds="consumer",
-            importance=_MEDIUM,
-        ),
-    ] = ""
+    client_rack: Annotated[str, Option(
+        _STRING, "reads from a follower in the same rack (KIP-392)", kinds="consumer",
+        importance=_MEDIUM,
+    )] = ""  # fmt: skip
     request_timeout_ms: Annotated[
         int, Option(_INT, "longest wait for one answer", low=1, importance=_MEDIUM)
     ] = 30_000
     default_api_timeout_ms: Annotated[
-        int,
-        Option(_INT, "longest time for one call with its retries", low=1, importance=_MEDIUM),
+        int, Option(_INT, "longest time for one call with its retries", low=1, importance=_MEDIUM)
     ] = 60_000
     connections_max_idle_ms: Annotated[
-        int,
-        Option(_LONG, "idle connections are closed; -1: never", low=-1, importance=_MEDIUM),
+        int, Option(_LONG, "idle connections are closed; -1: never", low=-1, importance=_MEDIUM)
     ] = 540_000
     reconnect_backoff_ms: Annotated[int, _pause()] = 50
     reconnect_backoff_max_ms: Annotated[int, _pause()] = 1_000
@@ -79,51 +72,38 @@ class ConnectionOptions(ConfigModel):
     metadata_max_age_ms: Annotated[
         int, Option(_LONG, "oldest metadata before it is fetched again", low=0)
     ] = 300_000
-    receive_buffer_bytes: Annotated[
-        int,
-        Option(
-            _INT, "socket buffer; -1: the system decides", low=-1, java_default="32768",
-            importance=_MEDIUM,
-        ),
-    ] = -1  # fmt: skip
-    send_buffer_bytes: Annotated[
-        int,
-        Option(
-            _INT, "socket buffer; -1: the system decides", low=-1, java_default="131072",
-            importance=_MEDIUM,
-        ),
-    ] = -1  # fmt: skip
+    receive_buffer_bytes: Annotated[int, Option(
+        _INT, "socket buffer; -1: the system decides", low=-1, java_default="32768",
+        importance=_MEDIUM,
+    )] = -1  # fmt: skip
+    send_buffer_bytes: Annotated[int, Option(
+        _INT, "socket buffer; -1: the system decides", low=-1, java_default="131072",
+        importance=_MEDIUM,
+    )] = -1  # fmt: skip
 
 
 class ConsumerOptions(ConfigModel):
     """How a cluster is read; the fetch limits have Java's meaning and defaults."""
 
-    auto_offset_reset: Annotated[
-        str,
-        Option(
-            _STRING, "where a partition without a stored position starts; latest means the flow's first start, "
-            "later partitions start at their beginning; by_duration: is refused",
-            choices=("earliest", "latest", "none"), any_case=True, java_default="latest",
-            importance=_MEDIUM,
-        ),
-    ] = "earliest"  # fmt: skip
-    isolation_level: Annotated[
-        str,
-        Option(
-            _STRING, "Java's default, read_uncommitted, is ours",
-            choices=("read_uncommitted", "read_committed"), any_case=True, importance=_MEDIUM,
-        ),
-    ] = "read_uncommitted"  # fmt: skip
+    auto_offset_reset: Annotated[str, Option(
+        _STRING,
+        "where a partition without a stored position starts; latest means the flow's first start, "
+        "later partitions start at their beginning; by_duration: is refused",
+        choices=("earliest", "latest", "none"), any_case=True, java_default="latest",
+        importance=_MEDIUM,
+    )] = "earliest"  # fmt: skip
+    isolation_level: Annotated[str, Option(
+        _STRING, "Java's default, read_uncommitted, is ours",
+        choices=("read_uncommitted", "read_committed"), any_case=True, importance=_MEDIUM,
+    )] = "read_uncommitted"  # fmt: skip
     fetch_min_bytes: Annotated[int, _bytes(_INT, "bytes a broker waits for", None, _HIGH)] = 1
     fetch_max_bytes: Annotated[int, _bytes(_INT, "bytes of one answer", None)] = 52_428_800
-    max_partition_fetch_bytes: Annotated[
-        int,
-        _bytes(
-            _INT, "bytes of one partition in one answer; the first batch is always returned whole; less "
-            "over fetch.connections.max connections",
-            None, _HIGH,
-        ),
-    ] = 1_048_576  # fmt: skip
+    max_partition_fetch_bytes: Annotated[int, _bytes(
+        _INT,
+        "bytes of one partition in one answer; the first batch is always returned whole; less "
+        "over fetch.connections.max connections",
+        None, _HIGH,
+    )] = 1_048_576  # fmt: skip
     fetch_connections_max: Annotated[
         int,
         Option(
@@ -140,27 +120,21 @@ class ConsumerOptions(ConfigModel):
 class ProducerOptions(ConfigModel):
     """How a cluster is written; always idempotent, always ``acks=all``, retried without end."""
 
-    max_in_flight_requests_per_connection: Annotated[
-        int,
-        Option(
-            _INT, "1 to 5; more is taken as 5, the most an idempotent producer may have under way", low=1
-        ),
-    ] = MAX_IN_FLIGHT  # fmt: skip
-    compression_type: Annotated[
-        str,
-        Option(
-            _STRING, "not set: the source's codec (Java: uncompressed); set: other batches are recompressed",
-            choices=("none", "gzip", "snappy", "lz4", "zstd"), any_case=True, java_default="none",
-            importance=_HIGH,
-        ),
-    ] = ""  # fmt: skip
-    max_request_size: Annotated[
-        int,
-        _bytes(
-            _INT, "most bytes of one request; larger batches are split, a larger record is sent alone; "
-            "not set: 4 MiB, and what the target topic takes", "1048576",
-        ),
-    ] = 0  # fmt: skip
+    max_in_flight_requests_per_connection: Annotated[int, Option(
+        _INT, "1 to 5; more is taken as 5, the most an idempotent producer may have under way",
+        low=1,
+    )] = MAX_IN_FLIGHT  # fmt: skip
+    compression_type: Annotated[str, Option(
+        _STRING,
+        "not set: the source's codec (Java: uncompressed); set: other batches are recompressed",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"), any_case=True, java_default="none",
+        importance=_HIGH,
+    )] = ""  # fmt: skip
+    max_request_size: Annotated[int, _bytes(
+        _INT, "most bytes of one request; larger batches are split, a larger record is sent alone; "
+        "not set: 4 MiB, and what the target topic takes",
+        "1048576",
+    )] = 0  # fmt: skip
     buffer_memory: Annotated[
         int,
         _bytes(
@@ -184,13 +158,10 @@ class ProducerOptions(ConfigModel):
             low=0, unit="ms", importance=_MEDIUM,
         ),
     ] = 5  # fmt: skip
-    transaction_timeout_ms: Annotated[
-        int,
-        Option(
-            _INT, "exactly-once: the target aborts a transaction that was not ended after this time",
-            unit="ms", java_default="60000",
-        ),
-    ] = 60_000  # fmt: skip
+    transaction_timeout_ms: Annotated[int, Option(
+        _INT, "exactly-once: the target aborts a transaction that was not ended after this time",
+        unit="ms", java_default="60000",
+    )] = 60_000  # fmt: skip
 
 
 _OPENSSL: Final = "names of Java's security providers; OpenSSL decides here"
@@ -246,14 +217,11 @@ class SecurityOptions(ConfigModel):
     """Protocol, certificates and login (``MirrorClientConfig.CLIENT_CONFIG_DEF``), in the order of
     Java's mirror connectors."""
 
-    security_protocol: Annotated[
-        str,
-        Option(
-            _STRING, "how to reach every broker of the cluster",
-            choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), any_case=True,
-            importance=_MEDIUM,
-        ),
-    ] = "PLAINTEXT"  # fmt: skip
+    security_protocol: Annotated[str, Option(
+        _STRING, "how to reach every broker of the cluster",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), any_case=True,
+        importance=_MEDIUM,
+    )] = "PLAINTEXT"  # fmt: skip
     ssl_protocol: Annotated[_Text, _option(_OPENSSL, effect=_W)] = "TLSv1.3"
     ssl_provider: Annotated[_Text, _option(_OPENSSL, effect=_W)] = None
     ssl_cipher_suites: Annotated[tuple[str, ...], _option(_OPENSSL, _LOW, _LIST, effect=_W)] = ()
@@ -280,8 +248,7 @@ class SecurityOptions(ConfigModel):
         _Text, _option("Java code cannot be loaded here", _LOW, _CLASS, effect=_X)
     ] = None
     sasl_kerberos_service_name: Annotated[
-        _Text,
-        _option("first part of the brokers' principal; or serviceName of the login module"),
+        _Text, _option("first part of the brokers' principal; or serviceName of the login module")
     ] = None
     sasl_kerberos_kinit_cmd: Annotated[
         _Text, _option("command that renews tickets of a cache, called with -R", _LOW)
@@ -325,27 +292,18 @@ class SecurityOptions(ConfigModel):
         ),
     ] = None  # fmt: skip
     sasl_client_callback_handler_class: Annotated[_Text, _NO_JAVA_CODE] = None
-    sasl_login_callback_handler_class: Annotated[
-        _Text,
-        _option(
-            "OAuthBearerLoginCallbackHandler; other Java classes are refused", _MEDIUM, _CLASS
-        ),
-    ] = None  # fmt: skip
+    sasl_login_callback_handler_class: Annotated[_Text, _option(
+        "OAuthBearerLoginCallbackHandler; other Java classes are refused", _MEDIUM, _CLASS,
+    )] = None  # fmt: skip
     sasl_login_class: Annotated[_Text, _NO_JAVA_CODE] = None
     sasl_login_connect_timeout_ms: Annotated[int | None, _TOKEN_WAIT] = None
     sasl_login_read_timeout_ms: Annotated[int | None, _TOKEN_WAIT] = None
-    sasl_login_retry_backoff_max_ms: Annotated[
-        int,
-        Option(
-            _LONG, "longest pause between requests to a token endpoint that does not answer", low=1
-        ),
-    ] = 10_000
-    sasl_login_retry_backoff_ms: Annotated[
-        int,
-        Option(
-            _LONG, "first pause between requests to a token endpoint that does not answer", low=1
-        ),
-    ] = 100
+    sasl_login_retry_backoff_max_ms: Annotated[int, Option(
+        _LONG, "longest pause between requests to a token endpoint that does not answer", low=1,
+    )] = 10_000  # fmt: skip
+    sasl_login_retry_backoff_ms: Annotated[int, Option(
+        _LONG, "first pause between requests to a token endpoint that does not answer", low=1,
+    )] = 100  # fmt: skip
     sasl_oauthbearer_jwt_retriever_class: Annotated[
         _Text, _option(_NO_CLASSES, _MEDIUM, _CLASS, effect=_W)
     ] = f"{_OAUTH_PACKAGE}DefaultJwtRetriever"
@@ -359,13 +317,10 @@ class SecurityOptions(ConfigModel):
     sasl_oauthbearer_client_credentials_client_secret: Annotated[
         _Text, _option("wins over clientSecret of the login module", _MEDIUM, _PASSWORD)
     ] = None
-    sasl_oauthbearer_assertion_algorithm: Annotated[
-        _Text,
-        Option(
-            _STRING, _NO_ASSERTIONS, effect=_W, choices=("ES256", "RS256"), any_case=True,
-            importance=_MEDIUM,
-        ),
-    ] = "RS256"  # fmt: skip
+    sasl_oauthbearer_assertion_algorithm: Annotated[_Text, Option(
+        _STRING, _NO_ASSERTIONS, effect=_W, choices=("ES256", "RS256"), any_case=True,
+        importance=_MEDIUM,
+    )] = "RS256"  # fmt: skip
     sasl_oauthbearer_assertion_claim_aud: Annotated[_Text, _UNUSED_ASSERTION] = None
     sasl_oauthbearer_assertion_claim_exp_seconds: Annotated[
         int, _counted(_NO_ASSERTIONS, _INT, 0, 86_400, effect=_W)
@@ -497,8 +452,7 @@ def _of(model: type[ConfigModel], kinds: str) -> dict[str, Option]:
 
 
 SECURITY_OPTIONS: Final[Mapping[str, Option]] = _of(SecurityOptions, _ALL)
-"""Options that a cluster passes to all its clients, besides its brokers; by property name, in
-Java's order."""
+"""Options that a cluster passes to all its clients, besides its brokers; in Java's order."""
 
 CLIENT_KEYS: Final = ("bootstrap.servers", *SECURITY_OPTIONS)
 """``MirrorClientConfig.CLIENT_CONFIG_DEF``: the keys that a cluster hands to all its clients."""

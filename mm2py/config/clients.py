@@ -82,10 +82,8 @@ class ProducerSettings(ProducerOptions):
 def connection_settings(props: Mapping[str, str], *, scope: str = "") -> ConnectionSettings:
     """Build the settings of connections from effective client properties.
 
-    ``scope`` names their owner in messages (``"cluster A"``).
-
-    Raises:
-        ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
+    ``scope`` names their owner in messages (``"cluster A"``). ``ConfigError``: a value is wrong, a
+    login is incomplete, or a key store cannot be opened.
     """
     protocol, tls, sasl = _security(props, scope)
     servers = props.get("bootstrap.servers", "")
@@ -127,10 +125,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str = "") -> ConsumerS
 def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerSettings:
     """Build the settings of a writer from effective producer properties."""
     settings = parse_config(
-        ProducerSettings,
-        props,
-        lambda _: scope,
-        connection=connection_settings(props, scope=scope),
+        ProducerSettings, props, lambda _: scope, connection=connection_settings(props, scope=scope)
     )
     # Five: as many batches as a broker remembers of an idempotent producer.
     in_flight = min(settings.max_in_flight_requests_per_connection, MAX_IN_FLIGHT)
@@ -138,11 +133,8 @@ def producer_settings(props: Mapping[str, str], *, scope: str = "") -> ProducerS
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse ``host:port,[v6]:port``.
-
-    Raises:
-        ConfigError: no address, or one that is not ``host:port``; does not name the property.
-    """
+    """Parse ``host:port,[v6]:port``. ``ConfigError``: no address, or one that is not ``host:port``;
+    does not name the property."""
     addresses: list[tuple[str, int]] = []
     for item in parse_list(text):
         if not item:
@@ -158,11 +150,7 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 def check_security(props: Mapping[str, str]) -> None:
     """Check what ``connection_settings`` takes from ``security.protocol``, ``ssl.*`` and
-    ``sasl.*``.
-
-    Raises:
-        ConfigError: its message begins with the name of the property.
-    """
+    ``sasl.*``. ``ConfigError``: its message begins with the name of the property."""
     _security(props, "")
 
 

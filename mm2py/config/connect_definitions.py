@@ -63,7 +63,6 @@ class ConfigInfos:
     configs: tuple[tuple[ConfigKey | None, ConfigValue | None], ...]
 
     def errors(self) -> list[str]:
-        """Return all errors, in the order of the keys."""
         return [e for _, value in self.configs if value is not None for e in value.errors]
 
     def refusal(self) -> str | None:
@@ -122,8 +121,7 @@ def own_keys(model: type[ConfigModel]) -> Sequence[Option]:
 
 
 def override_option(name: str) -> Option | None:
-    """Return a client property as Java's producer and admin client check it, None where no client
-    has it."""
+    """Return a client property as Java's producer and admin client check it, None for none."""
     option = CLIENT_OPTIONS.get(name)
     return None if option is None else replace(option, any_case=False, nullable=False)
 

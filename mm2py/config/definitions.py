@@ -43,8 +43,7 @@ from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.errors import ConfigError
 
 Check = Callable[[str, JavaValue], str]
-"""Gets name and value (None: no value), returns the whole error text of Connect, empty for a right
-value."""
+"""Gets name and value (None: no value), returns Connect's whole error text, empty for none."""
 
 
 class Effect(StrEnum):
@@ -128,7 +127,6 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
-        """Leave passwords out."""
         options = options_of(type(self))
         for name, value in super().__repr_args__():
             option = None if name is None else options.get(property_name(name))
@@ -138,7 +136,6 @@ class ConfigModel(BaseModel):
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
         """Return what is wrong between options; called with raw texts, after each was checked."""
-        del props
         return []
 
 
@@ -152,8 +149,7 @@ class ConnectorDefinition:
     extra_names: tuple[str, ...] = field(default=())
     """Property names read by its plug-ins; valid with a flow prefix, not at top level."""
     copies: str = ""
-    """The value of ``copy.connector`` that chooses it, empty for a connector that every flow
-    has."""
+    """The value of ``copy.connector`` that chooses it, empty for one that every flow has."""
     findings: Callable[[Mapping[str, str]], Iterable[tuple[Severity, Problem]]] | None = None
     """Findings that only its plug-ins can make, where they are installed; called with raw texts."""
 
@@ -208,9 +204,7 @@ def parse_config(
     """Build the model from property texts; ``derived`` are fields that are no options.
 
     ``origin`` names the place of a property (``mm2.properties:12``) for error messages.
-
-    Raises:
-        ConfigError: a value has the wrong type, is out of range, or is missing.
+    ``ConfigError``: a value has the wrong type, is out of range, or is missing.
     """
     values: dict[str, object] = {}
     for option in options_of(model).values():
@@ -227,8 +221,7 @@ def parse_config(
 
 
 def value_problem(option: Option, text: str) -> str:
-    """Return what is wrong with the text of a property, empty if nothing is; does not name the
-    property."""
+    """Return what is wrong with the text of a property, empty if nothing is; without its name."""
     try:
         value = parse_value(option.type, text)
     except ConfigError as error:

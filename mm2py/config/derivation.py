@@ -40,7 +40,6 @@ class Value(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Origin of the value, for ``config explain``."""
         if not self.line:
             return self.rule
         return f"line {self.line}: {self.key}" + (f" ({self.rule})" if self.rule else "")
@@ -67,10 +66,7 @@ class Layout:
     """
 
     def __init__(
-        self,
-        raw: Mapping[str, Value],
-        clusters: Collection[str],
-        top_level_names: Collection[str],
+        self, raw: Mapping[str, Value], clusters: Collection[str], top_level_names: Collection[str]
     ) -> None:
         aliases = frozenset(clusters)
         self.top_level_names = top_level_names

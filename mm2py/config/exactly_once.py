@@ -23,11 +23,7 @@ polls of this time share one."""
 
 def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> list[Problem]:
     """Return everything that a connector's config and its worker's cannot have together; both
-    without placeholders.
-
-    Raises:
-        ConfigError: a value is wrong by itself.
-    """
+    without placeholders. ``ConfigError``: a value is wrong by itself."""
     settings = parse_config(WorkerConfig, worker)
     if canonical_class(connector.get("connector.class", "")) == MIRROR_SINK_CONNECTOR:
         return [*_sink_problems(connector, enabled=settings.exactly_once)]
@@ -42,8 +38,7 @@ def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> l
 
 
 def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> Iterator[Problem]:
-    """Yield what contradicts ``exactly.once.source.support=enabled`` of the worker, or its
-    absence."""
+    """Yield what contradicts the worker's ``exactly.once.source.support``, enabled or not."""
     support, boundary = connector.exactly_once_support, connector.transaction_boundary
     if not enabled:
         if support.lower() == "required":
@@ -105,8 +100,7 @@ def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConf
 
 
 def interval_problem(interval_ms: int, timeout_ms: int) -> Iterator[Problem]:
-    """Yield why transactions of this length never commit: the target aborts each of them before its
-    end."""
+    """Yield why transactions of this length never commit: the target aborts each before its end."""
     if interval_ms >= timeout_ms:
         yield Problem(
             "transaction.boundary.interval.ms",
@@ -119,11 +113,7 @@ def interval_problem(interval_ms: int, timeout_ms: int) -> Iterator[Problem]:
 
 
 def raise_first(problems: Iterable[Problem]) -> None:
-    """Refuse a task whose settings contradict each other.
-
-    Raises:
-        ConfigError: the first problem.
-    """
+    """Refuse a task whose settings contradict each other; ``ConfigError``: the first problem."""
     for problem in problems:
         raise ConfigError(
             f"{problem.name}={problem.value}: {problem.message}", remedy=problem.remedy

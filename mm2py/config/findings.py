@@ -6,6 +6,7 @@ differently from what the line seems to say, an ``INFO`` is good to know.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol, Self
 
 from mm2py.errors import ConfigError
 
@@ -18,6 +19,15 @@ class Severity(IntEnum):
     ERROR = 2
 
 
+class Place(Protocol):
+    """An entry of the file."""
+
+    @property
+    def line(self) -> int: ...
+    @property
+    def key(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LintFinding:
     """One remark; ``line`` is 0 where it is about the file as a whole."""
@@ -27,6 +37,18 @@ class LintFinding:
     key: str
     message: str
     remedy: str = ""
+
+    @classmethod
+    def error(cls, place: Place, message: str, remedy: str = "") -> Self:
+        return cls(Severity.ERROR, place.line, place.key, message, remedy)
+
+    @classmethod
+    def warning(cls, place: Place, message: str, remedy: str = "") -> Self:
+        return cls(Severity.WARNING, place.line, place.key, message, remedy)
+
+    @classmethod
+    def info(cls, place: Place, message: str, remedy: str = "") -> Self:
+        return cls(Severity.INFO, place.line, place.key, message, remedy)
 
     def describe(self, path: str) -> str:
         """Return the remark as one line, without its severity."""

@@ -32,11 +32,8 @@ class HeaderRule:
 
 
 def header_rules(text: str) -> tuple[HeaderRule, ...]:
-    """Read ``response.http.headers.config``.
-
-    Raises:
-        ConfigError: a rule has a bad action, name or value; does not name the property.
-    """
+    """Read ``response.http.headers.config``; ``ConfigError``: a rule has a bad action, name or
+    value; does not name the property."""
     if not text.strip():
         return ()
     if "\n" in text or "\r" in text:
@@ -68,11 +65,8 @@ def _rule(item: str) -> HeaderRule:
 
 
 def allowed_origins(text: str) -> frozenset[str]:
-    """Read ``access.control.allow.origin``: origins in lower case, or ``*``.
-
-    Raises:
-        ConfigError: an entry is no origin; does not name the property.
-    """
+    """Read ``access.control.allow.origin``: origins in lower case, or ``*``. ``ConfigError``: an
+    entry is no origin; does not name the property."""
     origins = [item.strip() for item in text.split(",") if item.strip()]
     for origin in origins:
         # Java takes patterns here; a pattern read otherwise than meant would admit foreign origins.
@@ -85,11 +79,8 @@ def allowed_origins(text: str) -> frozenset[str]:
 
 
 def allowed_methods(text: str) -> str:
-    """Read ``access.control.allow.methods``: what a preflight is answered.
-
-    Raises:
-        ConfigError: an entry is no method; does not name the property.
-    """
+    """Read ``access.control.allow.methods``: what a preflight is answered. ``ConfigError``: an
+    entry is no method; does not name the property."""
     methods = [item.strip().upper() for item in text.split(",") if item.strip()]
     for method in methods:
         if not _METHOD.fullmatch(method):

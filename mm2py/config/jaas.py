@@ -77,7 +77,6 @@ class LoginModule:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Passwords and client secrets among the options."""
         return frozenset(v for key, v in self.options.items() if _SECRET_OPTIONS.search(key) and v)
 
     def text(self) -> str:
@@ -90,11 +89,7 @@ class LoginModule:
 
 def parse_jaas(text: str) -> LoginModule:
     """Read the value of ``sasl.jaas.config``; messages quote nothing of it but the class of a login
-    module.
-
-    Raises:
-        ConfigError: not one entry of a known login module; does not name the property.
-    """
+    module. ``ConfigError``: not one entry of a known login module; does not name the property."""
     tokens = _tokens(text)
     entry = _entry(tokens, next(tokens, ("", None)))
     if next(tokens, None) is not None:
@@ -109,11 +104,7 @@ def parse_jaas(text: str) -> LoginModule:
 
 def system_property(name: str, environ: Mapping[str, str]) -> str:
     """Return a ``-D`` option of ``KAFKA_OPTS``, as Kafka's scripts pass it to the JVM; empty where
-    it is not set.
-
-    Raises:
-        ConfigError: the quotes of ``KAFKA_OPTS`` do not match.
-    """
+    it is not set. ``ConfigError``: the quotes of ``KAFKA_OPTS`` do not match."""
     try:
         words = shlex.split(environ.get("KAFKA_OPTS", ""))
     except ValueError:
@@ -149,8 +140,7 @@ def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
 
 
 def _section(text: str) -> LoginModule:
-    """Read a file as ``sun.security.provider.ConfigFile`` does: ``name { entry... };``, any number
-    of them."""
+    """Read a file as ``sun.security.provider.ConfigFile``: any number of ``name { entry... };``."""
     tokens = _tokens(text)
     for number, (name, _) in enumerate(tokens, 1):
         if next(tokens, ("", None))[0] != "{":
@@ -232,8 +222,7 @@ def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield (text, value): value is None for signs and bare numbers, which Java takes as no
-    text."""
+    """Yield (text, value): value is None for signs and bare numbers, which are no text for Java."""
     for match in _TOKEN.finditer(text):
         if match["quote"]:
             value = _ESCAPE.sub(_unescaped, match["quoted"])

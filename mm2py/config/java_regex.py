@@ -29,8 +29,7 @@ MAX_REGEX_CHARS: Final = 16_384
 """For other than plain names: 65,536 characters of classes or groups take a second to compile."""
 
 MAX_UNFOLDED: Final = 20_000
-"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones with the
-product."""
+"""Steps that repetitions may unfold to: `regex` writes `a{n}` and `a+` out, nested ones too."""
 
 MAX_GROUPS: Final = 2_000
 """Compiling takes the square of their number: 0.1 s here, 20 s for 30,000."""
@@ -65,11 +64,8 @@ class JavaPattern:
         self._since_s = self._slow_s = 0.0
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches.
-
-        Raises:
-            ConfigError: the pattern needs too long on this name, or on those before it.
-        """
+        """Whether the whole name matches; ``ConfigError``: the pattern needs too long on this name,
+        or on those before it."""
         if self._slow_s > BUDGET_S and time.monotonic() - self._since_s <= WINDOW_S:
             raise self._too_slow(f"{BUDGET_S:g} s on names such as {name!r}")
         # CPU of this thread, not wall time: a busy machine must not make a pattern slow.
@@ -182,7 +178,6 @@ class PatternList:
 
     @classmethod
     def of(cls, text: str) -> "PatternList":
-        """Build the list from a property text."""
         return cls(parse_list(text))
 
     @property
@@ -192,15 +187,13 @@ class PatternList:
         return frozenset(part.replace("\\.", ".") for part in parts if _NAME.fullmatch(part))
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches one of the patterns."""
         if self._names.has(name):
             return True
         return self._pattern is not None and self._pattern.matches(name)
 
 
 class _NameSet:
-    """Patterns that are names, whose dots stand for any character: thousands of them need no
-    compiler."""
+    """Patterns that are names, whose dots stand for any character: thousands need no compiler."""
 
     __slots__ = ("_texts",)
 
@@ -236,11 +229,8 @@ def _told_apart(items: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def translate(text: str) -> str:
-    """Return the ``regex`` (V1) pattern that means what the Java pattern means.
-
-    Raises:
-        ConfigError: Java refuses the pattern, or it cannot be expressed.
-    """
+    """Return the ``regex`` (V1) pattern that means what the Java pattern means; ``ConfigError``:
+    Java refuses the pattern, or it cannot be expressed."""
     if len(text) > MAX_REGEX_CHARS:
         raise ConfigError(
             f"pattern of {len(text)} characters is too long, at most {MAX_REGEX_CHARS} are allowed",

@@ -61,11 +61,8 @@ def parse_boolean_leniently(text: str | None, *, absent: bool) -> bool:
 
 
 def parse_value(kind: JavaType, text: str) -> JavaValue:
-    """Parse ``text`` as Java does.
-
-    Raises:
-        ConfigError: the text is no value of this type; the message does not name the property.
-    """
+    """Parse ``text`` as Java does; ``ConfigError``: the text is no value of this type; the message
+    does not name the property."""
     trimmed = text.strip(_JAVA_TRIM)
     if kind is JavaType.BOOLEAN:
         # ConfigDef.parseType is strict here, other than Boolean.parseBoolean.

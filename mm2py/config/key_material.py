@@ -36,11 +36,8 @@ class Identity:
 
 @lru_cache(maxsize=64)
 def check_stores(tls: TlsSettings) -> None:
-    """Read the stores once, so that a start is refused and not the first connection.
-
-    Raises:
-        ConfigError: see ``read_trusted`` and ``read_identity``.
-    """
+    """Read the stores once, so that a start is refused and not the first connection;
+    ``ConfigError``: see ``read_trusted`` and ``read_identity``."""
     if tls.truststore is not None:
         read_trusted(tls.truststore)
     if tls.keystore is not None:
@@ -48,11 +45,8 @@ def check_stores(tls: TlsSettings) -> None:
 
 
 def read_trusted(store: StoreSettings) -> tuple[bytes, ...]:
-    """Return the trusted certificates of a truststore as DER.
-
-    Raises:
-        ConfigError: the file is missing, unreadable or no store, or its password is wrong.
-    """
+    """Return the trusted certificates of a truststore as DER; ``ConfigError``: the file is missing,
+    unreadable or no store, or its password is wrong."""
     if store.type == "PEM":
         certificates = _pem_certificates(store)
     else:
@@ -64,11 +58,8 @@ def read_trusted(store: StoreSettings) -> tuple[bytes, ...]:
 
 
 def read_identity(store: StoreSettings) -> Identity:
-    """Return the first private key of a keystore with its chain.
-
-    Raises:
-        ConfigError: as ``read_trusted``, or there is no key, or its own password is wrong.
-    """
+    """Return the first private key of a keystore with its chain; ``ConfigError``: as
+    ``read_trusted``, or there is no key, or its own password is wrong."""
     if store.type == "PEM":
         identity = _pem_identity(store)
     else:
@@ -137,11 +128,7 @@ def _pkcs12_trusted(store: StoreSettings, data: bytes) -> tuple[bytes, ...]:
 
 
 def _pkcs12_identity(store: StoreSettings, data: bytes) -> Identity:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     held = _pkcs12(store, data)
     if held.key is None or held.cert is None:

@@ -232,8 +232,7 @@ _PRODUCER_DEFAULTS: Final[Mapping[str, SettingValue]] = {
     "queue.buffering.max.kbytes": 32_768,
     "request.timeout.ms": 30_000,
 }
-"""``murmur2_random`` is Java's default partitioner; that of librdkafka deals keys and empty keys
-otherwise."""
+"""``murmur2_random`` is Java's default partitioner; librdkafka's deals keys otherwise."""
 
 _SILENT: Final = re.compile(
     r"bootstrap\.servers|client\.id|security\.protocol|(ssl|sasl)\..*|config\.providers.*|max\.poll\.records|"
@@ -243,11 +242,8 @@ _SILENT: Final = re.compile(
 
 
 def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
-    """Return the settings of a consumer; ``scope`` names their owner in messages.
-
-    Raises:
-        ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.
-    """
+    """Return the settings of a consumer; ``scope`` names their owner in messages. ``ConfigError``:
+    a value is wrong, a login is incomplete, or a key store cannot be opened."""
     settings = _settings(props, _CONSUMER, _CONSUMER_DEFAULTS, scope)
     values, remarks = dict(settings.values), list(settings.remarks)
     session, longest = (
@@ -267,10 +263,7 @@ def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
 
 def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     """Return the settings of a producer, idempotent where the other properties allow it, as Java's.
-
-    Raises:
-        ConfigError: see ``consumer_settings``; also idempotence that is asked for and cannot be.
-    """
+    ``ConfigError``: see ``consumer_settings``; also idempotence that is asked for and cannot be."""
     settings = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
     values = dict(settings.values)
     # A record above the limit of the queue never finds room, whereas Java refuses it.
@@ -368,8 +361,7 @@ def _sasl(sasl: SaslSettings) -> dict[str, SettingValue]:
 
 
 def _tickets(kerberos: KerberosSettings) -> dict[str, SettingValue]:
-    """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with
-    nothing else."""
+    """Tickets of the user's cache: the library reads no other, kinit fills it from the keytab."""
     values: dict[str, SettingValue] = {"sasl.kerberos.service.name": kerberos.service_name}
     if kerberos.principal:
         values[PRINCIPAL] = kerberos.principal
@@ -390,10 +382,7 @@ def _tokens(oauth: OAuthSettings) -> dict[str, SettingValue]:
     if not oauth.token_endpoint_url:
         claims = dict(oauth.claims)
         config = f"principal={claims.get('sub', '')} lifeSeconds={oauth.lifetime_s}"
-        return {
-            "enable.sasl.oauthbearer.unsecure.jwt": True,
-            f"{_TOKENS}config": config,
-        }
+        return {"enable.sasl.oauthbearer.unsecure.jwt": True, f"{_TOKENS}config": config}
     values: dict[str, SettingValue] = {
         f"{_TOKENS}method": "oidc",
         f"{_TOKENS}token.endpoint.url": oauth.token_endpoint_url,

@@ -22,8 +22,7 @@ _SHOWN_CHARS: Final = 40
 
 
 def limit_problem(name: str, config: Mapping[str, str | None]) -> str:
-    """Return what of a connector's config is too long, with its size and the limit; empty where all
-    fits."""
+    """Return what of a connector's config is too long, with size and limit; empty for none."""
     if len(name) > MAX_NAME_CHARS:
         return (
             f"The name of a connector has {len(name)} characters, at most {MAX_NAME_CHARS} are"

@@ -54,11 +54,8 @@ def lint(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> list[LintFinding]:
-    """Return the findings of a file in file order.
-
-    Raises:
-        ConfigError: the file cannot be read as a properties file at all.
-    """
+    """Return the findings of a file in file order; ``ConfigError``: the file cannot be read as a
+    properties file at all."""
     return findings_of(MirrorMakerConfig(load(path), definitions, environ=environ))
 
 
@@ -68,11 +65,8 @@ def load_checked(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[MirrorMakerConfig, list[LintFinding]]:
-    """Read a file for a start: the config, and the findings to log once each.
-
-    Raises:
-        ConfigError: the first error, with its file line and what to do.
-    """
+    """Read a file for a start: the config, and the findings to log once each. ``ConfigError``: the
+    first error, with its file line and what to do."""
     config = MirrorMakerConfig(load(path), definitions, environ=environ)
     findings = findings_of(config)
     error = first_error(findings)
@@ -152,10 +146,8 @@ def _topic_creation(flow: FlowConfigs) -> Iterator[LintFinding]:
     """Name the first rule for topics that a worker would create (KIP-158)."""
     rules = [it for name, it in flow.copy.items() if name.startswith("topic.creation.")]
     for value in rules[:1]:
-        yield LintFinding(
-            Severity.WARNING,
-            value.line,
-            value.key,
+        yield LintFinding.warning(
+            value,
             "topic.creation.* has no effect: copies have the partitions of their source, topics "
             "that a transform names are created by the target's brokers",
             "create such topics before, or set num.partitions and default.replication.factor of "
@@ -172,13 +164,9 @@ def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Lin
         (read if definition.name in flow.connectors else others).update(
             options_of(definition.model)
         )
+    message = f"has no effect: {flow.copy['name'].text} copies the flow and does not read it"
     return [
-        LintFinding(
-            Severity.WARNING,
-            value.line,
-            value.key,
-            f"has no effect: {flow.copy['name'].text} copies the flow and does not read it",
-        )
+        LintFinding.warning(value, message)
         for name, value in config.layout.flows.get(flow.flow, {}).items()
         if name in others - read
     ]
@@ -233,15 +221,9 @@ def _process_findings(config: MirrorMakerConfig) -> list[LintFinding]:
     props = config.providers.resolve(texts(config.raw))
     problems = [*check_config(ProcessConfig, props), *check_config(RestOptions, props)]
     return [
-        LintFinding(
-            Severity.ERROR,
-            config.raw[problem.name].line,
-            problem.name,
-            problem.message,
-            problem.remedy or f"correct {problem.name}",
-        )
-        for problem in problems
-        if not placeholders(props[problem.name])
+        LintFinding.error(config.raw[it.name], it.message, it.remedy or f"correct {it.name}")
+        for it in problems
+        if not placeholders(props[it.name])
     ]
 
 
@@ -253,16 +235,13 @@ def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFi
         if entry is None:
             option = catalog.option(scope)  # a wrong value of it is found by its model
             if option is not None and option.effect is Effect.WITHOUT_EFFECT:
-                message = f"has no effect: {option.doc}"
-                findings.append(LintFinding(Severity.INFO, value.line, key, message))
+                findings.append(LintFinding.info(value, f"has no effect: {option.doc}"))
             continue
         text = config.providers.resolve_text(value.text)
         problem = value_problem(entry, text)
         if problem and not placeholders(text) and entry.name != "bootstrap.servers":
             shown = "" if text != value.text else f"{value.text!r} "
-            findings.append(
-                LintFinding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
-            )
+            findings.append(LintFinding.error(value, f"{shown}{problem}", f"correct {key}"))
             continue
         if entry.effect is Effect.WITHOUT_EFFECT and config.copies_by_group:
             continue  # a group's clients are librdkafka's, which knows what the mirror's own does not need
@@ -315,38 +294,31 @@ def _exactly_once(config: MirrorMakerConfig) -> list[LintFinding]:
     findings: list[LintFinding] = []
     enabled = config.enabled_pairs
     for target in config.clusters:
-        key = f"{target}.exactly.once.source.support"
-        value = config.raw.get(key)
+        value = config.raw.get(f"{target}.exactly.once.source.support")
         if value is None or value.text.strip().lower() != "enabled":
             continue
         writers = [it for it in enabled if it.target == target]
         if not writers and any(it.source == target for it in enabled):
             message = f"has no effect: flows read {target}, none that is enabled writes it"
-            findings.append(
-                LintFinding(Severity.WARNING, value.line, key, message, "set it for the target")
-            )
+            findings.append(LintFinding.warning(value, message, "set it for the target"))
         for flow in writers:
             source = config.providers.resolve(texts(config.flow_configs(flow).copy))
             level = effective_client_properties(source, "source", "consumer").get("isolation.level")
             if level is not None and level.strip().lower() != "read_committed":
                 message = (
                     f"records of aborted transactions of {flow.source} are copied by {flow}, "
-                    "once each:"
-                    f" isolation.level={level}"
+                    f"once each: isolation.level={level}"
                 )
                 remedy = f"remove it, or set {flow.source}.consumer.isolation.level=read_committed"
-                findings.append(LintFinding(Severity.WARNING, value.line, key, message, remedy))
+                findings.append(LintFinding.warning(value, message, remedy))
     return findings
 
 
 def _aliases(config: MirrorMakerConfig) -> list[LintFinding]:
     separator = config.raw.get("replication.policy.separator", Value(".")).text
-    line = config.raw["clusters"].line
     return [
-        LintFinding(
-            Severity.WARNING,
-            line,
-            "clusters",
+        LintFinding.warning(
+            config.raw["clusters"],
             f"alias {alias!r} contains the separator {separator!r}: the source of its remote "
             "topics cannot be derived from their names",
             "choose another alias or replication.policy.separator",
@@ -416,10 +388,8 @@ _DECIDING_CLASSES: Final = (
 def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFinding]:
     """Return what is to say about the values of a file."""
     findings = [
-        LintFinding(
-            Severity.WARNING,
-            entry.line,
-            entry.key,
+        LintFinding.warning(
+            entry,
             f"line {config.raw[entry.key].line} sets it again, and the last one counts",
             "remove one of the two",
         )
@@ -428,9 +398,9 @@ def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFin
     for entry in config.file.entries:
         scope = catalog.scope(entry.key)
         kind = catalog.java_type(scope)
-        comment = _comment(entry, kind)
-        findings += comment
-        if not comment:
+        if _COMMENT.search(entry.value):
+            findings.append(_comment(entry, kind))
+        else:
             findings += _placeholder(entry)
             findings += _shell_variable(entry, kind)
             findings += _blanks(entry, kind)
@@ -442,23 +412,15 @@ def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[LintFin
     return findings
 
 
-def _finding_at(
-    severity: Severity, entry: Property, message: str, remedy: str = ""
-) -> list[LintFinding]:
-    return [LintFinding(severity, entry.line, entry.key, message, remedy)]
-
-
 def _shown(entry: Property, kind: JavaType | None) -> str:
     secret = kind is JavaType.PASSWORD or holds_a_secret(entry.key, entry.value)
     return "********" if secret else repr(entry.value)
 
 
-def _comment(entry: Property, kind: JavaType | None) -> list[LintFinding]:
-    if not _COMMENT.search(entry.value):
-        return []
+def _comment(entry: Property, kind: JavaType | None) -> LintFinding:
     typed = kind not in _FREE_TEXT or is_switch(entry.key)
-    return _finding_at(
-        Severity.ERROR if typed else Severity.WARNING,
+    found = LintFinding.error if typed else LintFinding.warning
+    return found(
         entry,
         f"{_shown(entry, kind)} contains what looks like a comment; in a properties file it is a "
         "part of the value",
@@ -466,26 +428,20 @@ def _comment(entry: Property, kind: JavaType | None) -> list[LintFinding]:
     )
 
 
-def _placeholder(entry: Property) -> list[LintFinding]:
-    if not _PLACEHOLDER.fullmatch(entry.value) and not re.search(r"<[^<>=]*>", entry.key):
-        return []
-    return _finding_at(
-        Severity.ERROR,
-        entry,
-        "contains a placeholder <...> of a guide or template",
-        "replace it by the real text",
-    )
+def _placeholder(entry: Property) -> Iterator[LintFinding]:
+    if _PLACEHOLDER.fullmatch(entry.value) or re.search(r"<[^<>=]*>", entry.key):
+        message = "contains a placeholder <...> of a guide or template"
+        yield LintFinding.error(entry, message, "replace it by the real text")
 
 
-def _shell_variable(entry: Property, kind: JavaType | None) -> list[LintFinding]:
+def _shell_variable(entry: Property, kind: JavaType | None) -> Iterator[LintFinding]:
     """Name a variable that a shell or a template was to replace; the text is not quoted, it may be
     in a password."""
     form = next((form for form, it in _VARIABLES.items() if it.search(entry.value)), "")
     # Routers have named groups.
     if not form or kind is JavaType.PATTERNS or "transforms." in entry.key:
-        return []
-    return _finding_at(
-        Severity.WARNING,
+        return
+    yield LintFinding.warning(
         entry,
         f"has a {form} that stays as it is: variables of a shell are not replaced in the file",
         "write ${env:NAME}, with config.providers = env and config.providers.env.class ="
@@ -493,72 +449,54 @@ def _shell_variable(entry: Property, kind: JavaType | None) -> list[LintFinding]
     )
 
 
-def _blanks(entry: Property, kind: JavaType | None) -> list[LintFinding]:
+def _blanks(entry: Property, kind: JavaType | None) -> Iterator[LintFinding]:
     if entry.value == entry.value.rstrip() or is_switch(entry.key):
-        return []
+        return
+    remedy = "remove the blank"
     # What no ConfigDef reads is not trimmed; the replication policy reads its separator itself.
     raw = kind is None or entry.key.endswith("replication.policy.separator")
     if raw and not is_class_property(entry.key):
-        return _finding_at(
-            Severity.WARNING,
-            entry,
-            "ends in a blank, which is a part of the value, as in Java",
-            "remove the blank",
-        )
-    return _finding_at(
-        Severity.INFO, entry, "ends in a blank, which is left out", "remove the blank"
-    )
+        message = "ends in a blank, which is a part of the value, as in Java"
+        yield LintFinding.warning(entry, message, remedy)
+    else:
+        yield LintFinding.info(entry, "ends in a blank, which is left out", remedy)
 
 
-def _quotes(entry: Property, kind: JavaType | None) -> list[LintFinding]:
+def _quotes(entry: Property, kind: JavaType | None) -> Iterator[LintFinding]:
     text = entry.value.strip()
     if len(text) < 2 or text[0] not in _QUOTES or text[-1] != text[0]:
-        return []
+        return
     if kind is JavaType.PATTERNS:
         items = [f".{it}" if it.startswith("*") else it for it in parse_list(text[1:-1])]
-        return _finding_at(
-            Severity.WARNING,
+        message = "the patterns begin and end with a quote, as in Java, and match nothing"
+        yield LintFinding.warning(entry, message, f"write {entry.key} = {', '.join(items)}")
+    elif kind is not JavaType.PASSWORD:
+        message = "the quotes are a part of the value, as in Java"
+        yield LintFinding.warning(entry, message, "remove the quotes")
+
+
+def _backslashes(entry: Property, kind: JavaType | None) -> Iterator[LintFinding]:
+    if any(it not in _KNOWN_ESCAPES for it in _ESCAPE.findall(entry.raw_value)):
+        what = "effective pattern" if kind is JavaType.PATTERNS else "effective value"
+        yield LintFinding.warning(
             entry,
-            "the patterns begin and end with a quote, as in Java, and match nothing",
-            f"write {entry.key} = {', '.join(items)}",
+            f"a single backslash is dropped, as in Java; {what}: {_shown(entry, kind)}",
+            # Inside its quotes JAAS drops one as well.
+            f"write {'four' if entry.key.endswith('jaas.config') else 'two'} backslashes for one",
         )
-    if kind is JavaType.PASSWORD:
-        return []
-    return _finding_at(
-        Severity.WARNING,
-        entry,
-        "the quotes are a part of the value, as in Java",
-        "remove the quotes",
-    )
-
-
-def _backslashes(entry: Property, kind: JavaType | None) -> list[LintFinding]:
-    lost = [e for e in _ESCAPE.findall(entry.raw_value) if e not in _KNOWN_ESCAPES]
-    if not lost:
-        return []
-    what = "effective pattern" if kind is JavaType.PATTERNS else "effective value"
-    return _finding_at(
-        Severity.WARNING,
-        entry,
-        f"a single backslash is dropped, as in Java; {what}: {_shown(entry, kind)}",
-        # Inside its quotes JAAS drops one as well.
-        f"write {'four' if entry.key.endswith('jaas.config') else 'two'} backslashes for one",
-    )
 
 
 def _patterns(
     config: MirrorMakerConfig, scope: Scope, entry: Property, kind: JavaType | None
-) -> list[LintFinding]:
+) -> Iterator[LintFinding]:
     if kind not in (JavaType.LIST, JavaType.PATTERNS):
-        return []
-    findings: list[LintFinding] = []
+        return
     items = parse_list(entry.value)
     if "" in items:
-        findings += _finding_at(
-            Severity.WARNING, entry, "has an empty item between its commas", "remove the comma"
-        )
+        message = "has an empty item between its commas"
+        yield LintFinding.warning(entry, message, "remove the comma")
     if kind is not JavaType.PATTERNS or scope.kind == "cluster":
-        return findings
+        return
     try:
         PatternList.of(config.providers.resolve_text(entry.value))
     except ConfigError as error:
@@ -566,36 +504,24 @@ def _patterns(
         globs = [item for item in items if item.startswith("*")]
         if globs:
             remedy = f"write .{globs[0]} instead of {globs[0]}: these are Java patterns"
-        findings += _finding_at(Severity.ERROR, entry, error.message, remedy)
-    return findings
+        yield LintFinding.error(entry, error.message, remedy)
 
 
-def _classes(entry: Property) -> list[LintFinding]:
+def _classes(entry: Property) -> Iterator[LintFinding]:
     unusable = is_unusable_converter(entry.key, entry.value)
     if not unusable and not (is_class_property(entry.key) and is_foreign_java_class(entry.value)):
-        return []
+        return
     name = canonical_class(entry.value)
     if entry.key.endswith(_DECIDING_CLASSES):
-        return _finding_at(
-            Severity.ERROR,
-            entry,
-            f"the Java class {name} cannot be loaded here",
-            "use a built-in class, or a Python class as package.module:Class",
-        )
-    return _finding_at(
-        Severity.WARNING,
-        entry,
-        f"the class {name} has no effect: keys, values and headers are copied as bytes",
-        "remove it",
-    )
+        message = f"the Java class {name} cannot be loaded here"
+        remedy = "use a built-in class, or a Python class as package.module:Class"
+        yield LintFinding.error(entry, message, remedy)
+    else:
+        message = f"the class {name} has no effect: keys, values and headers are copied as bytes"
+        yield LintFinding.warning(entry, message, "remove it")
 
 
-def _characters(entry: Property) -> list[LintFinding]:
-    if entry.value.isascii() and entry.key.isascii():
-        return []
-    return _finding_at(
-        Severity.WARNING,
-        entry,
-        "has characters outside of ASCII, which are read as ISO-8859-1, as in Java",
-        "write them as \\uXXXX",
-    )
+def _characters(entry: Property) -> Iterator[LintFinding]:
+    if not (entry.value.isascii() and entry.key.isascii()):
+        message = "has characters outside of ASCII, which are read as ISO-8859-1, as in Java"
+        yield LintFinding.warning(entry, message, "write them as \\uXXXX")

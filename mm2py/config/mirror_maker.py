@@ -132,11 +132,8 @@ class MirrorMakerConfig:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> "MirrorMakerConfig":
-        """Read a file and refuse what cannot be run at all.
-
-        Raises:
-            ConfigError: unreadable file, no clusters, no bootstrap servers, unresolved ``${...}``.
-        """
+        """Read a file and refuse what cannot be run at all; ``ConfigError``: unreadable file, no
+        clusters, no bootstrap servers, unresolved ``${...}``."""
         config = cls(load(path), definitions, environ=environ)
         error = first_error(config.findings)
         if error is not None:
@@ -187,14 +184,12 @@ class MirrorMakerConfig:
         return tuple(pairs)
 
     def flow_enabled(self, flow: FlowName) -> bool:
-        """Whether the flow replicates topics (``A->B.enabled``)."""
         value = self.raw.get(f"{flow}.enabled")
         # Without a switch a flow is off, as in MirrorMakerConfig.clusterPairs.
         return value is not None and parse_boolean_leniently(value.text, absent=False)
 
     @cached_property
     def copies_by_group(self) -> bool:
-        """Whether a flow is copied by MirrorSink."""
         return any(self._copies(flow) == _SINK for flow in self.telling_pairs)
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:
@@ -242,7 +237,6 @@ class MirrorMakerConfig:
         return flows
 
     def _ordered(self, flows: Iterable[FlowName]) -> tuple[FlowName, ...]:
-        """Return flows in the order of ``pairs``."""
         rank = {alias: number for number, alias in enumerate(self.clusters)}
         return tuple(sorted(flows, key=lambda it: (rank[it.source], rank[it.target])))
 
@@ -255,11 +249,7 @@ class MirrorMakerConfig:
         return {name: texts(config) for name, config in self._connectors(flow).items()}
 
     def resolved(self, config: Mapping[str, str]) -> dict[str, str]:
-        """Replace the placeholders of a config.
-
-        Raises:
-            ConfigError: one cannot be resolved.
-        """
+        """Replace the placeholders of a config; ``ConfigError``: one cannot be resolved."""
         result: dict[str, str] = {}
         for key, text in config.items():
             result[key], problem = self.providers.resolve_or_explain(text)
@@ -298,8 +288,7 @@ class MirrorMakerConfig:
         return connectors
 
     def _copies(self, flow: FlowName) -> str:
-        """Return which connector copies the flow; a wrong word is refused by the option's own
-        check."""
+        """Return which connector copies the flow; the option's own check refuses a wrong word."""
         chosen = self.raw.get(f"{flow}.{COPY_CONNECTOR}") or self.raw.get(COPY_CONNECTOR)
         is_sink = chosen is not None and chosen.text.strip().lower() == _SINK
         return _SINK if is_sink else "source"
@@ -341,45 +330,31 @@ class MirrorMakerConfig:
 
     def _named_twice(self) -> list[LintFinding]:
         names = parse_list(self._text("clusters"))
-        twice = [cluster for cluster in self.clusters if names.count(cluster) > 1]
-        line, remedy = (
-            self.raw["clusters"].line,
-            "name each cluster once, for example clusters = A, B",
-        )
+        entry, remedy = self.raw["clusters"], "name each cluster once, for example clusters = A, B"
         return [
-            LintFinding(Severity.ERROR, line, "clusters", f"names {it} twice", remedy)
-            for it in twice
+            LintFinding.error(entry, f"names {it} twice", remedy)
+            for it in self.clusters
+            if names.count(it) > 1
         ]
 
-    def _bad_aliases(self) -> list[LintFinding]:
-        line = self.raw["clusters"].line
-        return [
-            LintFinding(
-                Severity.ERROR,
-                line,
-                "clusters",
-                f"{alias!r} is no cluster alias",
-                "replace the placeholder by a name"
-                if "<" in alias
-                else (
+    def _bad_aliases(self) -> Iterator[LintFinding]:
+        for alias in self.clusters:
+            if not _ALIAS.fullmatch(alias):
+                remedy = (
                     "use letters, digits, '.', '_' and '-': the alias becomes a part of topic names"
-                ),
-            )
-            for alias in self.clusters
-            if not _ALIAS.fullmatch(alias)
-        ]
+                )
+                if "<" in alias:
+                    remedy = "replace the placeholder by a name"
+                yield LintFinding.error(
+                    self.raw["clusters"], f"{alias!r} is no cluster alias", remedy
+                )
 
     def _bad_protocol(self) -> Iterator[LintFinding]:
         value = self.raw.get("security.protocol")
         if value is None or value.text.upper() in _PROTOCOLS or placeholders(value.text):
             return
-        yield LintFinding(
-            Severity.ERROR,
-            value.line,
-            value.key,
-            f"{value.text!r} is no security protocol",
-            f"use one of {', '.join(_PROTOCOLS)}",
-        )
+        message = f"{value.text!r} is no security protocol"
+        yield LintFinding.error(value, message, f"use one of {', '.join(_PROTOCOLS)}")
 
     def _unresolved(self) -> Iterator[LintFinding]:
         for key, value in self.raw.items():
@@ -395,7 +370,7 @@ class MirrorMakerConfig:
                 problem, remedy = error.message, error.remedy
                 self.unreadable = True
             if problem:
-                yield LintFinding(Severity.ERROR, value.line, value.key, problem, remedy)
+                yield LintFinding.error(value, problem, remedy)
 
     def _bad_bootstrap(self, alias: str) -> Iterator[LintFinding]:
         name = f"{alias}.bootstrap.servers"
@@ -415,7 +390,7 @@ class MirrorMakerConfig:
             if not placeholders(text):
                 parse_bootstrap_servers(text)
         except ConfigError as error:
-            yield LintFinding(Severity.ERROR, value.line, value.key, error.message, error.remedy)
+            yield LintFinding.error(value, error.message, error.remedy)
 
     def _provider_finding(self, error: ConfigError) -> LintFinding:
         key = re.split(r"[= ]", error.message, maxsplit=1)[0]
@@ -442,24 +417,17 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[LintFinding
         if is_switch(entry.key) and text != text.strip():
             text = text.strip()
             if _FLOW_SWITCH.fullmatch(entry.key):
-                findings.append(
-                    LintFinding(
-                        Severity.WARNING,
-                        entry.line,
-                        entry.key,
-                        f"has a blank around {text!r}, which is left out here; Java's flow "
-                        "switches take it for false",
-                        "remove the blank",
-                    )
+                message = (
+                    f"has a blank around {text!r}, which is left out here; Java's flow switches "
+                    "take it for false"
                 )
+                findings.append(LintFinding.warning(entry, message, "remove the blank"))
         elif is_unusable_converter(entry.key, text):
             text = BYTE_ARRAY_CONVERTER  # as lint says of it
         elif is_class_property(entry.key) and canonical_class(text) != text:
             text = canonical_class(text)
             if text != entry.value.strip():
-                findings.append(
-                    LintFinding(Severity.INFO, entry.line, entry.key, f"is taken as {text}")
-                )
+                findings.append(LintFinding.info(entry, f"is taken as {text}"))
         raw[entry.key] = Value(text, entry.key, entry.line)
     return raw, findings
 

@@ -40,9 +40,7 @@ TopicFilterClass = Annotated[str, Option(_CLASS, "Class that selects topics.")]
 Groups = Annotated[
     _Texts,
     Option(
-        _PATTERNS,
-        "Consumer groups: names or Java patterns for the whole name.",
-        importance="HIGH",
+        _PATTERNS, "Consumer groups: names or Java patterns for the whole name.", importance="HIGH"
     ),
 ]
 GROUPS: Final = (".*",)

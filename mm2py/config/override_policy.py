@@ -35,10 +35,7 @@ ALL_OVERRIDES: Final = OverridePolicy("All", None)
 
 def override_policy(name: str, allowlist: tuple[str, ...] = ()) -> OverridePolicy:
     """Return the policy of a worker; ``name`` is the property's text, a short name or Java's class.
-
-    Raises:
-        ConfigError: there is no such policy.
-    """
+    ``ConfigError``: there is no such policy."""
     simple = name.strip().rpartition(".")[2].removesuffix(_ENDING)
     allowed: dict[str, frozenset[str] | None] = {
         "All": None,

@@ -36,7 +36,6 @@ class Property:
 
     @property
     def raw_value(self) -> str:
-        """The value as written in the file, with its backslashes."""
         return self.raw[_value_start(self.raw) :]
 
 
@@ -58,7 +57,6 @@ class PropertiesFile:
         return next((entry for entry in self.entries if entry.key == key), None)
 
     def where(self, line: int) -> str:
-        """Return ``file:line`` for a message."""
         return f"{self.path}:{line}"
 
 
@@ -68,11 +66,8 @@ class _LogicalLine(NamedTuple):
 
 
 def load(path: Path | str, *, encoding: str = LATIN_1) -> PropertiesFile:
-    """Read a properties file; ``encoding`` as of ``parse``.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, a directory, or no properties file.
-    """
+    """Read a properties file; ``encoding`` as of ``parse``. ``ConfigError``: the file is missing,
+    unreadable, a directory, or no properties file."""
     file = Path(path)
     try:
         data = file.read_bytes()

@@ -44,11 +44,8 @@ class Providers:
 
     @classmethod
     def of(cls, props: Mapping[str, str], environ: Mapping[str, str]) -> "Providers":
-        """Build the providers that ``config.providers*`` of ``props`` declare.
-
-        Raises:
-            ConfigError: a class is not one of the three, or a parameter is wrong.
-        """
+        """Build the providers that ``config.providers*`` of ``props`` declare; ``ConfigError``: a
+        class is not one of the three, or a parameter is wrong."""
         declared: dict[str, _Provider] = {}
         for name in parse_list(props.get("config.providers", "")):
             prefix = f"config.providers.{name}."
@@ -67,10 +64,7 @@ class Providers:
 
     def resolve_text(self, text: str) -> str:
         """Replace the placeholders of one value; what cannot be resolved stays as it is.
-
-        Raises:
-            ConfigError: a provider refuses its path or cannot read it.
-        """
+        ``ConfigError``: a provider refuses its path or cannot read it."""
         return self.resolve_or_explain(text)[0]
 
     def plain(self, text: str) -> str:
@@ -85,10 +79,7 @@ class Providers:
         where all have one.
 
         What a value contains is no placeholder. Without ``undeclared`` those of providers that are
-        not declared are text.
-
-        Raises:
-            ConfigError: as ``resolve_text``.
+        not declared are text. ``ConfigError``: as ``resolve_text``.
         """
         parts, end, problem = list[str](), 0, ""
         # One pass over the text as written: what a value contains is no placeholder (as in Java).
@@ -174,12 +165,9 @@ def _build(
 class ProviderConfig(ConfigModel):
     """Parameters of the config providers: ``config.providers.<name>.param.<key>``."""
 
-    allowed_paths: Annotated[
-        tuple[str, ...],
-        Option(
-            JavaType.LIST, "Folders that files may be in; empty: all. Of files and directories."
-        ),
-    ] = ()
+    allowed_paths: Annotated[tuple[str, ...], Option(
+        JavaType.LIST, "Folders that files may be in; empty: all. Of files and directories.",
+    )] = ()  # fmt: skip
     allowlist_pattern: Annotated[
         str, Option(JavaType.STRING, "Pattern of the variables that may be used; empty: all.")
     ] = ""

@@ -15,12 +15,7 @@ from urllib.parse import urlsplit
 
 from mm2py.config.client_options import SecurityOptions
 from mm2py.config.definitions import parse_config
-from mm2py.config.header_rules import (
-    HeaderRule,
-    allowed_methods,
-    allowed_origins,
-    header_rules,
-)
+from mm2py.config.header_rules import HeaderRule, allowed_methods, allowed_origins, header_rules
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.security import SecurityProperties, TlsSettings, tls_settings
 from mm2py.config.worker import DEFAULT_PORT, MAX_PORT, RestOptions
@@ -95,10 +90,7 @@ class RestSettings:
         """Read a mirror maker file: ``props`` are its top-level texts, placeholders resolved.
 
         Addresses that other machines reach serve signed requests only, unless users can be
-        distinguished.
-
-        Raises:
-            ConfigError: the listeners of the file cannot be served.
+        distinguished. ``ConfigError``: the listeners of the file cannot be served.
         """
         return _settings(props, insecure=insecure, origin=origin, dedicated=True)
 
@@ -117,17 +109,12 @@ class RestSettings:
     def of_worker(
         cls, props: Mapping[str, str], *, insecure: bool = False, origin: _Origin = None
     ) -> "RestSettings":
-        """Read ``worker.properties``, placeholders resolved.
-
-        Raises:
-            ConfigError: the listeners of the file cannot be served, or other machines could use it
-                without authentication.
-        """
+        """Read ``worker.properties``, placeholders resolved; ``ConfigError``: the listeners of the
+        file cannot be served, or other machines could use it without authentication."""
         return _settings(props, insecure=insecure, origin=origin, dedicated=False)
 
     @property
     def max_body_bytes(self) -> int:
-        """Longest body of a user's request."""
         return self.options.rest_max_body_bytes
 
     @property
@@ -137,7 +124,6 @@ class RestSettings:
 
     @property
     def spark_masters(self) -> frozenset[str]:
-        """Spark masters that may be named over REST."""
         return frozenset(self.options.rest_spark_masters)
 
     @property
@@ -146,7 +132,6 @@ class RestSettings:
 
     @property
     def admin_endpoints(self) -> bool:
-        """Whether ``/admin/*`` is served."""
         return self.options.admin_listeners != ()
 
     @property
@@ -294,12 +279,7 @@ class _Public:
     """Addresses that are opened for users: the rule of the public listener."""
 
     def __init__(
-        self,
-        options: RestOptions,
-        tls: ListenerTls | None,
-        *,
-        insecure: bool,
-        notices: list[str],
+        self, options: RestOptions, tls: ListenerTls | None, *, insecure: bool, notices: list[str]
     ) -> None:
         self._files = _has_files(options)
         self._certificates = tls is not None and tls.client_auth != "none"

@@ -27,47 +27,12 @@ _MISSPELLED: Final = re.compile(
 )
 """Keys that have no effect, and a secret as their value all the same."""
 _JAAS_LINE: Final = re.compile(r"LoginModule\b|\b(?:password|clientSecret)\s*=")
-_ABOUT: Final = frozenset(
-    [
-        "algorithm",
-        "claim",
-        "class",
-        "converter",
-        "enable",
-        "enabled",
-        "endpoint",
-        "endpoints",
-        "expiry",
-        "file",
-        "format",
-        "header",
-        "id",
-        "interval",
-        "issuer",
-        "lifetime",
-        "location",
-        "max",
-        "min",
-        "mode",
-        "ms",
-        "name",
-        "path",
-        "provider",
-        "refresh",
-        "retriever",
-        "scope",
-        "seconds",
-        "size",
-        "source",
-        "timeout",
-        "ttl",
-        "type",
-        "uri",
-        "url",
-        "urls",
-        "validator",
-    ]
-)
+_ABOUT: Final = frozenset((
+    "algorithm", "claim", "class", "converter", "enable", "enabled", "endpoint", "endpoints",
+    "expiry", "file", "format", "header", "id", "interval", "issuer", "lifetime", "location",
+    "max", "min", "mode", "ms", "name", "path", "provider", "refresh", "retriever", "scope",
+    "seconds", "size", "source", "timeout", "ttl", "type", "uri", "url", "urls", "validator",
+))  # fmt: skip
 """Last words of a key that describes a secret and holds none."""
 
 

@@ -130,11 +130,8 @@ class SaslSettings:
 
 
 def tls_settings(read: SecurityProperties) -> TlsSettings:
-    """Read ``ssl.*``.
-
-    Raises:
-        ConfigError: two sources for one thing, half of a pair, or a value that is not known.
-    """
+    """Read ``ssl.*``; ``ConfigError``: two sources for one thing, half of a pair, or a value that
+    is not known."""
     # Empty switches the check off; https is the default since 2.0 (KIP-294).
     algorithm = read.options.ssl_endpoint_identification_algorithm.lower()
     if algorithm not in ("", "https"):
@@ -224,11 +221,8 @@ def _store_type(read: SecurityProperties, name: str, given: str) -> str:
 
 
 def sasl_settings(read: SecurityProperties) -> SaslSettings:
-    """Read ``sasl.*``.
-
-    Raises:
-        ConfigError: no or an unknown mechanism, a login module that does not fit, missing options.
-    """
+    """Read ``sasl.*``; ``ConfigError``: no or an unknown mechanism, a login module that does not
+    fit, missing options."""
     login = _login(read)
     mechanism = _mechanism(read, login)
     if login is None:
@@ -346,9 +340,7 @@ def _password_login(read: SecurityProperties, mechanism: str, login: LoginModule
             "use a user's name and password",
         )  # fmt: skip
     return SaslSettings(
-        mechanism=mechanism,
-        username=login.options["username"],
-        password=login.options["password"],
+        mechanism=mechanism, username=login.options["username"], password=login.options["password"]
     )
 
 

@@ -50,55 +50,32 @@ class ProcessConfig(ConfigModel):
     """Options that are read once per process (Java's ``MirrorMakerConfig``, and ours)."""
 
     clusters: Annotated[tuple[str, ...], Option(_LIST, "Aliases of the clusters.")] = ()
-    dedicated_mode_enable_internal_rest: Annotated[
-        bool,
-        Option(
-            _BOOLEAN,
-            "Workers of one file always use internal.listener.",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
-    ] = False
-    task_host_processes: Annotated[
-        int | None,
-        Option(
-            _INT,
-            "Most child processes that run tasks, started on demand; default: one per core. 0 "
-            "runs tasks in the worker.",
-            low=0,
-            high=1_000,
-            ours=True,
-        ),
-    ] = None
-    config_providers: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "Names of config providers for `${name:...}`, each with "
-            "`config.providers.<name>.class` and `.param.<key>`:"
-            " Java's FileConfigProvider, EnvVarConfigProvider, DirectoryConfigProvider.",
-        ),
-    ] = ()
+    dedicated_mode_enable_internal_rest: Annotated[bool, Option(
+        _BOOLEAN, "Workers of one file always use internal.listener.", effect=Effect.WITHOUT_EFFECT,
+    )] = False  # fmt: skip
+    task_host_processes: Annotated[int | None, Option(
+        _INT, "Most child processes that run tasks, started on demand; default: one per core. 0 "
+        "runs tasks in the worker.",
+        low=0, high=1_000, ours=True,
+    )] = None  # fmt: skip
+    config_providers: Annotated[tuple[str, ...], Option(
+        _LIST, "Names of config providers for `${name:...}`, each with "
+        "`config.providers.<name>.class` and `.param.<key>`:"
+        " Java's FileConfigProvider, EnvVarConfigProvider, DirectoryConfigProvider.",
+    )] = ()  # fmt: skip
 
 
 class RestOptions(ConfigModel):
     """The REST keys of a worker (Java's ``RestServerConfig`` and ours)."""
 
-    listeners: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST, "Addresses of the public REST API, http or https.",
-            java_default="http://:8083",
-        ),
-    ] = (f"http://127.0.0.1:{DEFAULT_PORT}",)  # fmt: skip
-    internal_listener: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Address for other workers, signed requests only; not set: a free port of the "
-            "advertised address.",
-            ours=True,
-        ),
-    ] = "http://:0"
+    listeners: Annotated[tuple[str, ...], Option(
+        _LIST, "Addresses of the public REST API, http or https.", java_default="http://:8083",
+    )] = (f"http://127.0.0.1:{DEFAULT_PORT}",)  # fmt: skip
+    internal_listener: Annotated[str, Option(
+        _STRING, "Address for other workers, signed requests only; not set: a free port of the "
+        "advertised address.",
+        ours=True,
+    )] = "http://:0"  # fmt: skip
     admin_listeners: Annotated[
         tuple[str, ...] | None,
         Option(_LIST, "Empty: no /admin endpoints. Addresses are not supported."),
@@ -107,16 +84,11 @@ class RestOptions(ConfigModel):
         str, Option(_STRING, "Host name that other workers use.")
     ] = ""
     rest_advertised_port: Annotated[
-        int | None,
-        Option(_INT, "Port that other workers use.", low=0, high=MAX_PORT),
+        int | None, Option(_INT, "Port that other workers use.", low=0, high=MAX_PORT)
     ] = None
-    rest_advertised_listener: Annotated[
-        str,
-        Option(
-            _STRING, "Listener that other workers use.",
-            choices=("", "http", "https"), any_case=True,
-        ),
-    ] = ""  # fmt: skip
+    rest_advertised_listener: Annotated[str, Option(
+        _STRING, "Listener that other workers use.", choices=("", "http", "https"), any_case=True,
+    )] = ""  # fmt: skip
     rest_extension_classes: Annotated[
         tuple[str, ...], Option(_LIST, "Java's basic authentication; others are refused.")
     ] = ()
@@ -129,33 +101,23 @@ class RestOptions(ConfigModel):
     rest_read_only_users: Annotated[
         tuple[str, ...], Option(_LIST, "Users, token names and CNs that may only read.", ours=True)
     ] = ()
-    rest_max_body_bytes: Annotated[
-        int,
-        Option(
-            _INT, "Longest request body.",
-            low=1, unit="bytes", ours=True,
-        ),
-    ] = 1_048_576  # fmt: skip
+    rest_max_body_bytes: Annotated[int, Option(
+        _INT, "Longest request body.", low=1, unit="bytes", ours=True,
+    )] = 1_048_576  # fmt: skip
     rest_config_providers_allow: Annotated[
         tuple[str, ...],
         Option(_LIST, "Config providers that configs over REST may use.", ours=True),
     ] = ()
-    rest_spark_masters: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST,
-            "Spark masters beside local ones that a backfill over REST may use; tasks get the "
-            "flow's credentials.",
-            ours=True,
-        ),
-    ] = ()
+    rest_spark_masters: Annotated[tuple[str, ...], Option(
+        _LIST, "Spark masters beside local ones that a backfill over REST may use; tasks get the "
+        "flow's credentials.",
+        ours=True,
+    )] = ()  # fmt: skip
     rest_insecure: Annotated[
-        bool,
-        Option(_BOOLEAN, "Serve other machines without authentication.", ours=True),
+        bool, Option(_BOOLEAN, "Serve other machines without authentication.", ours=True)
     ] = False
     access_control_allow_origin: Annotated[
-        str,
-        Option(_STRING, "Origins, or *, whose pages may use the API; empty: none."),
+        str, Option(_STRING, "Origins, or *, whose pages may use the API; empty: none.")
     ] = ""
     access_control_allow_methods: Annotated[
         str, Option(_STRING, "Methods allowed to them; empty: POST,HEAD,GET.")
@@ -163,15 +125,10 @@ class RestOptions(ConfigModel):
     response_http_headers_config: Annotated[
         str, Option(_STRING, "Headers of every answer: [set|add|setDate|addDate] name:value, …")
     ] = ""
-    ssl_client_auth: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Client certificates of https listeners; empty: none.",
-            choices=("", "none", "requested", "required"),
-            any_case=True,
-        ),
-    ] = "none"
+    ssl_client_auth: Annotated[str, Option(
+        _STRING, "Client certificates of https listeners; empty: none.",
+        choices=("", "none", "requested", "required"), any_case=True,
+    )] = "none"  # fmt: skip
 
 
 class WorkerConfig(ConfigModel):
@@ -195,13 +152,11 @@ class WorkerConfig(ConfigModel):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether source tasks write in transactions."""
         return self.exactly_once_source_support == "enabled"
 
     @property
     def leader_writes_in_transactions(self) -> bool:
-        """Whether the leader's records of the config topic are transactional (``preparing`` and
-        ``enabled``)."""
+        """Whether the leader writes transactions (``preparing`` and ``enabled``)."""
         return self.exactly_once_source_support != "disabled"
 
     bootstrap_servers: Annotated[tuple[str, ...], Option(_LIST, "Brokers of the target.")]
@@ -218,17 +173,11 @@ class WorkerConfig(ConfigModel):
     key_converter: Annotated[str, _default_converter("key")] = BYTE_ARRAY_CONVERTER
     value_converter: Annotated[str, _default_converter("value")] = BYTE_ARRAY_CONVERTER
     header_converter: Annotated[str, _default_converter("header")] = BYTE_ARRAY_CONVERTER
-    offset_flush_interval_ms: Annotated[
-        int,
-        Option(
-            _LONG,
-            "How often positions are written. Fewer than 100 records wait for up to five "
-            "intervals, at most 5 s.",
-            low=1,
-            unit="ms",
-            java_default="60000",
-        ),
-    ] = 1_000
+    offset_flush_interval_ms: Annotated[int, Option(
+        _LONG, "How often positions are written. Fewer than 100 records wait for up to five "
+        "intervals, at most 5 s.",
+        low=1, unit="ms", java_default="60000",
+    )] = 1_000  # fmt: skip
     offset_flush_timeout_ms: Annotated[
         int, Option(_LONG, "Longest wait for a write of positions.", low=1, unit="ms")
     ] = 5_000
@@ -250,50 +199,26 @@ class WorkerConfig(ConfigModel):
     worker_sync_timeout_ms: Annotated[
         int, _ms("Longest time to catch up with the config topic.")
     ] = 3_000
-    worker_unsync_backoff_ms: Annotated[
-        int,
-        Option(
-            _INT,
-            "A flow's worker restarts after growing pauses.",
-            low=0,
-            unit="ms",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
-    ] = 300_000
-    connect_protocol: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Version of the group protocol.",
-            choices=("eager", "compatible", "sessioned"),
-            any_case=True,
-        ),
-    ] = "sessioned"
-    task_auto_restart: Annotated[
-        bool,
-        Option(
-            _BOOLEAN,
-            "Restart failed tasks after growing pauses, unless their connector decides.",
-            ours=True,
-        ),
-    ] = True
-    exactly_once_source_support: Annotated[
-        str,
-        Option(
-            _STRING,
-            "enabled writes records and positions in one transaction. Roll all workers to "
-            "preparing first.",
-            choices=("disabled", "preparing", "enabled"),
-            any_case=True,
-        ),
-    ] = "disabled"
+    worker_unsync_backoff_ms: Annotated[int, Option(
+        _INT, "A flow's worker restarts after growing pauses.", low=0, unit="ms",
+        effect=Effect.WITHOUT_EFFECT,
+    )] = 300_000  # fmt: skip
+    connect_protocol: Annotated[str, Option(
+        _STRING, "Version of the group protocol.", choices=("eager", "compatible", "sessioned"),
+        any_case=True,
+    )] = "sessioned"  # fmt: skip
+    task_auto_restart: Annotated[bool, Option(
+        _BOOLEAN, "Restart failed tasks after growing pauses, unless their connector decides.",
+        ours=True,
+    )] = True  # fmt: skip
+    exactly_once_source_support: Annotated[str, Option(
+        _STRING, "enabled writes records and positions in one transaction. Roll all workers to "
+        "preparing first.",
+        choices=("disabled", "preparing", "enabled"), any_case=True,
+    )] = "disabled"  # fmt: skip
     topic_creation_enable: Annotated[
         bool,
-        Option(
-            _BOOLEAN,
-            "Workers create no topics for records.",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
+        Option(_BOOLEAN, "Workers create no topics for records.", effect=Effect.WITHOUT_EFFECT),
     ] = True
     request_timeout_ms: Annotated[int, _ms("Longest wait for one answer.")] = 40_000
     topic_tracking_enable: Annotated[
@@ -302,28 +227,22 @@ class WorkerConfig(ConfigModel):
     topic_tracking_allow_reset: Annotated[
         bool, Option(_BOOLEAN, "Allow a reset of remembered topics over REST.")
     ] = True
-    connector_client_config_override_policy: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Which client overrides connector configs may have: All, None, Principal or Allowlist.",
-        ),
-    ] = "All"
+    connector_client_config_override_policy: Annotated[str, Option(
+        _STRING,
+        "Which client overrides connector configs may have: All, None, Principal or Allowlist.",
+    )] = "All"  # fmt: skip
     connector_client_config_override_allowlist: Annotated[
-        tuple[str, ...],
-        Option(_LIST, "Client properties of the policy Allowlist."),
+        tuple[str, ...], Option(_LIST, "Client properties of the policy Allowlist.")
     ] = ()
     inter_worker_key_ttl_ms: Annotated[int, _ms("Life of the session key.")] = 3_600_000
     inter_worker_key_generation_algorithm: Annotated[
         str, Option(_STRING, "Algorithm of the session key.")
     ] = "HmacSHA256"
     inter_worker_signature_algorithm: Annotated[
-        str,
-        Option(_STRING, "Checked only: workers sign with HmacSHA256."),
+        str, Option(_STRING, "Checked only: workers sign with HmacSHA256.")
     ] = "HmacSHA256"
     inter_worker_verification_algorithms: Annotated[
-        tuple[str, ...],
-        Option(_LIST, "Checked only, as inter.worker.signature.algorithm."),
+        tuple[str, ...], Option(_LIST, "Checked only, as inter.worker.signature.algorithm.")
     ] = ("HmacSHA256",)
 
 
@@ -332,14 +251,10 @@ class ConnectWorkerConfig(ConfigModel):
 
     key_converter: Annotated[str, _default_converter("key")]
     value_converter: Annotated[str, _default_converter("value")]
-    plugin_path: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Connectors are Python packages with an entry point in mm2py.connectors.",
-            effect=Effect.WITHOUT_EFFECT,
-        ),
-    ] = ""
+    plugin_path: Annotated[str, Option(
+        _STRING, "Connectors are Python packages with an entry point in mm2py.connectors.",
+        effect=Effect.WITHOUT_EFFECT,
+    )] = ""  # fmt: skip
 
 
 class StandaloneConfig(ConnectWorkerConfig):

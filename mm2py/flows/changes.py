@@ -15,14 +15,7 @@ from typing import Final, final
 
 from mm2py.config.class_names import COPY_NAMES
 from mm2py.errors import Mm2pyError, RequestTimedOutError
-from mm2py.flows.edits import (
-    Patches,
-    created,
-    deleted,
-    nothing_held,
-    patched,
-    without_topic,
-)
+from mm2py.flows.edits import Patches, created, deleted, nothing_held, patched, without_topic
 from mm2py.flows.graph import FlowNode, chosen, copies, source_configs
 from mm2py.flows.patch_rules import PatchRules
 from mm2py.flows.service import FlowServiceParts
@@ -79,8 +72,7 @@ Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """Which flow changes, on whose behalf; ``revision`` is the one that must be in force
-    (If-Match)."""
+    """Which flow changes, for whom; ``revision`` is the one that must be in force (If-Match)."""
 
     flow: FlowName
     actor: str
@@ -94,8 +86,7 @@ def _unchanged(now: FlowPicture) -> FlowPicture:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStep:
-    """What the herder has to do, and the states that it changes: shown, and kept in the history
-    once it is done."""
+    """What the herder has to do; the states it changes are kept in the history when it is done."""
 
     states: Sequence[Change]
     run: Callable[[], Awaitable[object]]
@@ -138,11 +129,8 @@ class FlowChanges:
     # ---- flows that come and go
 
     def pair(self, source: str, target: str) -> FlowName:
-        """Return the flow between two clusters.
-
-        Raises:
-            BadRequestError: this worker knows no such pair.
-        """
+        """Return the flow between two clusters; ``BadRequestError``: this worker knows no such
+        pair."""
         flow = FlowName(ClusterAlias(source), ClusterAlias(target))
         if flow not in self._parts.fleet.pairs:
             pairs = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
@@ -185,11 +173,8 @@ class FlowChanges:
             return await self._apply(request, node, change)
 
     async def delete(self, request: ChangeRequest) -> ChangeResult:
-        """Delete a flow; its connectors go, positions stay.
-
-        Raises:
-            ConflictError: lanes of a backfill copy for it.
-        """
+        """Delete a flow; its connectors go, positions stay. ``ConflictError``: lanes of a backfill
+        copy for it."""
         edit = deleted(self._parts.fleet.file(request.flow))
 
         async def plan(node: FlowNode) -> FlowChange:
@@ -225,10 +210,7 @@ class FlowChanges:
 
     async def remove_topic(self, request: ChangeRequest, topic: str) -> ChangeResult:
         """Take one source topic out of a flow: from ``topics``, or into ``topics.exclude``.
-
-        Raises:
-            NotFoundError: the flow does not copy it.
-        """
+        ``NotFoundError``: the flow does not copy it."""
 
         async def plan(node: FlowNode) -> FlowChange:
             config = self._source(request.flow, node)[1]
@@ -274,8 +256,7 @@ class FlowChanges:
     async def set_state(
         self, request: ChangeRequest, action: str, *, all_topics: bool = False
     ) -> ChangeResult:
-        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts
-        too."""
+        """Pause, resume or stop every connector of a flow; ``all_topics`` ends pauses of parts."""
 
         async def plan(node: FlowNode) -> FlowChange:
             return FlowChange(
@@ -292,10 +273,7 @@ class FlowChanges:
 
     async def hold(self, request: ChangeRequest, part: TopicPartition, action: str) -> ChangeResult:
         """Pause, stop or resume one source topic (partition -1) or partition, and no other.
-
-        Raises:
-            NotFoundError: the flow does not copy the topic, or it has no such partition.
-        """
+        ``NotFoundError``: the flow does not copy the topic, or it has no such partition."""
 
         async def plan(node: FlowNode) -> FlowChange:
             held = node.overrides.held()
@@ -440,8 +418,7 @@ class FlowChanges:
     async def _apply(
         self, request: ChangeRequest, node: FlowNode, change: FlowChange
     ) -> ChangeResult:
-        """Check a change, carry it out, record it and wait until it is in force; a dry run only
-        checks."""
+        """Check a change; unless it is a dry run, do it, record it, wait until it is in force."""
         store = node.overrides
         # Everything that may refuse comes before the first step and the first record (invariant 9).
         planned = await self._checked(request, store, change)
@@ -457,11 +434,7 @@ class FlowChanges:
             _need_leader(node)  # checks and steps take their time
             # One batch: the overrides and their line of the history become visible together.
             revision = await store.edit(
-                change.action,
-                change.target,
-                edit,
-                actor=request.actor,
-                notes=change.states or None,
+                change.action, change.target, edit, actor=request.actor, notes=change.states or None
             )
             if planned:
                 await self._in_force(request, node, before)
@@ -517,15 +490,13 @@ class FlowChanges:
         revision: int | None,
         planned: Sequence[Change],
     ) -> ChangeResult:
-        secret, mask = self._parts.names_a_secret, self._parts.mask
+        changes = (*planned, *change.states)
         return ChangeResult(
             flow=str(request.flow),
             action=change.action,
             dry_run=request.dry_run,
             revision=revision,
-            changes=tuple(
-                change_view(request.flow, it, secret, mask) for it in (*planned, *change.states)
-            ),
+            changes=tuple(change_view(request.flow, it, self._parts.mask) for it in changes),
         )
 
     async def _in_force(self, request: ChangeRequest, node: FlowNode, before: set[str]) -> None:
@@ -600,13 +571,7 @@ class FlowChanges:
         # In memory: a preview must not start a producer on the flow's topic.
         topic = MemoryTopic(flows_topic(flow.source))
         topic.records.extend(records)
-        store = FlowOverridesStore(
-            MemoryTable(topic),
-            file,
-            clock=self._parts.clock,
-            names_a_secret=self._parts.names_a_secret,
-            by_file=False,
-        )
+        store = FlowOverridesStore(MemoryTable(topic), file, clock=self._parts.clock, by_file=False)
         await store.start()
         store.guarded_by(fleet.guard(flow))
         return store
@@ -651,8 +616,7 @@ async def _need_partition(herder: Herder, name: str, part: TopicPartition) -> No
 
 
 def _expecting(request: ChangeRequest, store: FlowOverridesStore, edit: Edit) -> Edit:
-    """Return an edit that is refused where another revision is in force than the request
-    expects."""
+    """Return an edit that is refused where another revision is in force than expected."""
 
     def checked(now: FlowPicture) -> FlowPicture:
         if request.revision not in (None, store.state.revision):
@@ -693,8 +657,7 @@ def _restarts(works: Iterable[tuple[str, WorkState | None]], *, only_failed: boo
 
 
 def _to_state(herder: Herder, name: str, action: str, actor: str) -> ChangeStep:
-    """Pause, resume or stop a connector; done again where it is so already, as a repeat may follow
-    a failure."""
+    """Pause, resume or stop a connector; repeated where it is so, as after a failure."""
     runs = {"pause": herder.pause, "resume": herder.resume, "stop": herder.stop_connector}
     wanted, now = _WANTED[action], herder.target_now(name)
     states = [] if now is wanted else [_state_change(name, now.state.value, wanted.state.value)]

@@ -28,8 +28,7 @@ _EXCLUDE: Final = "topics.exclude"
 
 
 def patched(patches: Patches, file: Configs) -> Edit:
-    """Return the edit that changes properties of connectors that there are; None: as in
-    ``file``."""
+    """Return the edit that changes properties of existing connectors; None: as in ``file``."""
 
     def edit(now: FlowPicture) -> FlowPicture:
         for name, patch in patches.items():

@@ -38,8 +38,7 @@ SAMPLES: Final = 240
 """Of a flow at most: one hour."""
 
 OPEN_S: Final = 45.0
-"""How long a new herder may take until it knows who leads its group; a broker may hold a new group
-for some."""
+"""How long a new herder may take until it knows its leader; brokers may delay a new group."""
 
 SPARE_S: Final = 60.0
 """How long a herder that was started for a creation is kept although there is no such flow yet."""
@@ -114,11 +113,6 @@ class FlowFleet:
         return self._parts.elsewhere
 
     def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
-        """Return the connectors' configs of the file.
-
-        Raises:
-            ConfigError: the file's lines for this flow cannot be run.
-        """
         return self._parts.file(flow)
 
     def resolve(self, config: Mapping[str, str]) -> Mapping[str, str]:
@@ -126,7 +120,7 @@ class FlowFleet:
 
     def guard(self, flow: FlowName) -> CircleGuard:
         return CircleGuard(
-            flow, lambda: self.nodes, self.elsewhere, self._parts.resolve, self._being_written
+            flow, lambda: self.nodes, self.elsewhere, self.resolve, self._being_written
         )
 
     def since(self, flow: FlowName, state: str) -> Since:
@@ -293,11 +287,9 @@ class FlowFleet:
         return herder
 
     async def _end(self, flow: FlowName) -> None:
-        self.nodes.pop(flow, None)
         self.herders.pop(flow, None)
-        self._since.pop(flow, None)
-        self._shown.pop(flow, None)
-        self._samples.pop(flow, None)
+        for of_flow in (self.nodes, self._since, self._shown, self._samples):
+            of_flow.pop(flow, None)
         self._unfinished.discard(flow)
         self._looked.discard(flow)
         await self.maker.remove(flow, STOP_S)

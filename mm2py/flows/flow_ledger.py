@@ -60,7 +60,6 @@ class TopicSum:
     may_be_doubled: int = 0
 
     def add(self, event: LossEvent) -> None:
-        """Count one event."""
         self.events += 1
         if event.kind.is_loss:
             self.lost += event.count
@@ -153,11 +152,9 @@ class KeptLedger:
 
     @property
     def total(self) -> int:
-        """How many events there are."""
         return sum(it.events for it in self._sums.values())
 
     def has(self, most: int) -> bool:
-        """Whether the newest ``most`` of them are kept."""
         return min(most, self.total) <= len(self._newest)
 
     def view(self, most: int, mask: Callable[[str], str]) -> LedgerView:

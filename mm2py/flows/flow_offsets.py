@@ -22,12 +22,7 @@ from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError
-from mm2py.flows.view_models import (
-    Direction,
-    GroupPartitionView,
-    GroupView,
-    TranslationView,
-)
+from mm2py.flows.view_models import Direction, GroupPartitionView, GroupView, TranslationView
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.flow_overrides import flows_topic
@@ -51,12 +46,10 @@ _PLACES: Final = {
     Place.LOST: "the record was lost (mm2py ledger FILE '{flow}' names the range); the next one "
     "is at the offset given",
     Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does "
-    "not hold it any more;"
-    " the next record is at the offset given",
+    "not hold it any more; the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
     Place.UNKNOWN: "it lies below the beginning of the map, or was passed without it: another "
-    "program copied it, or the"
-    " position was set after it; groups are placed by offset syncs there",
+    "program copied it, or the position was set after it; groups are placed by offset syncs there",
 }
 GROUPS_AT_ONCE: Final = 50
 """Between two pauses for the other work of the loop."""
@@ -214,8 +207,7 @@ class FlowOffsets:
     def _original(self, copy: TopicPartition) -> TopicPartition:
         name = self._policy.upstream_topic(copy.topic)
         source = TopicPartition(copy.topic if name is None else name, copy.partition)
-        # A prefix can be taken off any name; named back, it is seen whether the copy is this
-        # flow's.
+        # A prefix can be taken off any name; only named back it is this flow's copy.
         if self._copy(source) != copy:
             raise BadRequestError(
                 f"Topic {copy.topic} is no copy of {self._flow.source}: with "
@@ -231,11 +223,8 @@ class FlowOffsets:
     # -- groups -------------------------------------------------------------------------------
 
     async def groups(self, names: Collection[str] | None, most: int) -> list[GroupView]:
-        """Return the chosen groups of the source, or the named ones, sorted by name.
-
-        Raises:
-            RetriableError: a cluster does not answer.
-        """
+        """Return the chosen groups of the source, or the named ones, sorted by name;
+        ``RetriableError``: a cluster does not answer."""
         if self._owns:
             await self._source.connect()
         source, target = _AllGroups(self._source), _AllGroups(self._target)
@@ -253,8 +242,7 @@ class FlowOffsets:
             source.with_states(chosen),
             target.with_states({it: there[it] for it in chosen if it in there}),
         )
-        # Asked as what they are at the source: a group of another type on the target has no offsets
-        # for them.
+        # Asked with their types of the source: of another type they have no offsets there.
         at_source, at_target, checkpoints, behind = await asyncio.gather(
             source.offsets(chosen),
             target.offsets(chosen),
@@ -326,8 +314,7 @@ class FlowOffsets:
             begins = checkpoint if synced is None else synced
             again = skipped = None
             if exact is not None and begins is not None:
-                # What a share group acknowledged behind its start offset is delivered again on the
-                # target.
+                # A target delivers again what a share group acknowledged after its start.
                 again = max(0, exact - begins) + behind.get(source, 0)
                 skipped = max(0, begins - exact)
             reason = ""
@@ -404,8 +391,7 @@ class FlowOffsets:
         return _ahead(parts) or _without_place(parts)
 
     def _shared(self, parts: Sequence[GroupPartitionView]) -> str:
-        """Return why a group is not placed in copies that other flows write into too; empty where
-        there are none."""
+        """Return why a group is not placed in copies that others write into; empty for none."""
         shared = [it for it in parts if it.place == SHARED]
         if not shared:
             return ""
@@ -495,11 +481,8 @@ def side_cluster(
 
 
 async def source_topics(flow: FlowName, config: Mapping[str, str], clock: Clock) -> Collection[str]:
-    """Return the topics of a flow's source by the resolved config of its connector.
-
-    Raises:
-        Mm2pyError: it does not answer, or the config cannot be used.
-    """
+    """Return the topics of a flow's source by the resolved config of its connector; ``Mm2pyError``:
+    it does not answer, or the config cannot be used."""
     cluster = side_cluster(config, "source", flow.source, clock)
     async with cluster as source:
         return (await Admin(source).list_topics()).keys()
@@ -530,8 +513,7 @@ async def stored_changes(
 
 
 async def _members(admin: Admin, group: str) -> int | None:
-    """Return how many members a classic group has; None where the cluster does not say, or cannot
-    be asked."""
+    """Return how many members a classic group has; None where the cluster does not say."""
     try:
         described = await admin.describe_group(group)
     except Mm2pyError:
@@ -540,8 +522,7 @@ async def _members(admin: Admin, group: str) -> int | None:
 
 
 def _ahead(parts: Sequence[GroupPartitionView]) -> str:
-    """Return why a group whose offsets on the target are ahead of the source's stays there; empty
-    where none is."""
+    """Return why a group whose offsets on the target are ahead stays there; empty for none."""
     it = next((part for part in parts if part.skips and part.committed_there is not None), None)
     if it is None:
         return ""

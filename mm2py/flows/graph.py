@@ -113,8 +113,7 @@ class HeaderMarks:
 
 
 def header_marks(config: Mapping[str, str]) -> HeaderMarks:
-    """Read the transforms of a connector in their order; one that is not built in may remove any
-    header."""
+    """Read a connector's transforms in order; one that is not built in may remove any header."""
     put: set[str] = set()
     dropped: set[str] = set()
     removed: set[str] = set()
@@ -172,8 +171,7 @@ class _Edge:
         return self.final_name is None or self.final_name(topic) == topic
 
     def is_as(self, other: "_Edge") -> bool:
-        """Whether it is the same flow, and passes on what ``other`` does of a topic that both
-        carry."""
+        """Whether it is the same flow, and passes on what ``other`` does of a topic of both."""
         return (self.flow, self.suppression, self.marks) == (
             other.flow,
             other.suppression,
@@ -211,11 +209,7 @@ def file_cycle(
     config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Cycle | None:
     """Return a cycle of the flows that a file enables; ``resolve`` replaces the placeholders of a
-    connector's config.
-
-    Raises:
-        ConfigError: a pattern, filter or policy cannot be used.
-    """
+    connector's config. ``ConfigError``: a pattern, filter or policy cannot be used."""
     return next(iter(new_cycles({}, _enabled_sources(config, resolve))), None)
 
 
@@ -313,18 +307,14 @@ def _edges(sources: Sources) -> Sequence[_Edge]:
 
 @final
 class _Effort:
-    """Bounds the time that patterns backtrack; how many flows and names there are is no fault of
-    theirs."""
+    """Bounds the time that patterns backtrack; many flows and names are no fault of theirs."""
 
     def __init__(self, names: int) -> None:
         self._names, self._spent_s = names, 0.0
 
     def carrying(self, edges: Sequence[_Edge], topic: str) -> tuple[_Edge, ...]:
-        """Return the flows that carry a topic.
-
-        Raises:
-            ConfigError: patterns have backtracked for too long, on this name and those before it.
-        """
+        """Return the flows that carry a topic; ``ConfigError``: patterns have backtracked for too
+        long, on this name and those before it."""
         carrying: list[_Edge] = []
         for edge in edges:
             began_s = CPU_S()
@@ -341,11 +331,8 @@ class _Effort:
 
 
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
-    """Return whether a source connector with this config copies a topic.
-
-    Raises:
-        ConfigError: the config cannot be used.
-    """
+    """Return whether a source connector with this config copies a topic; ``ConfigError``: the
+    config cannot be used."""
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
     return TopicSelection.of(flow, aliased, replicate_heartbeats=True).replicate(topic)
 
@@ -457,11 +444,7 @@ _Resolve = Callable[[ConnectorConfig], Mapping[str, str]]
 
 def check_connectors(before: _Connectors, after: _Connectors, resolve: _Resolve = texts_of) -> None:
     """Refuse a change of an ordinary worker's connectors that closes a circle among them;
-    ``resolve`` replaces placeholders.
-
-    Raises:
-        BadRequestError: it does.
-    """
+    ``resolve`` replaces placeholders. ``BadRequestError``: it does."""
     _refuse(new_cycles(_by_aliases(before, resolve), _by_aliases(after, resolve)))
 
 
@@ -531,8 +514,7 @@ class CircleGuard:
         self._being_written = {} if being_written is None else being_written
 
     def check(self, before: Configs, after: Configs) -> None:
-        """Raise ``BadRequestError`` for a change that closes a circle, ``ConfigError`` for a bad
-        pattern."""
+        """Raise ``BadRequestError`` for a closed circle, ``ConfigError`` for a bad pattern."""
         old, new = source_configs(before), source_configs(after)
         if old == new or not new:
             return

@@ -20,8 +20,7 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
 FLOW: Final = ""
-"""In place of a connector's name: properties of the flow, which go to the connectors that read
-them."""
+"""In place of a connector's name: properties of the flow, for the connectors that read them."""
 
 _POLICY: Final = "replication.policy."
 
@@ -60,8 +59,7 @@ class PatchRules:
         return allowed
 
     def check_return(self, flow: FlowName, now: FlowPicture, then: FlowPicture) -> None:
-        """Refuse a return to properties that are not accepted over REST now: a former file may have
-        had them."""
+        """Refuse a return to properties that REST does not accept now, from a former file."""
         for name, config in then.configs.items():
             before = now.configs.get(name, {})
             given = {it: config.get(it) for it in {*before, *config}}
@@ -80,8 +78,7 @@ class PatchRules:
         return "" if known else self._parts.property_problem(key)
 
     def _by_connector(self, flow: FlowName, now: FlowPicture, patches: Patches) -> Patches:
-        """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the
-        file would be."""
+        """Give each of the flow's properties to the connectors that read it, as ``A->B.`` lines."""
         by_connector = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
         for key, text in patches.get(FLOW, {}).items():
             readers = [name for name in self._readers(flow, key) if name in now.configs]
@@ -116,7 +113,7 @@ class PatchRules:
             return text
         stored = before.get(key)
         # Text that was edited around a hidden part cannot be joined with the secret again.
-        if text != shown_value(key, stored, self._parts.names_a_secret, self._parts.mask):
+        if text != shown_value(key, stored, self._parts.mask):
             raise BadRequestError(
                 f"{key} of connector {name} holds {HIDDEN}, which stands for a stored secret,"
                 " but no such secret is stored under this key"

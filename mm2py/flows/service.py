@@ -13,23 +13,13 @@ from urllib.parse import urlsplit
 
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.clock import Clock
-from mm2py.config.class_names import (
-    COPY_CONNECTORS,
-    MIRROR_CHECKPOINT_CONNECTOR,
-    canonical_class,
-)
+from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_ledger import KeptLedger
 from mm2py.flows.flow_offsets import FlowOffsets, side_cluster, source_topics, stored_changes
 from mm2py.flows.graph import FlowNode, source_configs
-from mm2py.flows.states import (
-    ConnectorWork,
-    assigned_now,
-    picture_at,
-    read_flow,
-    unfinished_job,
-)
+from mm2py.flows.states import ConnectorWork, assigned_now, picture_at, read_flow, unfinished_job
 from mm2py.flows.view_models import (
     ClusterView,
     ConfigView,
@@ -58,7 +48,7 @@ from mm2py.flows.views import (
 )
 from mm2py.mirror.backfills import JobKind
 from mm2py.mirror.flow_overrides import OverrideEntry, Presence
-from mm2py.mirror.flow_state import enabled
+from mm2py.mirror.flow_state import FlowState, enabled
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot
@@ -71,13 +61,8 @@ from mm2py.types import FlowName, State, TopicPartition
 
 MEMBER_S: Final = 2.0
 """How long a member may take to report what it copies; a longer time is an error of the flow."""
-
-
 READS_AT_ONCE: Final = 2
-"""Requests that read offsets from the clusters: each opens connections and reads internal
-topics."""
-
-
+"""Requests that read the clusters: each opens connections and reads internal topics."""
 NO_TARGET: Final = "this worker runs no flow to it (--clusters): ask one that does"
 
 
@@ -85,14 +70,10 @@ class Fleet(Protocol):
     """The flows of this node; ``mm2py.flows.fleet.FlowFleet``."""
 
     @property
-    def nodes(self) -> Mapping[FlowName, FlowNode]:
-        """Those that run."""
-        ...
+    def nodes(self) -> Mapping[FlowName, FlowNode]: ...
 
     @property
-    def pairs(self) -> Collection[FlowName]:
-        """Those that may run."""
-        ...
+    def pairs(self) -> Collection[FlowName]: ...
 
     def file(self, flow: FlowName, /) -> Mapping[str, Mapping[str, str]]:
         """Return the connectors' configs of the file."""
@@ -124,18 +105,16 @@ class FlowServiceParts:
     """What ``/flows`` needs.
 
     ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
-    ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no
-    effect, empty where it has one; ``readers`` names the connectors that a property is for, none
-    where it is for all. ``source_topics`` lists a source; ``stored_changes`` reads what is kept of
-    a flow that does not run here. ``changing`` is held by changes of a flow here and over Connect's
-    paths.
+    ``property_problem`` why a property would have no effect, empty where it has one; ``readers``
+    names the connectors that a property is for, none where it is for all. ``source_topics`` lists a
+    source; ``stored_changes`` reads what is kept of a flow that does not run here. ``changing`` is
+    held by changes of a flow here and over Connect's paths.
     """
 
     fleet: Fleet
     validator: Validator
     mask: SecretMask
     clock: Clock
-    names_a_secret: Callable[[str], bool]
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
     property_problem: Callable[[str], str]
     readers: Callable[[str], Sequence[str]]
@@ -181,11 +160,7 @@ class FlowService:
         ]
 
     def find(self, name: str) -> FlowName:
-        """Return the flow that is written ``A->B``.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Return the flow that is written ``A->B``; ``NotFoundError``: there is none."""
         for flow, node in self._parts.fleet.nodes.items():
             if str(flow) == name and node.overrides.state.present:
                 return flow
@@ -208,8 +183,7 @@ class FlowService:
             return await offsets.translate(partition, offset, direction)
 
     async def groups(self, flow: FlowName, most: int) -> list[GroupView]:
-        """Return the chosen groups of a flow's source; ``RetriableError`` while a cluster is
-        unreachable."""
+        """Return a flow's chosen groups; ``RetriableError`` while a cluster is unreachable."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.groups(None, most)
 
@@ -270,14 +244,12 @@ class FlowService:
         return self._view(flow, replace(here, silent={leader: reason}) if leader else here)
 
     async def partitions(self, flow: FlowName, topic: str | None = None) -> list[PartitionView]:
-        """Return every partition, or those of one topic; ``ForwardError`` where another worker
-        leads the flow."""
+        """Return all partitions, or one topic's; ``ForwardError`` where another worker leads."""
         members = await self._members(flow)
         return partition_views(flow, members, self._parts.mask, self._copy_name(flow), topic)
 
     async def stuck_tasks(self, flow: FlowName) -> frozenset[str]:
-        """Return the tasks of which a partition failed; ``ForwardError`` where another worker leads
-        the flow."""
+        """Return the tasks with a failed partition; ``ForwardError`` where another worker leads."""
         members = await self._members(flow)
         return frozenset(it.task for _, it in members.partitions() if it.state == State.FAILED)
 
@@ -300,36 +272,24 @@ class FlowService:
 
     def history(self, flow: FlowName) -> list[HistoryView]:
         """Return who changed what, newest first."""
-        secret, mask = self._parts.names_a_secret, self._parts.mask
         entries = self._node(flow).overrides.state.history()
-        return [history_view(flow, it, secret, mask) for it in entries]
+        return [history_view(flow, it, self._parts.mask) for it in entries]
 
     def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
         """Return every property in force, or that was after a revision, and where it comes from.
 
-        Secrets are hidden.
-
-        Raises:
-            NotFoundError: the history does not reach that revision.
+        Secrets are hidden. ``NotFoundError``: the history does not reach that revision.
         """
         node = self._node(flow)
-        store = node.overrides
+        state = node.overrides.state
         if revision is not None:
-            then = picture_at(flow, store.state, revision)
-            return [
-                self._config_view(store.state.file.get(name) or {}, name, config, {})
-                for name, config in sorted(then.configs.items())
-            ]
+            then = picture_at(flow, state, revision).configs
+            return [self._config_view(state, name, then[name], {}) for name in sorted(then)]
         infos = (node.herder.info_now(name) for name in sorted(node.herder.connectors()))
         return [
-            self._config_view(
-                store.state.file.get(info.name) or {},
-                info.name,
-                info.config,
-                store.state.overrides(info.name),
-            )
-            for info in infos
-            if info is not None
+            self._config_view(state, it.name, it.config, state.overrides(it.name))
+            for it in infos
+            if it is not None
         ]
 
     def _view(self, flow: FlowName, members: FlowMembers) -> FlowView:
@@ -355,19 +315,19 @@ class FlowService:
 
     def _config_view(
         self,
-        file: Mapping[str, str],
+        state: FlowState,
         name: str,
         config: ConnectorConfig,
         changed: Mapping[str, OverrideEntry],
     ) -> ConfigView:
-        properties: list[PropertyView] = []
+        file, properties = state.file.get(name, {}), list[PropertyView]()
         for key in sorted({*config, *changed, *file}):
             entry = changed.get(key)
             properties.append(
                 PropertyView(
                     key=key,
-                    value=self._shown(key, config.get(key)),
-                    file_value=self._shown(key, file.get(key)),
+                    value=shown_value(key, config.get(key), self._parts.mask),
+                    file_value=shown_value(key, file.get(key), self._parts.mask),
                     changed_by=None if entry is None else entry.revision.by,
                     changed_at_ms=None if entry is None else entry.revision.at_ms,
                     revision=None if entry is None else entry.revision.number,
@@ -416,16 +376,13 @@ class FlowService:
             except HerderError as error:
                 return error.message
 
-        answers = await asyncio.gather(*(ask(url) for url in urls))
         snapshots = {snapshot.worker: snapshot for snapshot in here.snapshots}
-        for answer in answers:
-            if not isinstance(answer, str):
+        silent: dict[str, str] = {}
+        for url, answer in zip(urls, await asyncio.gather(*map(ask, urls)), strict=True):
+            if isinstance(answer, str):
+                silent[url] = answer
+            else:
                 snapshots.setdefault(answer.worker, answer)
-        silent = {
-            url: answer
-            for url, answer in zip(urls, answers, strict=True)
-            if isinstance(answer, str)
-        }
         # Read again: who answered may have measured what was assigned meanwhile.
         return FlowMembers(
             snapshots=tuple(snapshots.values()),
@@ -440,6 +397,3 @@ class FlowService:
         if node is None or not node.overrides.state.present:
             raise NotFoundError(f"No flow {flow}")
         return node
-
-    def _shown(self, key: str, value: str | None) -> str | None:
-        return shown_value(key, value, self._parts.names_a_secret, self._parts.mask)

@@ -57,8 +57,7 @@ _NOT_TAKEN: Final = (
 
 
 def picture_at(flow: FlowName, state: FlowState, revision: int) -> FlowPicture:
-    """Return what was in force after a revision; ``NotFoundError``: the history does not reach
-    it."""
+    """Return what was in force after a revision; ``NotFoundError``: the history is shorter."""
     then = state.at(revision)
     if then is None:
         raise NotFoundError(
@@ -69,8 +68,7 @@ def picture_at(flow: FlowName, state: FlowState, revision: int) -> FlowPicture:
 
 
 def unfinished_job(herder: Herder) -> Job | None:
-    """Return the backfill or stream that has partitions of a flow, as it is shown; None for
-    none."""
+    """Return the backfill or stream that has partitions of a flow, as shown; None for none."""
     store = herder.backfills
     job = None if store is None or not store.live else store.shown_job
     return None if job is None or job.state.is_over else job
@@ -125,16 +123,13 @@ class ConnectorWork:
 
     @property
     def name(self) -> str:
-        """Name of the connector."""
         return self.info.name
 
     @property
     def copies(self) -> bool:
-        """Whether it copies records."""
         return canonical_class(self.info.config.get("connector.class") or "") in COPY_CONNECTORS
 
     def works(self) -> Iterator[tuple[str, WorkState | None]]:
-        """Return name and state of the connector and of its tasks."""
         yield self.name, self.state
         for task, state in self.tasks.items():
             yield str(task), state
@@ -164,7 +159,6 @@ class FlowWork:
         return next((connector for connector in self.connectors if connector.copies), None)
 
     def works(self) -> Iterator[tuple[str, WorkState | None]]:
-        """Return name and state of every connector and task."""
         for connector in self.connectors:
             yield from connector.works()
 
@@ -229,8 +223,7 @@ class FlowWork:
                     yield str(part.source), cause
 
     def _stuck(self, part: PartitionSnapshot) -> str | None:
-        """Return why a partition is not copied, None where it is, or where something else says
-        so."""
+        """Return why a partition is not copied, None where it is, or something else says so."""
         # What waits for its copy has no task: its connector names it, once for the whole topic.
         if part.state not in _STUCK or not part.task:
             return None
@@ -281,8 +274,7 @@ class FlowWork:
             )
 
     def _blind(self, nodes: Sequence[NodeSnapshot]) -> int:
-        """Return how many tasks that copy were paused before their start: they have opened
-        nothing."""
+        """Return how many tasks that copy were paused before their start, and opened nothing."""
         if self.source is None:
             return 0
         measured = {part.task for node in nodes for part in node.partitions}
@@ -349,8 +341,7 @@ def _disabled(herder: Herder, connectors: Sequence[ConnectorWork]) -> str:
 
 
 def _members(herder: Herder) -> Collection[str]:
-    """Return the names of the workers in a flow's group, none where this one does not know them:
-    the leader does."""
+    """Return the workers in a flow's group, none where only the leader knows them."""
     try:
         urls = () if herder.flow is None else herder.member_urls()
     except HerderError:
@@ -384,11 +375,8 @@ def _read(herder: Herder, info: ConnectorInfo, members: Collection[str]) -> Conn
 
 
 async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, TaskId]:
-    """Return which task of a connector has which source partition.
-
-    Raises:
-        HerderError: the tasks are not known now.
-    """
+    """Return which task of a connector has which source partition; ``HerderError``: the tasks are
+    not known now."""
     return _assigned(await herder.task_configs(name))
 
 

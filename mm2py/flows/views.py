@@ -11,6 +11,7 @@ from typing import Final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.policies import HEARTBEATS
+from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ProtocolError, command_in, is_away
 from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, state_name
 from mm2py.flows.view_models import (
@@ -25,12 +26,7 @@ from mm2py.flows.view_models import (
     TaskView,
     TopicView,
 )
-from mm2py.mirror.flow_overrides import (
-    Change,
-    HistoryEntry,
-    parse_hold_key,
-    parse_override_key,
-)
+from mm2py.mirror.flow_overrides import Change, HistoryEntry, parse_hold_key, parse_override_key
 from mm2py.mirror.flow_state import enabled, engine
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import FlowSample, Lag, NodeSnapshot, PartitionSnapshot, lag_of
@@ -40,9 +36,6 @@ from mm2py.types import FlowName, State, TaskId, TopicPartition, names_a_topic
 MOST_ERRORS: Final = 100
 """Errors shown of a flow at most; the partitions have all of them."""
 _WHOLE_TOPIC: Final = -1
-_FAILED: Final = State.FAILED.value
-_PAUSED: Final = State.PAUSED.value
-_HELD: Final = PartitionState.HELD.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +52,7 @@ class FlowMembers:
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def wrongs(self) -> Iterator[tuple[str, str]]:
-        """Return what is wrong with members: copying does not need HTTP between workers, displays
-        do."""
+        """Return what is wrong with members: displays need HTTP between them, copying does not."""
         for url, reason in self.silent.items():
             yield (
                 url,
@@ -216,8 +208,7 @@ def partition_views(
 
 
 def forecast_views(flow: FlowName, members: FlowMembers, now_ms: int) -> list[ForecastView]:
-    """Return when retention overtakes which partitions, the soonest first; those that keep up are
-    not in it."""
+    """Return when retention overtakes which partitions, the soonest first; others are left out."""
     views = [
         ForecastView(
             flow=str(flow),
@@ -269,7 +260,7 @@ def topic_views(flow: FlowName, members: FlowMembers, copy_name: CopyName) -> li
 def _topic_view(
     flow: str, topic: str, parts: Sequence[PartitionSnapshot], copy_name: CopyName
 ) -> TopicView:
-    states = [str(it.state) for it in parts]
+    states = [it.state for it in parts]
     named = next((it.target.topic for it in parts if it.target is not None), None)
     lag = _lag(parts)
     return TopicView(
@@ -277,9 +268,9 @@ def _topic_view(
         topic=topic,
         target_topic=copy_name(topic) if named is None else named,
         partitions=len(parts),
-        failed_partitions=states.count(_FAILED),
-        held_partitions=states.count(_HELD),
-        paused_partitions=states.count(_PAUSED),
+        failed_partitions=states.count("FAILED"),
+        held_partitions=states.count("HELD"),
+        paused_partitions=states.count("PAUSED"),
         state=_worst_state(states),
         lag_records=lag.records,
         lag_ms=lag.ms,
@@ -292,12 +283,11 @@ def _worst_state(states: Sequence[str]) -> str:
     worst = next((it for it in ("FAILED", "HELD", "UNASSIGNED") if it in states), "")
     if worst or "PAUSED" not in states:
         return worst or State.RUNNING.value
-    return "PAUSED" if states.count(_PAUSED) == len(states) else "PARTLY PAUSED"
+    return "PAUSED" if states.count("PAUSED") == len(states) else "PARTLY PAUSED"
 
 
 def is_of_topic(part: PartitionSnapshot) -> bool:
-    """Whether it is a topic's: heartbeats and third parties' sources count under a name that no
-    topic can have."""
+    """Whether it is a topic's: heartbeats and other sources have names that no topic can have."""
     return names_a_topic(part.source.topic)
 
 
@@ -321,9 +311,7 @@ def _rate(rates: Iterable[float]) -> float | None:
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def history_view(
-    flow: FlowName, entry: HistoryEntry, names_a_secret: Callable[[str], bool], mask: SecretMask
-) -> HistoryView:
+def history_view(flow: FlowName, entry: HistoryEntry, mask: SecretMask) -> HistoryView:
     """Return one line of the history."""
     return HistoryView(
         revision=entry.revision.number,
@@ -331,24 +319,19 @@ def history_view(
         by=entry.revision.by,
         action=entry.action,
         target=entry.target,
-        changes=tuple(change_view(flow, it, names_a_secret, mask) for it in entry.changes),
+        changes=tuple(change_view(flow, it, mask) for it in entry.changes),
     )
 
 
-def change_view(
-    flow: FlowName, change: Change, names_a_secret: Callable[[str], bool], mask: SecretMask
-) -> ChangeView:
+def change_view(flow: FlowName, change: Change, mask: SecretMask) -> ChangeView:
     """Return one thing that a request changes or changed, under its display name."""
     name, key = _named(flow, change.key)
-    before, after = (
-        shown_value(key, it, names_a_secret, mask) for it in (change.before, change.after)
-    )
+    before, after = (shown_value(key, it, mask) for it in (change.before, change.after))
     return ChangeView(key=name, before=before, after=after)
 
 
 def _named(flow: FlowName, key: str) -> tuple[str, str]:
-    """Return what a key of the topic is called, and the property that it is about, empty for
-    none."""
+    """Return what a key of the topic is called, and the property that it is about, if any."""
     kind, _, rest = key.partition(":")
     try:
         if kind == "override":
@@ -361,9 +344,7 @@ def _named(flow: FlowName, key: str) -> tuple[str, str]:
     return rest or str(flow), ""
 
 
-def shown_value(
-    key: str, value: str | None, names_a_secret: Callable[[str], bool], mask: SecretMask
-) -> str | None:
+def shown_value(key: str, value: str | None, mask: SecretMask) -> str | None:
     """Return a property's text without secrets."""
     if not value:
         return value

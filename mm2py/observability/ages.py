@@ -24,8 +24,7 @@ class Ages(NamedTuple):
 
 
 def joined(several: Iterable[Ages | None]) -> Ages | None:
-    """Return the ages of several partitions as one: the newest last value, and the mean of the
-    means."""
+    """Return the ages of several partitions as one: newest last value, mean of the means."""
     known = [it for it in several if it is not None]
     if not known:
         return None

@@ -62,8 +62,7 @@ class CheckpointMeter:
         return self._of(self._windows)
 
     def changed(self) -> tuple[CheckpointAges, ...]:
-        """Return those that had a checkpoint since the last call; costs as much as there are of
-        them."""
+        """Return those that had a checkpoint since the last call; costs as much as these are."""
         news, self._news = self._news, {}
         return self._of(news)
 

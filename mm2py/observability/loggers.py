@@ -46,11 +46,18 @@ class UnknownLevelError(ConfigError):
         super().__init__(f"invalid log level '{level}'.")
 
 
+def known_level(word: str) -> str:
+    """Return a level in capitals; ``UnknownLevelError``: there is no such level."""
+    if word.upper() not in _LEVELS:
+        raise UnknownLevelError(word)
+    return word.upper()
+
+
 class LoggerRegistry(Protocol):
     """Levels of this process; each comes with when it was changed last (ms), None for never."""
 
     def all(self) -> Mapping[str, tuple[str, int | None]]:
-        """Return every known logger with the level in force, by name."""
+        """Return every known logger with the level in force, sorted by name."""
         ...
 
     def get(self, name: str) -> tuple[str, int | None] | None:
@@ -58,11 +65,7 @@ class LoggerRegistry(Protocol):
         ...
 
     def set(self, namespace: str, level: str) -> list[str]:
-        """Set the level of a namespace; return the loggers that changed, sorted.
-
-        Raises:
-            UnknownLevelError: no such level.
-        """
+        """Set the level of a namespace; return the loggers that changed; ``UnknownLevelError``."""
         ...
 
 
@@ -81,8 +84,6 @@ class ProcessLoggers:
         self._modified_ms: dict[str, int] = {}
 
     def all(self) -> Mapping[str, tuple[str, int | None]]:
-        """Return every known logger with the level in force, sorted by name, the root as
-        ``root``."""
         return {name: self._described(name) for name in sorted(_known())}
 
     def get(self, name: str) -> tuple[str, int | None] | None:
@@ -94,9 +95,7 @@ class ProcessLoggers:
         An unknown namespace becomes a logger. Those whose level in force is the new one already are
         left alone and not returned.
         """
-        word = level.strip().upper()
-        if word not in _LEVELS:
-            raise UnknownLevelError(level)
+        word = known_level(level.strip())
         logging.getLogger(namespace)
         known = _known()
         # Decided before the first is set: a child would inherit the new level and seem unchanged.

@@ -65,8 +65,7 @@ def log_scope(*parts: str, below: int = 0) -> Generator[None]:
 
 @final
 class SecretMask:
-    """Replaces secrets by ``[hidden]``; fed with every resolved secret value before anything is
-    logged."""
+    """Replaces secrets by ``[hidden]``; is told every resolved secret before anything is logged."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: set[str] = set()
@@ -75,8 +74,7 @@ class SecretMask:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Hide these values from now on, and each line of those that have several; empty ones are
-        ignored."""
+        """Hide these values, and each line of those with several; empty ones are ignored."""
         new = {part for secret in secrets for part in _parts(secret)} - self._secrets
         if not new:
             return
@@ -101,8 +99,7 @@ class SecretMask:
             text = self._outer.apply(text)
         if self._pattern is None:
             self._pattern = self._compiled()
-        # One pass over all secrets: a second one could find a secret in what the first has put
-        # there.
+        # One pass over all: a second could find a secret in the first one's result.
         shown = self._pattern.sub(HIDDEN, text) if self._secrets else text
         return shown if shown.isascii() else shown.encode(errors="backslashreplace").decode()
 
@@ -138,8 +135,7 @@ def _secret_pattern(secret: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as one line that moves no cursor: a broker's or a caller's text may hold
-    anything."""
+    """Return a text as one line that moves no cursor: brokers and callers may send anything."""
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -215,8 +211,7 @@ class _JsonFormatter(logging.Formatter):
             event["line"] = record.lineno
             if record.exc_info and error is not None:
                 event["trace"] = self._mask.apply(self.formatException(record.exc_info))
-        # ASCII alone: no text begins another line or moves a cursor, and halves of characters stay
-        # representable.
+        # ASCII alone: no new lines or cursor moves, halves of characters stay representable.
         return json.dumps(event, ensure_ascii=True)
 
 

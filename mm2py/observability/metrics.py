@@ -68,8 +68,7 @@ class Forecast:
 
 @final
 class PartitionMeter:
-    """What one source partition has done; its counters only grow while the partition is
-    assigned."""
+    """What one source partition has done; its counters only grow while it is assigned."""
 
     __slots__ = (
         "_marks",
@@ -113,15 +112,13 @@ class PartitionMeter:
         self.forecast: Forecast | None = None
         self.age, self.latency = AgeWindow(), AgeWindow()
         """How old the newest record was when it was read, and when its copy was acknowledged."""
-        # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice
-        # that.
+        # When, records and bytes: twice, up to RATE_MARK_MS apart, the older at most twice that.
         self._marks: tuple[_Mark, _Mark] | None = None
         # When the log was seen to end where, and is not copied up to there since.
         self._seen_end = (UNKNOWN, 0)
 
     def report_lag(self, lag_records: int, newest_ms: int, now_ms: int, end: int = UNKNOWN) -> None:
-        """Note the distance to the source's end, which is ``end`` now, and the newest copied
-        timestamp."""
+        """Note the distance to the source's end, now ``end``, and the newest copied timestamp."""
         self.lag_records = lag_records
         if now_ms < self.caught_up_ms:  # the clock was set back: nothing is known of the future
             self.caught_up_ms, self.newest_ms = now_ms, min(self.newest_ms, now_ms)
@@ -129,8 +126,7 @@ class PartitionMeter:
         if lag_records == 0:
             self.caught_up_ms, self._seen_end = now_ms, (now_ms, 0)
         elif lag_records > 0 and end >= 0:
-            # The copy has passed the end that was seen then: nothing older than that moment is
-            # missing.
+            # The copy has passed the end seen then: nothing from before is missing.
             at_ms, seen = self._seen_end
             if end - lag_records >= seen:
                 self.caught_up_ms = max(self.caught_up_ms, at_ms)
@@ -351,8 +347,7 @@ class Figure:
 
 
 class TopicCounts(NamedTuple):
-    """What partitions of a topic have counted that are this node's no more, so that its sums never
-    fall."""
+    """What a topic's partitions counted that are this node's no more, so that sums never fall."""
 
     records: int = 0
     size_bytes: int = 0
@@ -361,11 +356,9 @@ class TopicCounts(NamedTuple):
 
     @classmethod
     def of(cls, meter: PartitionMeter) -> "TopicCounts":
-        """Return a partition's."""
         return cls(meter.records, meter.bytes, meter.looped, meter.conflicts)
 
     def plus(self, other: "TopicCounts") -> "TopicCounts":
-        """Return the sum of both."""
         return TopicCounts(*map(add, self, other))
 
 
@@ -383,8 +376,7 @@ class _FormerCounts(Generic[_K]):
         self._most = 2 * MOST_GONE
 
     def add(self, key: _K, meter: PartitionMeter, here: Callable[[], Collection[_K]]) -> None:
-        """Add a partition's; ``here`` is asked seldom: what is kept has to double before the next
-        time."""
+        """Add a partition's; ``here`` is asked when what is kept has doubled."""
         self.counts[key] = self.counts.pop(key, TopicCounts()).plus(TopicCounts.of(meter))
         if len(self.counts) > self._most:
             kept = {*islice(reversed(self.counts), MOST_GONE), *here()}
@@ -412,8 +404,7 @@ class LifeCounts:
     """Rounds of the group that this node completed."""
     memberships_lost: int = 0
     restarts: dict[str, int] = field(default_factory=dict[str, int])
-    """By what was started again: flow, connector or task; after a failure, on request or for a new
-    config."""
+    """By what was started again: flow, connector or task; whatever the reason."""
 
     def count_restart(self, what: str) -> None:
         """Count one more start of something that had run."""
@@ -444,8 +435,7 @@ class NodeSnapshot:
     gone_copies: Mapping[TopicPartition, TopicCounts] = field(
         default_factory=dict[TopicPartition, TopicCounts]
     )
-    """By copy: several partitions may be copied into one. Only this node's own metrics have
-    them."""
+    """By copy: several partitions may be copied into one. Only for this node's own metrics."""
 
     def to_json(self) -> bytes:
         """Return it for the way to another node, without ``gone_copies``."""
@@ -453,11 +443,7 @@ class NodeSnapshot:
 
     @classmethod
     def from_json(cls, data: bytes) -> "NodeSnapshot":
-        """Read what ``to_json`` made.
-
-        Raises:
-            ProtocolError: these bytes are none.
-        """
+        """Read what ``to_json`` made; ``ProtocolError``: these bytes are none."""
         try:
             return _node_snapshots().validate_json(data)
         except ValidationError as error:
@@ -485,8 +471,7 @@ class FlowMeter:
         self.on_forget: Callable[[PartitionMeter], None] | None = None
         """Called with each partition that is dropped, and its last counts."""
         self.on_oversized: Callable[[Oversized], None] | None = None
-        """Called when a partition failed for the size of a record; None where its limit is not
-        watched."""
+        """Called when a partition failed for a record's size; None where no limit is watched."""
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
@@ -508,7 +493,6 @@ class FlowMeter:
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """Numbers that tasks report now."""
         return tuple(self._figures.values())
 
     def note_figure(self, figure: Figure) -> None:
@@ -521,7 +505,6 @@ class FlowMeter:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What tasks report now."""
         return tuple(self._findings.values())
 
     def note_finding(self, finding: Finding) -> None:
@@ -534,7 +517,6 @@ class FlowMeter:
 
     @property
     def state(self) -> str:
-        """What the flow does in this process."""
         return self._state
 
     @state.setter
@@ -545,7 +527,6 @@ class FlowMeter:
 
     @property
     def partitions(self) -> tuple[PartitionMeter, ...]:
-        """Meters of the partitions that tasks own now."""
         return tuple(self._partitions.values())
 
     def partition(self, source: TopicPartition) -> PartitionMeter:
@@ -554,8 +535,7 @@ class FlowMeter:
         if meter is None:
             meter = self._partitions[source] = PartitionMeter(source)
             at_ms, before = self._dropped.pop(source, (0, None))
-            # A restarted task has not measured yet: without the former times its lag would begin at
-            # 0 ms.
+            # A restarted task has not measured: its lag would begin at 0 ms.
             if before is not None and self._clock.now_ms() - at_ms <= RESTARTS_MS:
                 meter.newest_ms, meter.caught_up_ms = before.newest_ms, before.caught_up_ms
         return meter
@@ -607,8 +587,7 @@ class FlowMeter:
     def apply(
         self, partitions: Iterable[PartitionSnapshot], gone: Iterable[PartitionSnapshot] = ()
     ) -> None:
-        """Take over what another process counted; ``gone`` are last counts, of before
-        ``partitions``."""
+        """Take over what another process counted; ``gone`` are last counts, from before."""
         now_ms = self._clock.now_ms()
         for said in gone:
             known = self._partitions.get(said.source)
@@ -644,8 +623,7 @@ class FlowMeter:
         )
 
     def _gone_here(self) -> dict[str, TopicCounts]:
-        """Return the counts of former partitions of topics that have others here: only those are
-        shown."""
+        """Return the counts of former partitions of topics with others here, which are shown."""
         gone = self._gone.counts
         here = self._topics() if gone else ()
         return {topic: gone[topic] for topic in here if topic in gone}
@@ -657,8 +635,7 @@ class FlowMeter:
         self._records_may_be_doubled += may_be_doubled
 
     def sample(self, waiting: Iterable[PartitionSnapshot] = ()) -> FlowSample:
-        """Return its sums, for the course of the last hour; what waits for its copy has no meter,
-        and lags."""
+        """Return its sums, for the course of the last hour; what waits for its copy only lags."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
         # Heartbeats and third parties' sources have no lag.

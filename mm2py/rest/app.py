@@ -26,13 +26,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import UNPROCESSABLE, error_response, framework_text
 from mm2py.rest.internal_gate import NODE_SNAPSHOT_ROUTE, InternalGate
 from mm2py.rest.page import PageFiles
-from mm2py.rest.parts import (
-    RESERVED_ALIASES,
-    SIGNED_FLOW,
-    RestParts,
-    RouteSpec,
-    endpoint,
-)
+from mm2py.rest.parts import RESERVED_ALIASES, SIGNED_FLOW, RestParts, RouteSpec, endpoint
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.refusals import refusal_text
 from mm2py.rest.routes import connectors, worker
@@ -81,8 +75,7 @@ def own_app(parts: RestParts) -> ASGIApp:
 
 
 def internal_app(parts: RestParts) -> ASGIApp:
-    """Return what only workers of the same flows reach: the same, and their own endpoints,
-    signed."""
+    """Return what only workers of the same flows reach: these, and their own endpoints, signed."""
     app = _application(parts, (*DIALECT, NODE_SNAPSHOT_ROUTE))
     return ErrorEdge(RawPath(InternalGate(app, parts)), parts.mask)
 
@@ -114,8 +107,7 @@ def _application(
 
 @final
 class _Herders:
-    """Finds the herders that a request is about; a signed request sees the flow that signed it, no
-    other."""
+    """Finds the herders that a request is about: for a signed one only those of its flow."""
 
     def __init__(self, parts: RestParts) -> None:
         self._parts = parts
@@ -206,22 +198,18 @@ class _Handlers:
         return error_response(status, self._parts.mask.apply(text), headers)
 
     async def gone(self, request: Request, error: Exception) -> Response:
-        del request, error
         return error_response(400, "The client went away in the middle of its request")
 
     async def defect(self, request: Request, error: Exception) -> Response:
-        del request
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         return error_response(500, self._parts.mask.apply(text))
 
     async def framework(self, request: Request, error: Exception) -> Response:
-        del request
         assert isinstance(error, HTTPException)
         text = error.detail if error.status_code == UNPROCESSABLE else ""
         return error_response(error.status_code, text or framework_text(error.status_code))
 
     async def validation(self, request: Request, error: Exception) -> Response:
-        del request
         assert isinstance(error, RequestValidationError)
         text = refusal_text(error.errors())
         return error_response(UNPROCESSABLE, self._parts.mask.apply(text))
@@ -239,8 +227,7 @@ def install_handlers(app: FastAPI, parts: RestParts) -> None:
 
 @final
 class ErrorEdge:
-    """ASGI middleware around everything: a defect is one 500 and one log line, not a lost
-    connection."""
+    """ASGI middleware around everything: a defect is a 500 and a log line, no lost connection."""
 
     def __init__(self, app: ASGIApp, mask: SecretMask) -> None:
         self._app = app

@@ -57,11 +57,8 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 async def read_json(request: Request, *, numbers_as_written: bool = True) -> object:
-    """Return the body's value; numbers are texts by default.
-
-    Raises:
-        BadRequestError: no body, not JSON, or an object that has a key twice.
-    """
+    """Return the body's value; numbers are texts by default. ``BadRequestError``: no body, not
+    JSON, or an object that has a key twice."""
     body = await request.body()
     if not body.strip():
         raise BadRequestError("Request body is empty, a JSON value is needed")
@@ -115,11 +112,7 @@ def config_map(value: object) -> dict[str, str | None]:
 
 def refuse_dry_run(request: Request) -> None:
     """Refuse a change in Connect's dialect that asks for a dry run: Connect has none and would
-    change.
-
-    Raises:
-        BadRequestError: any spelling of ``dry_run`` is in the query.
-    """
+    change. ``BadRequestError``: any spelling of ``dry_run`` is in the query."""
     words = {re.sub("[^a-z]", "", key.lower()) for key in request.query_params}
     if request.method != "GET" and "dryrun" in words:
         raise BadRequestError(
@@ -132,10 +125,7 @@ async def refuse_unknown(request: Request) -> None:
     """Refuse what a route of ``/flows`` does not take: unknown or repeated query parameters, a
     body.
 
-    A misspelt ``dry_run`` or ``topic`` must not change more than was meant.
-
-    Raises:
-        HerderError: 422.
+    A misspelt ``dry_run`` or ``topic`` must not change more than was meant. ``HerderError``: 422.
     """
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
@@ -161,12 +151,6 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
     yield from (param.alias for param in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _query_names(inner)
-
-
-def flag(request: Request, name: str) -> bool:
-    """Return a boolean query parameter: ``true`` in any letter case, every other text is false."""
-    values = request.query_params.getlist(name)
-    return bool(values) and values[0].lower() == "true"
 
 
 def offset_entries(value: object) -> list[OffsetEntry]:
@@ -222,10 +206,7 @@ def _kind(value: object) -> str:
 
 async def check_media_types(request: Request) -> None:
     """Refuse a Content-Type or Accept header other than JSON, whether a body is read or not.
-
-    Raises:
-        MediaTypeError: 415 or 406.
-    """
+    ``MediaTypeError``: 415 or 406."""
     declared = request.headers.get("content-type")
     if request.method != "GET":
         wrong = declared is not None and _media_type(declared) != JSON

@@ -36,11 +36,9 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 
 def connection_limit() -> int:
-    """Return how many connections one application may hold: an eighth of the descriptors, 8 to
-    256."""
+    """Return how many connections an application may hold: 8 to 256, an eighth of all."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The rest is for clusters: a broker that cannot be reached for want of a descriptor stops a
-    # flow.
+    # The rest is for clusters: a broker without a descriptor for it stops a flow.
     return max(_LEAST, min(_MOST, soft // _SHARE if soft > 0 else _MOST))
 
 
@@ -52,16 +50,14 @@ class ConnectionGuard:
         self._limit, self._clock = limit, clock
         self._open: dict[int, socket.socket] = {}
         self._silent: dict[int, socket.socket] = {}  # oldest first
-        # Given up for a moment when no other descriptor is left, so that the backlog can be
-        # emptied.
+        # Given up for a moment without other descriptors, so that the backlog is emptied.
         self._spare = os.open(os.devnull, os.O_RDONLY)
         self._turned_away = 0
         self._logged_at: float | None = None
 
     def admitted(self, accepted: socket.socket) -> socket.socket | None:
         """Return the connection for asyncio, None where there is no room for it."""
-        # The oldest that has asked nothing goes: a flood of silent connections must not keep out
-        # one that asks.
+        # The oldest silent one goes: a flood of them must not keep out one that asks.
         if len(self._open) >= self._limit:
             self._log_turned_away()
             if not self._close_oldest_silent():
@@ -84,7 +80,6 @@ class ConnectionGuard:
             self._silent[descriptor] = self._open[descriptor]
 
     def closed(self, descriptor: int) -> None:
-        """Note the end of a connection."""
         self._open.pop(descriptor, None)
         self._silent.pop(descriptor, None)
 
@@ -92,8 +87,7 @@ class ConnectionGuard:
     def spare_released(self) -> Generator[None]:
         """Have one descriptor free inside."""
         self._log_turned_away()
-        # The reserve: without a free descriptor ``accept`` fails, and the connection stays in the
-        # backlog.
+        # The reserve: without a descriptor ``accept`` fails, and the backlog stays.
         self.close()
         try:
             yield
@@ -139,7 +133,6 @@ class _Connection(socket.socket):
         self._guard = guard
 
     def close(self) -> None:
-        """Close it; twice is once."""
         if self.fileno() >= 0:
             self._guard.closed(self.fileno())
         super().close()
@@ -147,26 +140,21 @@ class _Connection(socket.socket):
 
 @final
 class GuardedSocket(socket.socket):
-    """A listening socket whose connections a guard admits; takes over the descriptor of
-    ``listening``."""
+    """A listening socket with guarded connections; takes over the descriptor of ``listening``."""
 
     def __init__(self, listening: socket.socket, guard: ConnectionGuard) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self._guard = guard
 
     def accept(self) -> tuple[socket.socket, object]:
-        """Accept one connection.
-
-        Raises:
-            ConnectionAbortedError: it was closed; asyncio comes back for the next.
-        """
+        """Accept one connection; ``ConnectionAbortedError``: it was closed; asyncio comes back for
+        the next."""
         try:
             accepted, address = super().accept()
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
-            # Accepted and closed: asyncio would stop accepting for a second at EMFILE and log each
-            # time.
+            # Accepted and closed: at EMFILE asyncio would pause for a second and log.
             with self._guard.spare_released(), suppress(OSError):
                 super().accept()[0].close()
             raise ConnectionAbortedError from error
@@ -193,8 +181,7 @@ class GuardedProtocol(H11Protocol):
         self._await_head()
 
     def handle_events(self) -> None:
-        """Serve what has arrived; uvicorn's own ``Date`` would be renewed ten times a second, asked
-        or not."""
+        """Serve what has arrived; uvicorn's own ``Date`` is renewed ten times a second, always."""
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().handle_events()
         if self._head_timer is not None and self.conn.our_state in _ANSWERING:

@@ -21,19 +21,16 @@ NAME: Final = "name"
 @final
 @dataclass(frozen=True, slots=True)
 class NamedConnector:
-    """A connector that a request names: its herder, its own name there, and the name that the
-    caller uses."""
+    """A connector that a request names: its herder, its name there, and the caller's name of it."""
 
     herder: Herder
     own: str
     shown: str
 
     def task(self, number: int) -> TaskId:
-        """Return a task by the herder's name."""
         return TaskId(self.own, number)
 
     def own_config(self, config: ConnectorConfig) -> ConnectorConfig:
-        """Return a config of the caller as the herder takes it."""
         return {**config, NAME: self.own} if NAME in config else config
 
     def shown_config(self, config: ConnectorConfig) -> ConnectorConfig:
@@ -41,17 +38,14 @@ class NamedConnector:
         return {**config, NAME: self.shown} if NAME in config else config
 
     def shown_task(self, task: TaskId) -> TaskId:
-        """Return a task of the herder as the caller knows it."""
         return TaskId(self.shown, task.number)
 
     def shown_info(self, info: ConnectorInfo) -> ConnectorInfo:
-        """Return an answer of the herder as the caller knows it."""
         tasks = tuple(map(self.shown_task, info.tasks))
         config = self.shown_config(info.config)
         return replace(info, name=self.shown, config=config, tasks=tasks)
 
     def shown_state(self, state: ConnectorState) -> ConnectorState:
-        """Return states as the caller knows them."""
         return replace(state, name=self.shown)
 
 
@@ -76,11 +70,8 @@ def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnect
 
 
 def locate_new(name: str, herders: Mapping[FlowName | None, Herder]) -> NamedConnector:
-    """Return where a connector of a long name is to be created.
-
-    Raises:
-        BadRequestError: it is the name of no flow.
-    """
+    """Return where a connector of a long name is to be created; ``BadRequestError``: it is the name
+    of no flow."""
     connector = locate(name, herders)
     if connector is None or not connector.own:
         flows = ", ".join(sorted(f"{flow}." for flow in herders)) or "none yet"

@@ -21,8 +21,7 @@ _TOKEN_FILE: Final = "rest.bearer.tokens.file"  # noqa: S105 -- the name of a pr
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The authenticated caller of a request; an operator may change anything and see secrets,
-    others may read."""
+    """The authenticated caller of a request; operators may change and see anything, others read."""
 
     name: str
     operator: bool
@@ -51,11 +50,8 @@ class RestCredentials:
 
     @classmethod
     def read(cls, settings: RestSettings) -> "RestCredentials":
-        """Read the files that ``settings`` name.
-
-        Raises:
-            ConfigError: a file cannot be read, is empty, or does not know a read-only user.
-        """
+        """Read the files that ``settings`` name; ``ConfigError``: a file cannot be read, is empty,
+        or does not know a read-only user."""
         options = settings.options
         users = _entries(_BASIC_FILE, options.rest_basic_auth_file.strip())
         tokens = _entries(_TOKEN_FILE, options.rest_bearer_tokens_file.strip())
@@ -65,8 +61,7 @@ class RestCredentials:
                 remedy="give each a token of its own",
             )
         for name in sorted(settings.read_only_users - users.keys() - tokens.keys()):
-            # A name with a typing error would leave its user an operator. Certificates' names are
-            # not known.
+            # A mistyped name would leave its user an operator; certificates' names are unknown.
             if not settings.certificates_count:
                 raise ConfigError(
                     f"rest.read.only.users names {name}, whom no file knows",
@@ -81,7 +76,6 @@ class RestCredentials:
 
     @property
     def required(self) -> bool:
-        """Whether callers must authenticate."""
         return bool(self._users or self._tokens or self._certificates)
 
     @property

@@ -54,9 +54,7 @@ def status_json(state: ConnectorState, mask: SecretMask) -> dict[str, object]:
     }
 
 
-def task_configs_json(
-    configs: Sequence[tuple[TaskId, ConnectorConfig]],
-) -> list[dict[str, object]]:
+def task_configs_json(configs: Sequence[tuple[TaskId, ConnectorConfig]]) -> list[dict[str, object]]:
     """Return what ``GET .../tasks`` shows."""
     return [{"id": task_id_json(task), "config": dict(config)} for task, config in configs]
 

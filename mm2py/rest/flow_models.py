@@ -7,14 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError
@@ -51,13 +44,16 @@ class FlowPatch(BaseModel):
 
     config: _Properties = Field(
         default_factory=dict[str, str | None],
-        description="properties of the flow, each for the connectors that read it: topics, "
-        "groups, ...; of those that all"
-        " connectors have, MirrorSourceConnector's",
+        description="properties of the flow, each for the connectors that read it: topics, groups, "
+        "...; of those that all connectors have, MirrorSourceConnector's",
     )
     connectors: dict[Annotated[str, Field(min_length=1)], _Properties] = Field(
         default_factory=dict[str, _Properties], description="properties by connector"
     )
+
+    def patches(self) -> Patches:
+        """Return the properties by connector, those of the flow under ``FLOW``."""
+        return self.connectors | ({FLOW: self.config} if self.config else {})
 
 
 _Alias = Annotated[str, Field(min_length=1, max_length=255)]
@@ -162,51 +158,7 @@ class BackfillRequest(BaseModel):
 
     def order(self, by: str) -> Order:
         """Return what is asked for; its id is given later."""
-        return Order(
-            id="",
-            topics=self.topics,
-            start=self.start,
-            end=self.end,
-            rate_limit=self.rate_limit,
-            master=self.master,
-            by=by,
-            accept_expiry=self.accept_expiry,
-            skip_refused=self.skip_refused,
-            wait_executors_s=self.wait_executors_s,
-            lanes=self.lanes,
-            max_lanes_per_broker=self.max_lanes_per_broker,
-        )
-
-
-def flow_patch(value: object) -> Patches:
-    """Return what a body asks for.
-
-    Raises:
-        HerderError: 422, the body is no ``FlowPatch``.
-    """
-    patches = _patches(_read(FlowPatch, value))
-    if not any(patches.values()):
-        raise HerderError("body: nothing is to be changed", status=UNPROCESSABLE)
-    return patches
-
-
-def flow_creation(value: object) -> tuple[str, str, Patches]:
-    """Return what a body asks for: source, target and patches.
-
-    Raises:
-        HerderError: 422, the body is no ``FlowCreation``.
-    """
-    creation = _read(FlowCreation, value)
-    return creation.source, creation.target, _patches(creation)
-
-
-def backfill_request(value: object) -> BackfillRequest:
-    """Return what a body asks for.
-
-    Raises:
-        HerderError: 422, the body is no ``BackfillRequest``.
-    """
-    return _read(BackfillRequest, value)
+        return Order(id="", by=by, **self.model_dump(exclude={"flow"}))
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, object]:
@@ -218,16 +170,10 @@ def body_schema(model: type[BaseModel]) -> dict[str, object]:
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
-def _read(model: type[_Body], value: object) -> _Body:
+def parsed_body(model: type[_Body], value: object) -> _Body:
+    """Return what a body asks for; ``HerderError`` (422): it does not fit the model."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
         text = refusal_text(error.errors(include_url=False), "body")
         raise HerderError(text, status=UNPROCESSABLE) from None
-
-
-def _patches(patch: FlowPatch) -> Patches:
-    patches = dict(patch.connectors)
-    if patch.config:
-        patches[FLOW] = patch.config
-    return patches

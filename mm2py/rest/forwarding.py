@@ -90,11 +90,8 @@ class Forwarder:
         self._clock = clock
 
     async def send(self, error: ForwardError, request: Request, herder: Herder) -> Response:
-        """Return the other worker's answer.
-
-        Raises:
-            HerderError: it was not asked (409), refused, or could not be reached (500).
-        """
+        """Return the other worker's answer; ``HerderError``: it was not asked (409), refused, or
+        could not be reached (500)."""
         # Before the leader's URL is looked at: a loop of forwards ends here in any case.
         hop = _next_hop(request)
         if error.url is None:
@@ -105,8 +102,7 @@ class Forwarder:
         for pause_s in ROTATION_PAUSES_S:
             if reply.status_code != FORBIDDEN:
                 break
-            # One of the two workers may not have read the newest key yet; what was refused was not
-            # done.
+            # One of both may not have read the newest key; what was refused was not done.
             await self._clock.sleep(pause_s)
             reply = await self._sent(error.url, hop, request, herder)
         return _answer(reply, request)

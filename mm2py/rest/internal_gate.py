@@ -108,7 +108,6 @@ class InternalGate:
 
 
 def _target(scope: Scope) -> str:
-    """Return path and query as they are in the request line."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope.get("query_string", b"")
     return (raw + b"?" + query if query else raw).decode("latin-1")

@@ -27,11 +27,7 @@ _VERIFY: Final = {
 
 
 def server_context(tls: ListenerTls) -> ssl.SSLContext:
-    """Return the context of an https listener.
-
-    Raises:
-        ConfigError: a store cannot be used.
-    """
+    """Return the context of an https listener; ``ConfigError``: a store cannot be used."""
     try:
         return _context(tls)
     except ConfigError as error:
@@ -64,10 +60,7 @@ def _context(tls: ListenerTls) -> ssl.SSLContext:
 
 def peer_context(tls: ListenerTls | None) -> ssl.SSLContext | None:
     """Return how other workers are asked, with our own certificate; None without https.
-
-    Raises:
-        ConfigError: a store cannot be used.
-    """
+    ``ConfigError``: a store cannot be used."""
     if tls is None:
         return None
     try:

@@ -44,10 +44,7 @@ class BoundListener:
 
 def bind(listener: Listener) -> BoundListener:
     """Take the port and accept connections; they wait until a ``RestServer`` serves them.
-
-    Raises:
-        ConfigError: the address cannot be used.
-    """
+    ``ConfigError``: the address cannot be used."""
     bound = _moved_or_bound(listener)
     return BoundListener(bound, _url(listener, bound), listener.ssl)
 

@@ -58,7 +58,6 @@ class MetricSpec:
     samples: Callable[[WorkerReading], Samples]
 
     def family(self, reading: WorkerReading) -> CounterMetricFamily | GaugeMetricFamily:
-        """Return the metric with its samples, which may be none."""
         counter = self.name.endswith("_total")
         kind = CounterMetricFamily if counter else GaugeMetricFamily
         family = kind(self.name, self.meaning, labels=self.labels)
@@ -71,7 +70,6 @@ class MetricSpec:
 
 
 def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> Samples:
-    """Return one sample per state, 1 for ``state``."""
     # A worker of another version may report a state that this one does not know.
     for each in states if state in states else (*states, state):
         yield (*labels, each), float(each == state)
@@ -92,9 +90,7 @@ def _flow_problems(reading: WorkerReading) -> Samples:
         yield (str(flow.flow),), flow.problems
 
 
-def _of_node(
-    value: Callable[[NodeSnapshot], float | None],
-) -> Callable[[WorkerReading], Samples]:
+def _of_node(value: Callable[[NodeSnapshot], float | None]) -> Callable[[WorkerReading], Samples]:
     def samples(reading: WorkerReading) -> Samples:
         for node in reading.nodes:
             known = value(node)
@@ -238,14 +234,14 @@ def _broker_errors(reading: WorkerReading) -> Samples:
 
 
 def _of_process(
-    value: Callable[[ProcessReading], float | None],
-) -> Callable[[WorkerReading], Samples]:
+    name: str, meaning: str, value: Callable[[ProcessReading], float | None]
+) -> MetricSpec:
     def samples(reading: WorkerReading) -> Samples:
         counted = None if reading.process is None else value(reading.process)
         if counted is not None:
             yield (), counted
 
-    return samples
+    return MetricSpec(name, (), meaning, samples)
 
 
 _FLOW: Final = ("flow",)
@@ -437,59 +433,50 @@ OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
         "Until when a certificate is valid, since the epoch.",
         _certificates,
     ),
-    MetricSpec(
+    _of_process(
         "process_cpu_seconds_total",
-        (),
         "CPU time of the worker's process, without its children.",
-        _of_process(lambda process: process.cpu_s),
+        lambda it: it.cpu_s,
     ),
-    MetricSpec(
+    _of_process(
         "process_resident_memory_bytes",
-        (),
         "Resident memory of the worker's process.",
-        _of_process(lambda process: process.resident_bytes),
+        lambda it: it.resident_bytes,
     ),
-    MetricSpec(
+    _of_process(
         "process_virtual_memory_bytes",
-        (),
         "Virtual memory of the worker's process.",
-        _of_process(lambda process: process.virtual_bytes),
+        lambda it: it.virtual_bytes,
     ),
-    MetricSpec(
+    _of_process(
         "process_start_time_seconds",
-        (),
         "Start of the worker's process, since the epoch.",
-        _of_process(lambda process: process.started_s),
+        lambda it: it.started_s,
     ),
-    MetricSpec(
+    _of_process(
         "process_open_fds",
-        (),
         "Open file descriptors of the worker's process.",
-        _of_process(lambda process: process.open_files),
+        lambda it: it.open_files,
     ),
-    MetricSpec(
+    _of_process(
         "process_max_fds",
-        (),
         "File descriptors that the worker's process may open.",
-        _of_process(lambda process: process.most_files),
+        lambda it: it.most_files,
     ),
-    MetricSpec(
+    _of_process(
         "mm2py_child_processes",
-        (),
         "Processes below the worker: task hosts and drivers of jobs.",
-        _of_process(lambda process: process.children),
+        lambda it: it.children,
     ),
-    MetricSpec(
+    _of_process(
         "mm2py_child_processes_cpu_seconds_total",
-        (),
         "CPU time of the processes below the worker, ended ones included.",
-        _of_process(lambda process: process.children_cpu_s),
+        lambda it: it.children_cpu_s,
     ),
-    MetricSpec(
+    _of_process(
         "mm2py_child_processes_resident_memory_bytes",
-        (),
         "Resident memory of the processes below the worker.",
-        _of_process(lambda process: process.children_resident_bytes),
+        lambda it: it.children_resident_bytes,
     ),
 )
 
@@ -567,8 +554,7 @@ def _age(
 
 
 def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[MetricSpec, ...]:
-    """Return Java's metrics of checkpoints, ``MirrorCheckpointMetrics``; ``more`` labels repeat the
-    target."""
+    """Return Java's ``MirrorCheckpointMetrics``; ``more`` labels repeat the target."""
 
     def latency(number: Callable[[Ages], float | None]) -> Callable[[WorkerReading], Samples]:
         def samples(reading: WorkerReading) -> Samples:
@@ -684,8 +670,7 @@ COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
 def families(
     reading: WorkerReading, compat: Collection[Compat]
 ) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-    """Return one scrape, metric by metric: our own names, and those of ``compat``; metrics without
-    a sample, too."""
+    """Return one scrape, metric by metric: ours, and those of ``compat``, with samples or not."""
     metrics = [
         *OWN_METRICS,
         *(it for each in Compat if each in compat for it in COMPAT_METRICS[each]),

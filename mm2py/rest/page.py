@@ -23,8 +23,7 @@ PAGE: Final = "/ui"
 DOCS: Final = "/docs"
 """Leads to the API's description on the page, which needs no internet."""
 PAGE_HEADER: Final = "X-Mm2py-Page"
-"""The page's own requests have it: a browser asks its user for a password only where a 401 names a
-scheme."""
+"""The page's own requests have it: browsers ask for a password only where a 401 names a scheme."""
 
 POLICY: Final = "; ".join(
     (
@@ -106,8 +105,7 @@ def _is_page(path: str) -> bool:
 
 @final
 class PageFiles:
-    """ASGI middleware that serves ``/ui`` and sends browsers there from ``/``; ``RawPath`` is
-    outside of it."""
+    """ASGI middleware that serves ``/ui``, and redirects browsers there; inside ``RawPath``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -22,7 +22,7 @@ from mm2py.clock import Clock
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
-from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
+from mm2py.rest.bodies import check_media_types, refuse_dry_run
 from mm2py.rest.connector_names import NamedConnector, locate, locate_new
 from mm2py.rest.credentials import ANONYMOUS, Caller
 from mm2py.rest.etags import check_config_tag, config_tag
@@ -34,23 +34,11 @@ from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 
-RESERVED_ALIASES: Final = frozenset(
-    {
-        *(
-            "connectors",
-            "connector-plugins",
-            "flows",
-            "jobs",
-            "backfills",
-            "admin",
-            "health",
-            "metrics",
-        ),
-        *("pairs", "mm2py", "ui"),
-    }
-)
-"""First segments that mean something: a source cluster of such a name is found under ``/pairs/``
-only."""
+RESERVED_ALIASES: Final = frozenset((
+    "connectors", "connector-plugins", "flows", "jobs", "backfills", "admin", "health", "metrics",
+    "pairs", "mm2py", "ui",
+))  # fmt: skip
+"""First segments with a meaning: a source cluster of this name is under ``/pairs/`` only."""
 
 TASK_DIGITS: Final = 10
 _UNKNOWN: Final = secrets.token_bytes(32)
@@ -77,10 +65,10 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners.
     ``remote_refusal(flow, name, config)`` returns why a config is refused over REST, None if it is
-    accepted. ``names_a_secret`` checks a key alone. ``address`` is host and port of the internal
-    listener as other workers know it; ``started_ms``, by ``clock``: it has not seen what other
-    workers sent before. ``gate`` wraps the public application (authentication); None admits every
-    caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
+    accepted. ``address`` is host and port of the internal listener as other workers know it;
+    ``started_ms``, by ``clock``: it has not seen what other workers sent before. ``gate`` wraps the
+    public application (authentication); None admits every caller. ``meters`` count what an ordinary
+    worker's tasks copy; herders of flows have their own.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -95,7 +83,6 @@ class RestParts:
     flows: APIRouter | None = None
     meters: Callable[[], Collection[FlowMeter]] = tuple
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
-    names_a_secret: Callable[[str], bool]
     address: str = ""
     started_ms: int
     version: str = "4.3.1"
@@ -149,15 +136,10 @@ class RestCall:
         return self._about(next(iter(self.herders.values())))
 
     def connector(self, refusal: str = "Connector {} not found") -> NamedConnector:
-        """Return the connector in the path.
-
-        Raises:
-            NotFoundError: no flow has such a name; ``refusal`` is the text.
-        """
-        name = self.name
-        place = self.find(name)
+        """Return the connector in the path; ``NotFoundError`` (``refusal``): no flow has it."""
+        place = self.find(self.name)
         if place is None:
-            raise NotFoundError(refusal.format(name))
+            raise NotFoundError(refusal.format(self.name))
         return place
 
     @property
@@ -175,8 +157,7 @@ class RestCall:
         return place
 
     def new(self, name: str) -> NamedConnector:
-        """Return where a connector is to be created; ``BadRequestError`` for the name of no
-        flow."""
+        """Return where a connector is to be created; ``BadRequestError`` where there is no flow."""
         if not self.long_names:
             return NamedConnector(self.herder, name, name)
         place = locate_new(name, self.herders)
@@ -190,8 +171,7 @@ class RestCall:
 
     @property
     def task(self) -> int:
-        """Number of the task in the path, also below 0; any other text is a path that does not
-        exist."""
+        """Number of the task in the path, also below 0; other texts are a path without route."""
         text = str(self.request.path_params["task"])
         digits = text.removeprefix("-")
         # `int` also takes blanks, underscores and digits of other scripts.
@@ -201,7 +181,6 @@ class RestCall:
 
     @property
     def actor(self) -> str:
-        """Name of the caller."""
         return signed_in(self.request)
 
     @property
@@ -242,18 +221,15 @@ class RestCall:
         return self.parts.remote_refusal(flow, own, config)
 
     def check_remote(self, name: str, config: ConnectorConfig) -> None:
-        """Refuse properties that a connector's config may not have over REST.
-
-        Raises:
-            BadRequestError: with all reasons.
-        """
+        """Raise ``BadRequestError`` for properties that a config may not have over REST."""
         problem = self.remote_refusal(name, config)
         if problem is not None:
             raise BadRequestError(problem)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean query parameter."""
-        return flag(self.request, name)
+        """Return a boolean query parameter: the first counts, ``true`` in any letter case."""
+        values = self.request.query_params.getlist(name)
+        return bool(values) and values[0].lower() == "true"
 
 
 Handler = Callable[[RestCall], Awaitable[Response]]

@@ -40,11 +40,8 @@ async def node_snapshot(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> NodeSnapshot:
-    """Return what the member of a flow at ``url`` copies.
-
-    Raises:
-        HerderError: it refused (its status), or could not be reached (500).
-    """
+    """Return what the member of a flow at ``url`` copies; ``HerderError``: it refused (its status),
+    or could not be reached (500)."""
     path = pair_prefix(flow) + NODE_SNAPSHOT
     request = client.build_request("GET", url.rstrip("/") + path, timeout=SNAPSHOT_TIMEOUT_S)
     try:

@@ -32,8 +32,7 @@ def encoded_segment(text: str) -> str:
 
 
 def canonical_target(scope: Scope) -> str:
-    """Return the path of a request that ``RawPath`` has seen, encoded in one way for the next
-    hop."""
+    """Return a path that ``RawPath`` has seen, encoded in one way for the next hop."""
     path: str = scope["path"]
     return "/".join(encoded_segment(plain_segment(segment)) for segment in path.split("/"))
 
@@ -50,8 +49,7 @@ class RawPath:
             await self._app(scope, receive, send)
             return
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-            # A proxy may read the one, h11 the other (RFC 9112 6.1): the rest of the body would be
-            # a second request.
+            # A proxy may read the one, h11 the other (RFC 9112 6.1): a request smuggled.
             text = "A request has Content-Length or Transfer-Encoding, not both"
             await error_response(400, text, {"Connection": "close"})(scope, receive, send)
             return

@@ -34,12 +34,7 @@ class BodyReader:
     """
 
     def __init__(
-        self,
-        max_bytes: int,
-        *,
-        at_once: int,
-        deadline_s: float = _DEADLINE_S,
-        limit_name: str = "",
+        self, max_bytes: int, *, at_once: int, deadline_s: float = _DEADLINE_S, limit_name: str = ""
     ) -> None:
         self._max_bytes, self._deadline_s, self._limit_name = max_bytes, deadline_s, limit_name
         self._turns = asyncio.Semaphore(at_once)

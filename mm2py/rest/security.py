@@ -99,8 +99,7 @@ def gate_for(
 
 @final
 class Gate:
-    """ASGI middleware of the public listeners; ``RawPath`` is outside of it, so both judge the same
-    path."""
+    """ASGI middleware of the public listeners, inside ``RawPath``: both judge the same path."""
 
     def __init__(
         self,
@@ -158,8 +157,7 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
         reads = scope["method"] in _READS
-        # DNS rebinding: a page of another site asks under its own name for this address, and the
-        # browser lets it.
+        # DNS rebinding: another site's page asks under its own name for this address.
         if self._rules.own_hosts is not None and not _is_own(headers, self._rules.own_hosts):
             return error_response(
                 403,
@@ -180,8 +178,7 @@ class Gate:
         return None
 
     def _challenge(self, scope: Scope, headers: Headers) -> Mapping[str, str]:
-        """Let a browser ask its user for the password; other callers get Connect's answer, which
-        names no scheme."""
+        """Let a browser ask for the password; others get Connect's answer, without a scheme."""
         asks = self._credentials.by_password and is_of_page(scope["path"], headers)
         return {"WWW-Authenticate": _BASIC} if asks else {}
 
@@ -201,8 +198,7 @@ def _told_access(send: Send, caller: Caller) -> Send:
 
 @final
 class _FailedLogins:
-    """Limits and logs wrong passwords and tokens: the first at once, then at most one line per ten
-    seconds."""
+    """Limits and logs wrong passwords and tokens: one at once, then one line per ten seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -367,7 +363,6 @@ class CrossOrigin:
         request = Headers(scope=scope)
         origin = request.get("origin", "")
         allowed = bool(origin) and ("*" in self._origins or origin.lower() in self._origins)
-        preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in request
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -375,7 +370,7 @@ class CrossOrigin:
                 headers.add_vary_header("Origin")
                 if allowed:
                     headers["Access-Control-Allow-Origin"] = origin
-                if allowed and preflight:
+                if allowed and _is_preflight(scope, request, self._origins):
                     headers["Access-Control-Allow-Methods"] = self._methods
                     headers["Access-Control-Allow-Headers"] = self._headers
                     headers["Access-Control-Max-Age"] = _PREFLIGHT_AGE_S

@@ -61,19 +61,14 @@ class RestServer:
         *,
         connections: int | None = None,
     ) -> None:
-        self._listeners = listeners
-        self._app = app
-        self._connections = connections
+        self._listeners, self._app, self._connections = listeners, app, connections
         self._guard: ConnectionGuard | None = None
         self._listening: list[GuardedSocket] = []
         self._running: list[tuple[_UvicornServer, asyncio.Task[None]]] = []
 
     async def start(self) -> tuple[str, ...]:
         """Listen; return base URLs (``http://127.0.0.1:8083/``) in the order of the listeners.
-
-        Raises:
-            ConfigError: an address cannot be used.
-        """
+        ``ConfigError``: an address cannot be used."""
         # Below ERROR it logs its start, and each request that is no HTTP.
         uvicorn_log = logging.getLogger("uvicorn.error")
         uvicorn_log.setLevel(logging.ERROR)
@@ -104,8 +99,7 @@ class RestServer:
             server.ended.set()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
         for _ in range(LAST_TURNS):
-            # What the system had accepted when the listener closed becomes a connection a turn
-            # later.
+            # What the system accepted before the close becomes a connection a turn later.
             await asyncio.sleep(0)
             for server, _ in running:
                 for connection in [*server.server_state.connections]:
@@ -147,8 +141,7 @@ class RestServer:
         task = asyncio.create_task(server.serve([sock]), name=f"rest {bound.url}")
         self._listening.append(sock)
         self._running.append((server, task))
-        # uvicorn sets it a few turns later; an error before that would otherwise be lost in the
-        # task.
+        # uvicorn sets it a few turns later; an error before would be lost in the task.
         while not server.started:
             if task.done():
                 await task

@@ -29,8 +29,7 @@ from mm2py.types import FlowName, TaskId, TopicPartition, names_a_topic
 
 @dataclass(frozen=True, slots=True)
 class RunningWork:
-    """A connector (``task`` is None) or task of this worker; ``connector`` is its name at the
-    root."""
+    """A connector (``task`` is None) or task of this worker; the name is that at the root."""
 
     flow: str
     connector: str
@@ -83,16 +82,13 @@ class WorkerReading:
     state: str = ""
     """Of a Connect worker; empty in the dedicated mode, where each flow has one."""
     pairs: Mapping[str, FlowName] = field(default_factory=dict[str, FlowName])
-    """By mirror connector of a Connect worker: the aliases of its config, which Java's names
-    have."""
+    """By mirror connector of a Connect worker: its config's aliases, for Java's names."""
     by_topic: bool = False
-    """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label
-    `partition`."""
+    """Whether a series is of a topic: sums, the largest RPO, with an empty label `partition`."""
 
     @cached_property
     def partitions(self) -> "list[Series]":
-        """What has a series of its own: each flow has one node here, and each partition one meter
-        in it."""
+        """What has a series of its own: each flow has one node here, each partition one meter."""
         if not self.by_topic:
             return [
                 Series(node.flow, part, self._pair(node.flow, part.task))
@@ -108,8 +104,7 @@ class WorkerReading:
 
     @cached_property
     def copies(self) -> "list[Series]":
-        """What has a series under names that know the copy alone; partitions that are copied into
-        one have one."""
+        """What has a series under names that know the copy alone, one for each copy."""
         place = _whole if self.by_topic else _itself
         found: dict[tuple[FlowName, TopicPartition], list[PartitionSnapshot]] = {}
         gone: dict[tuple[FlowName, TopicPartition], TopicCounts] = {}
@@ -206,8 +201,7 @@ def _itself(one: TopicPartition) -> TopicPartition:
 
 
 def _topic(parts: Sequence[PartitionSnapshot], gone: TopicCounts | None) -> PartitionSnapshot:
-    """Return one series for all partitions of a topic, with what they counted on this node
-    before."""
+    """Return one series for a topic, with what its partitions counted on this node before."""
     whole = _with(_joined(parts), gone)
     copy = next((part.target for part in parts if part.target is not None), None)
     copy = None if copy is None else _whole(copy)

@@ -30,8 +30,7 @@ STALE_CONFIGURATION: Final = (
 CONFLICTING_OPERATION: Final = (
     "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 )
-"""Text of a ``ConflictError`` after two hops, and of a ``ForwardError`` that must not be
-forwarded."""
+"""Text of a ``ConflictError`` after two hops, and of a ``ForwardError`` that is not forwarded."""
 
 REBALANCE_EXPECTED: Final = "Request cannot be completed because a rebalance is expected"
 NO_LEADER: Final = (
@@ -97,15 +96,13 @@ class PreconditionFailedError(HerderError):
 
 
 class WorkerUnreachableError(HerderError):
-    """The worker that has to answer cannot be reached; its group may not know yet that it is
-    gone."""
+    """The worker that has to answer cannot be reached; its group may not know that yet."""
 
     status = 503
 
 
 class SignatureError(HerderError):
-    """A request between workers is not signed as it must be (400, 403), or cannot be checked yet
-    (503)."""
+    """A request between workers is signed wrongly (400, 403), or cannot be checked yet (503)."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message, status=status)

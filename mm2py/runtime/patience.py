@@ -99,14 +99,12 @@ class Patience:
         return not await wait_or_stop(self._clock, pause, self._stop)
 
     def lasting(self, for_s: float) -> str:
-        """Return what is being tried in vain where it has been for so long, empty where it has
-        not."""
+        """Return what has been tried in vain for so long, empty where nothing was."""
         lasts = self._failures and self._clock.monotonic() - self._since >= for_s
         return f"waits for {self._what}" if lasts else ""
 
     def succeeded(self) -> None:
-        """Note that it worked: logs it if a failure was logged, and starts with short pauses
-        again."""
+        """Note that it worked: logged after a logged failure; pauses are short again."""
         if self._logged:
             log.info(
                 "back again what=%s waited_s=%.0f",

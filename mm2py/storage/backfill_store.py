@@ -49,12 +49,10 @@ READ_S: Final = 60.0
 _JOB: Final = b"job"
 
 KEPT: Final = 4
-"""How many jobs without a claim are kept of each kind, beside one that begins; the oldest are
-removed."""
+"""How many jobs without a claim are kept of each kind, beside one that begins; the newest."""
 
 SILENT_MS: Final = 3_600_000
-"""A running one without progress for this long is removed too; more than clocks of two machines
-differ."""
+"""A running one without progress for so long is removed; more than clocks of machines differ."""
 
 
 @final
@@ -84,15 +82,10 @@ class BackfillStore:
         self.live = False
         """Whether the topic has been read."""
         self.unreadable: ProtocolError | None = None
-        """Why the newest job record cannot be read; ``job`` is an older one then, which no driver
-        may take up."""
+        """Why the newest job record cannot be read: no driver may take up ``job``, an older one."""
 
     async def start(self) -> None:
-        """Read the topic to its end.
-
-        Raises:
-            RetriableError: not now; a later call starts over.
-        """
+        """Read the topic to its end; ``RetriableError``: not now; a later call starts over."""
         self._records.clear()
         for known in (self._renewed, self._lease_heard, self._lane_heard, self.progress_heard):
             known.clear()
@@ -107,7 +100,6 @@ class BackfillStore:
         await self._table.stop()
 
     async def refresh(self) -> None:
-        """Read the topic to its end of now."""
         await self._table.read_to_end(READ_S)
 
     def listen(self, changed: Callable[[], None]) -> None:
@@ -140,7 +132,6 @@ class BackfillStore:
 
     @property
     def wanted(self) -> Wanted:
-        """The requested state of the newest backfill."""
         wish, job = self._records.get(b"wish"), self.job
         # A request of an earlier job stays in the topic; it must not pause or end a later one.
         if isinstance(wish, Wish) and job is not None and wish.job == job.id:
@@ -149,7 +140,6 @@ class BackfillStore:
 
     @property
     def leases(self) -> Mapping[TopicPartition, Lease]:
-        """Partitions of the newest backfill, by source partition."""
         job = self.job
         return {
             record.source: record
@@ -158,8 +148,7 @@ class BackfillStore:
         }
 
     def kept_out(self) -> Mapping[TopicPartition, Lease]:
-        """Return what the live flow must not copy: partitions that are reserved for lanes, or
-        copied by one."""
+        """Return what the live flow must not copy: reserved for lanes, or copied by one."""
         job = self.job
         if job is None or job.state.is_over:
             return {}
@@ -193,8 +182,7 @@ class BackfillStore:
         return any(lease.state is LeaseState.COPYING for lease in self.leases.values())
 
     def in_backfill(self) -> Mapping[TopicPartition, Lease]:
-        """Return which of them a backfill copies: it changes configs of their copies, a stream does
-        not."""
+        """Return which of them a backfill copies: a stream does not change the copies' configs."""
         job = self.job
         return {} if job is not None and job.kind is JobKind.STREAM else self.kept_out()
 
@@ -222,8 +210,7 @@ class BackfillStore:
         return await self._table.post([encode_backfill(record) for record in records])
 
     async def notice(self, worker: str, offset: int) -> None:
-        """Write that a worker of the live flow copies nothing that was reserved below
-        ``offset``."""
+        """Write that a worker of the live flow copies nothing reserved below ``offset``."""
         await self.post([Notice(worker=worker, offset=offset)])
 
     async def forget_notices(self) -> None:
@@ -294,11 +281,8 @@ async def newest_backfills(
 
 
 def decoded_backfills(topic: str, values: Mapping[bytes, bytes]) -> Mapping[bytes, BackfillRecord]:
-    """Return the records that this version knows.
-
-    Raises:
-        FatalError: the job is not one of them, so whether it is over is not known.
-    """
+    """Return the records that this version knows; ``FatalError``: the job is not one of them, so
+    whether it is over is not known."""
     newest: dict[bytes, BackfillRecord] = {}
     for key, value in values.items():
         try:

@@ -53,18 +53,13 @@ class ConfigBackingStore:
     """
 
     def __init__(
-        self,
-        table: Table,
-        *,
-        write_s: float = WRITE_S,
-        privileged: PrivilegedWriter | None = None,
+        self, table: Table, *, write_s: float = WRITE_S, privileged: PrivilegedWriter | None = None
     ) -> None:
         self._table = table
         self.privileged = privileged
         self._fold = ConfigFold()
         self._damaged: dict[bytes, str] = {}
-        """Keys of records that cannot be read, and why: what was before them counts, until
-        compaction."""
+        """Keys of unreadable records, and why: the record before counts, until compaction."""
         self._listener: ConfigListener | None = None
         self._write_s = write_s
         self._changed = asyncio.Event()
@@ -91,7 +86,6 @@ class ConfigBackingStore:
         await self._table.stop()
 
     def snapshot(self) -> ConfigSnapshot:
-        """Return what has been read so far."""
         return self._fold.snapshot()
 
     def problems(self) -> Mapping[str, str]:
@@ -102,8 +96,7 @@ class ConfigBackingStore:
         keys = ", ".join(f"{key.decode(errors='replace')} ({reason})" for key, reason in damaged)
         return {
             f"topic {self._table.topic}": "records are damaged, what was before them counts: "
-            f"{keys};"
-            " put the config or state once more, or write a tombstone for the key"
+            f"{keys}; put the config or state once more, or write a tombstone for the key"
         }
 
     async def refresh(self, timeout_s: float) -> None:
@@ -154,11 +147,9 @@ class ConfigBackingStore:
         await self._write(f"task configs of connector {name}", *tasks, commit)
 
     async def put_target(self, name: str, state: TargetState) -> None:
-        """Write the target state of a connector."""
         await self._write(f"target state of connector {name}", TargetPut(name, state))
 
     async def put_restart(self, request: RestartRequest) -> None:
-        """Request a restart from every worker."""
         await self._write(f"restart of connector {request.connector}", request)
 
     async def put_session_key(self, key: SessionKey) -> None:

@@ -69,8 +69,7 @@ ConfigEvent = (
 _NOTHING: Final[Mapping[str, str]] = {}
 
 ConfigListener = Callable[[ConfigEvent], None]
-"""Called on the loop with what was read after ``ConfigBackingStore.start`` returned; must neither
-block nor raise."""
+"""Called on the loop with what was read after ``start`` returned; neither blocks nor raises."""
 
 
 @final
@@ -129,7 +128,6 @@ class ConfigFold:
         return event
 
     def snapshot(self) -> ConfigSnapshot:
-        """Return the state as a value that does not change."""
         if self._snapshot is None:
             self._snapshot = ConfigSnapshot(
                 offset=self._offset,

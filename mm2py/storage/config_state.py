@@ -83,8 +83,7 @@ class ConfigSnapshot:
     unfinished: frozenset[str] = frozenset()
 
     def tasks(self, connector: str) -> tuple[TaskId, ...]:
-        """Return the tasks of a connector in order, none where its task configs are
-        inconsistent."""
+        """Return a connector's tasks in order, none where its task configs are inconsistent."""
         # Java's ClusterConfigState.tasks: none, until a later commit is complete.
         if connector in self.inconsistent:
             return ()

@@ -139,11 +139,8 @@ def _config_texts(record: ConfigRecord) -> tuple[str, Mapping[str, object] | Non
 
 
 def decode_config_record(key: bytes | None, value: bytes | None) -> ConfigRecord:
-    """Read a record of the config topic, in Java's order of prefixes.
-
-    Raises:
-        ProtocolError: the key is unknown, or the value is not what the key promises.
-    """
+    """Read a record of the config topic, in Java's order of prefixes; ``ProtocolError``: the key is
+    unknown, or the value is not what the key promises."""
     text = key_text(key)
     if text == SESSION_KEY:
         return _session_key(value)

@@ -15,10 +15,12 @@ from typing import Final, Protocol, final
 from mm2py.clock import Clock
 from mm2py.config.limits import MAX_CONFIG_BYTES
 from mm2py.config.remote_allow_list import reaches_a_cluster
+from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import (
     REVISIONS,
     Change,
+    FlowOverrideEntry,
     HistoryEntry,
     Revision,
     UnknownFlowRecord,
@@ -48,8 +50,7 @@ class ChangeGuard(Protocol):
     """Refuses changes because of what other flows do."""
 
     def check(self, before: Configs, after: Configs) -> None:
-        """Raise an ``Mm2pyError`` for a change that must not be made; called before anything is
-        written."""
+        """Raise an ``Mm2pyError`` for a forbidden change; called before anything is written."""
         ...
 
     def under_way(self, after: Configs) -> AbstractContextManager[None]:
@@ -57,14 +58,8 @@ class ChangeGuard(Protocol):
         ...
 
     async def refresh(self, before: Configs, after: Configs) -> bool:
-        """Read what the other flows are now; return whether the written change must be checked
-        again."""
+        """Read what the other flows are now; return whether the change must be checked again."""
         ...
-
-
-def _nothing_secret(key: str) -> bool:
-    del key
-    return False
 
 
 @final
@@ -74,7 +69,6 @@ class FlowOverridesStore:
     Args:
         table: the topic.
         connectors: the file's connector configs, placeholders kept.
-        names_a_secret: returns whether a key's value is secret.
         by_file: whether the file enables the flow.
     """
 
@@ -84,24 +78,18 @@ class FlowOverridesStore:
         connectors: Mapping[str, Mapping[str, str]],
         *,
         clock: Clock,
-        names_a_secret: Callable[[str], bool] = _nothing_secret,
         by_file: bool = True,
         write_s: float = WRITE_S,
     ) -> None:
-        self._table = table
-        self._clock = clock
-        self._names_a_secret = names_a_secret
-        self._write_s = write_s
+        self._table, self._clock, self._write_s = table, clock, write_s
         self.state: Final = FlowState(connectors, names_a_secret, by_file=by_file)
         """File and changes as read; only this store modifies it."""
         self._newer: dict[str, str] = {}
         """Keys of settings that only a newer version can read, and why."""
         self._damaged: dict[str, str] = {}
-        """Keys of damaged settings, and why: until compaction an older one counts, then the
-        file."""
+        """Keys of damaged settings, and why: until compaction an older one counts, or the file."""
         self._there: FlowState | None = None
-        """What a topic holds that was created again or has lost its end; None: all that this worker
-        knows."""
+        """What a topic created again or cut at its end holds; None: all that this worker knows."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
@@ -114,6 +102,7 @@ class FlowOverridesStore:
     # ---- Overrides
 
     async def start(self) -> None:
+        """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
         self._live = False
         self.state.clear()
         self._newer.clear()
@@ -125,10 +114,7 @@ class FlowOverridesStore:
 
     def check_readable(self) -> None:
         """Refuse to run with a part of the settings: compaction must not decide which ones count.
-
-        Raises:
-            RetriableError: a setting was written by a newer version of this program.
-        """
+        ``RetriableError``: a setting was written by a newer version of this program."""
         if self._newer:
             key, reason = next(iter(self._newer.items()))
             raise RetriableError(
@@ -176,17 +162,15 @@ class FlowOverridesStore:
         await self._table.read_to_end(timeout_s)
 
     async def restore(self) -> None:
-        """Write what the topic has lost and this worker knows, as its leader.
-
-        Raises:
-            RequestTimedOutError: not now.
-        """
+        """Write what the topic has lost and this worker knows, as its leader;
+        ``RequestTimedOutError``: not now."""
         # A change that waits for the cluster has the lock for long, and does this itself.
         if self._there is not None:
             async with self._writing:
                 await self._restore()
 
     def held(self) -> frozenset[TopicPartition]:
+        """Return paused source partitions; -1 is a whole topic."""
         return self.state.held
 
     async def record(
@@ -218,16 +202,11 @@ class FlowOverridesStore:
 
     @property
     def live(self) -> bool:
-        """Whether the topic has been read."""
         return self._live
 
     def preview(self, edit: Edit) -> tuple[Change, ...]:
-        """Return what an edit would change.
-
-        Raises:
-            ConfigError: a secret would have to be written, or it is left out how a cluster is
-                reached.
-        """
+        """Return what an edit would change; ``ConfigError``: a secret would have to be written, or
+        it is left out how a cluster is reached."""
         return self.state.changes(self._edited(edit))
 
     async def edit(
@@ -271,7 +250,7 @@ class FlowOverridesStore:
         for prop, value in after.items():
             # What the file holds itself may be sent back as it is: it is on every node already.
             plain = value != file.get(prop) and not is_placeholder(value)
-            if plain and self._names_a_secret(prop):
+            if plain and names_a_secret(prop):
                 raise ConfigError(
                     f"{prop} of connector {name} holds a secret, which is not stored over REST",
                     remedy="put it into the properties file, or refer to a config provider: ${...}",
@@ -361,12 +340,7 @@ class FlowOverridesStore:
         return after
 
     async def _write(
-        self,
-        puts: Puts,
-        action: str,
-        target: str,
-        changes: tuple[Change, ...],
-        revision: Revision,
+        self, puts: Puts, action: str, target: str, changes: tuple[Change, ...], revision: Revision
     ) -> None:
         line = HistoryEntry(action=action, target=target, changes=changes, revision=revision)
         # Tombstones for what is above the limit, in the same batch as the new line.
@@ -425,7 +399,7 @@ class FlowOverridesStore:
 
     def _read_again(self, _partition: int, records: Sequence[Record]) -> None:
         """Take a log that was read again; changes that it has lost still count."""
-        there = FlowState({}, self._names_a_secret, by_file=False)
+        there = FlowState({}, names_a_secret, by_file=False)
         for record in records:
             _fold(there, record)
         if there.revision >= self.state.revision:
@@ -457,27 +431,22 @@ class FlowOverridesStore:
         # A later record of the key decides again, a tombstone too.
         self._newer.pop(key, None)
         self._damaged.pop(key, None)
-        if record.value is None:
-            entry = self.state.take(key, None)
-        else:
-            decoded = decode_flow_record(record.key, record.value)
-            if isinstance(decoded, UnknownFlowRecord) and decoded.newer:
-                self._newer[key] = decoded.reason
-                self._tell()
-                return
-            if isinstance(decoded, UnknownFlowRecord):
-                log.warning(
-                    "record is ignored topic=%s offset=%d cause=%s",
-                    self._table.topic,
-                    record.offset,
-                    decoded.reason,
-                )
-                if is_setting(key):
-                    self._damaged[key] = decoded.reason
-                self.state.pass_line(key)
-                return
-            entry = self.state.take(key, decoded)
-        if entry is None or isinstance(entry, HistoryEntry):
+        taken = _fold(self.state, record)
+        if isinstance(taken, UnknownFlowRecord) and taken.newer:
+            self._newer[key] = taken.reason
+            self._tell()
+            return
+        if isinstance(taken, UnknownFlowRecord):
+            log.warning(
+                "record is ignored topic=%s offset=%d cause=%s",
+                self._table.topic,
+                record.offset,
+                taken.reason,
+            )
+            if is_setting(key):
+                self._damaged[key] = taken.reason
+            return
+        if taken is None or isinstance(taken, HistoryEntry):
             return
         if self._holding_news:
             self._news = True
@@ -496,18 +465,18 @@ def _encoded(records: Puts) -> list[Entry]:
     ]
 
 
-def _fold(state: FlowState, record: Record) -> None:
+def _fold(state: FlowState, record: Record) -> FlowOverrideEntry | UnknownFlowRecord | None:
+    """Take one record; return the entry that it is or ends, or why it cannot be read."""
     key = (record.key or b"").decode("utf-8", "replace")
     decoded = None if record.value is None else decode_flow_record(record.key, record.value)
     if isinstance(decoded, UnknownFlowRecord):
         state.pass_line(key)
-    else:
-        state.take(key, decoded)
+        return decoded
+    return state.take(key, decoded)
 
 
 def held_edit(partition: TopicPartition, *, paused: bool) -> Edit:
-    """Return the edit that pauses or resumes a source partition, or with number -1 a whole
-    topic."""
+    """Return the edit that pauses or resumes a source partition, or (-1) a whole topic."""
 
     def edit(now: FlowPicture) -> FlowPicture:
         if paused:

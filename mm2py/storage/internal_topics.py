@@ -12,13 +12,7 @@ from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
-from mm2py.errors import (
-    ConfigError,
-    FatalServerError,
-    Mm2pyError,
-    RetriableError,
-    ServerError,
-)
+from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
@@ -54,25 +48,18 @@ class InternalTopic:
 class TopicAdmin(Protocol):
     """The methods used of ``mm2py.client.connect.admin.Admin``."""
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
-        """Create topics; the error of each, None where it worked."""
-        ...
-
-    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-        """Describe those that exist."""
-        ...
-
+    async def create_topics(
+        self, topics: Sequence[NewTopic]
+    ) -> Mapping[str, ServerError | None]: ...
+    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]: ...
     async def describe_topic_configs(
         self, names: Sequence[str]
-    ) -> Mapping[str, Sequence[ConfigEntry]]:
-        """Read topic configs."""
-        ...
+    ) -> Mapping[str, Sequence[ConfigEntry]]: ...
 
 
 @final
 class InternalTopics:
-    """The internal topics of one flow on one cluster; all that are missing are made in one
-    request."""
+    """One flow's internal topics on one cluster; all that are missing are made in one request."""
 
     def __init__(self, admin: TopicAdmin, *, clock: Clock) -> None:
         self._admin, self._clock = admin, clock
@@ -90,7 +77,6 @@ class InternalTopics:
 
     @property
     def names(self) -> Collection[str]:
-        """Topics that the flow needs."""
         return self._topics.keys()
 
     async def partitions(self, name: str) -> int:
@@ -118,11 +104,7 @@ class InternalTopics:
 
     async def unfit(self) -> Mapping[str, Mm2pyError]:
         """Return which topics are gone since they were used, or are not as they must be any more;
-        creates none.
-
-        Raises:
-            RetriableError: no answer.
-        """
+        creates none. ``RetriableError``: no answer."""
         used = [topic for topic in self._topics.values() if topic.name in self._partitions]
         if not used:
             return {}
@@ -174,8 +156,7 @@ class InternalTopics:
                 self._errors[topic.name] = error
 
     async def _visible(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-        """Wait for topics that were just made: the broker that is asked may not know of them
-        yet."""
+        """Wait for topics that were just made: the asked broker may not know of them yet."""
         descriptions: dict[str, TopicDescription] = {}
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_S
         # CreateTopics is answered by the controller; other brokers learn of the topic later.
@@ -229,8 +210,7 @@ def _refused(topic: InternalTopic, error: ServerError) -> Exception:
         return ConfigError(
             f"internal topic {topic.name} cannot be created on the target: {error.message}",
             remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this "
-            "user"
-            " the right to",
+            "user the right to",
         )
     return error
 

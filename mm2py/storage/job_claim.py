@@ -68,8 +68,7 @@ class DriverSupersededError(BackfillRefusedError):
 
 
 class DriverRecord(Protocol):
-    """The record of a job, as far as it names its driver: its id, the number of the run, and the
-    driver."""
+    """A job's record, as far as it names its driver: its id, the run's number, the driver."""
 
     @property
     def id(self) -> str: ...
@@ -114,11 +113,7 @@ class DriverClaim(Generic[R]):
 
     async def take(self) -> R | None:
         """Fence the driver before and read what it has written; return and remember the newest
-        record.
-
-        Raises:
-            RetriableError: not now.
-        """
+        record. ``RetriableError``: not now."""
         await self._claim.take(self._refresh)
         self.known = self._newest()
         return self.known
@@ -127,10 +122,8 @@ class DriverClaim(Generic[R]):
         """Read to the end, with a new claim where this one was lost; return whether another driver
         has written since.
 
-        The record that this one ``writes`` may be in the topic already.
-
-        Raises:
-            RetriableError: not now.
+        The record that this one ``writes`` may be in the topic already. ``RetriableError``: not
+        now.
         """
         await (self._refresh() if self.holds else self._claim.take(self._refresh))
         newest, known = self._newest(), self.known
@@ -185,7 +178,6 @@ class JobClaim:
 
     @property
     def mine(self) -> Job:
-        """The job that this driver has written."""
         assert self.job is not None
         return self.job
 
@@ -260,11 +252,8 @@ class JobClaim:
             await self._store.refresh()
 
     async def beat(self) -> None:
-        """Show that the driver lives, until it is cancelled or ``stopped``.
-
-        Raises:
-            DriverSupersededError: another driver has taken over.
-        """
+        """Show that the driver lives, until it is cancelled or ``stopped``;
+        ``DriverSupersededError``: another driver has taken over."""
         while True:
             await self._clock.sleep(BEAT_S)
             async with self._turn:
@@ -283,10 +272,7 @@ class JobClaim:
 
     async def while_beating(self, work: Coroutine[object, object, T]) -> T:
         """Do ``work`` as the driver that lives; it ends as soon as another one has taken over.
-
-        Raises:
-            DriverSupersededError: another driver has taken over.
-        """
+        ``DriverSupersededError``: another driver has taken over."""
         beats, working = asyncio.create_task(self.beat()), asyncio.create_task(work)
         try:
             await asyncio.wait({beats, working}, return_when=asyncio.FIRST_COMPLETED)
@@ -311,10 +297,7 @@ class JobClaim:
 
     async def take_back(self, cause: str) -> None:
         """End a stream whose driver is gone: the live flow copies its partitions again.
-
-        Raises:
-            RetriableError: not now.
-        """
+        ``RetriableError``: not now."""
         job = await self._take()
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             return
@@ -323,11 +306,7 @@ class JobClaim:
 
     async def write(self, records: Sequence[BackfillRecord]) -> None:
         """Write records, if there are any, in one transaction; after a failure only if no other
-        driver has taken over.
-
-        Raises:
-            DriverSupersededError: one has.
-        """
+        driver has taken over. ``DriverSupersededError``: one has."""
         async with self._turn:
             await self._write(records)
 
@@ -369,11 +348,7 @@ class JobClaim:
         return self._lost
 
     async def insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step, with retries for up to ``WRITE_S``.
-
-        Raises:
-            RetriableError: it still does.
-        """
+        """Do a step, with retries for up to ``WRITE_S``; ``RetriableError``: it still does."""
         deadline = self._clock.monotonic() + WRITE_S
         while True:
             try:

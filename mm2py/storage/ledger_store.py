@@ -36,12 +36,10 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_MS: Final = 200
 LONGEST_RETRY_MS: Final = 30_000
 LOOK_S: Final = 5.0
-"""How long a task waits for the ledger to be read; without it a recreated topic may go
-unnoticed."""
+"""How long a task waits for the ledger to be read, without which it may miss recreated topics."""
 STOP_FLUSH_S: Final = 1.0
 MAX_RECORDS: Final = 500
-"""Most events of one batch; a broken source topic of a thousand partitions must not make one too
-large."""
+"""Most events of one batch: a thousand broken partitions must not make one too large."""
 
 
 @final
@@ -53,13 +51,7 @@ class LedgerStore(EventSink):
         meter: counts events, and names the flow.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        *,
-        meter: FlowMeter,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, table: Table, *, meter: FlowMeter, clock: Clock) -> None:
         self._table, self._topic = table, table.topic
         self._meter = meter
         self._clock = clock
@@ -87,8 +79,7 @@ class LedgerStore(EventSink):
             self._running.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Close it; safe twice. Events that are not acknowledged will be noticed again after a
-        restart."""
+        """Close it; safe twice. A restart notices events again that are not acknowledged."""
         running, self._running = self._running, None
         if running is not None:
             if self._known is not None:

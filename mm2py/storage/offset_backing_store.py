@@ -165,8 +165,7 @@ class KafkaOffsetBackingStore:
         )
 
     async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out; reads to the end
-        first."""
+        """Read to the end; return a connector's stored keys and values without tombstones."""
         await self._table.read_to_end(READ_S)
         return self._offsets.of_connector(connector)
 
@@ -194,11 +193,7 @@ class FileOffsetBackingStore:
         self._stored: dict[bytes, bytes] = {}
 
     async def start(self) -> None:
-        """Read the file.
-
-        Raises:
-            ConfigError: it cannot be read, or is no such file.
-        """
+        """Read the file; ``ConfigError``: it cannot be read, or is no such file."""
         self._offsets, self._stored = OffsetMap(), {}
         for key, value in self._read().items():
             self._put(key.encode(), value.encode())
@@ -211,11 +206,8 @@ class FileOffsetBackingStore:
         return [self._offsets.get(key) for key in keys]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Store values, None as a tombstone; returns when they are on disk.
-
-        Raises:
-            RetriableError: the file cannot be written now; what it held stays.
-        """
+        """Store values, None as a tombstone; returns when they are on disk. ``RetriableError``: the
+        file cannot be written now; what it held stays."""
         # The file first, then memory: after a failure both have what was stored last.
         stored = {**self._stored, **values}
         self._write({key: value for key, value in stored.items() if value is not None})

@@ -44,14 +44,11 @@ class MapStore(Protocol):
     """Store of the maps of a task's partitions."""
 
     @property
-    def topic(self) -> str:
-        """Name of the topic, empty where nothing is kept."""
-        ...
+    def topic(self) -> str: ...
 
     @property
     def topics_lost(self) -> int:
-        """How often the topic was deleted and created again since the start: none of the pages
-        before is in it."""
+        """How often the topic was made again since the start, without the pages from before."""
         ...
 
     async def load(
@@ -68,13 +65,11 @@ class MapStore(Protocol):
     async def numbers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' pages, oldest first; reads the topic to its end
-        first."""
+        """Return partitions' page numbers, oldest first; reads the topic to its end first."""
         ...
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset, else the first one; None where it
-        is gone."""
+        """Return the last page that begins below a target offset, else the first; None if gone."""
         ...
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
@@ -151,17 +146,14 @@ class NoMapStore:
     async def load(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
-        del partitions
         return {}
 
     async def numbers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
-        del partitions
         return {}
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        del partition, target
         return None
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
@@ -181,9 +173,7 @@ class OffsetMapStore:
     """
 
     def __init__(
-        self,
-        table: Table,
-        read: Callable[[TopicPartition, PageRef], Awaitable[Page | None]],
+        self, table: Table, read: Callable[[TopicPartition, PageRef], Awaitable[Page | None]]
     ) -> None:
         self._table, self._read = table, read
         self.index = MapIndex()
@@ -198,8 +188,7 @@ class OffsetMapStore:
 
     @property
     def topics_lost(self) -> int:
-        """How often the topic was created again since the start, noticed by offsets that went
-        back."""
+        """How often the topic was created again since the start: its offsets went back."""
         return self._topics_lost
 
     async def start(self) -> None:

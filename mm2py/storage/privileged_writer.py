@@ -29,8 +29,7 @@ from mm2py.types import TopicPartition
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 10_000
-"""A leader that is killed in a write holds up the next start, which reads after what is open, for
-this long."""
+"""A leader that is killed in a write holds up the next start, which reads past it, so long."""
 
 FAILED: Final = (
     "Failed to write to config topic; this may be due to a transient error and the request can be "
@@ -52,8 +51,7 @@ class PrivilegedWriter(Protocol):
         ...
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Write entries in one transaction; ``RetriableError`` when that failed, and the right is
-        lost."""
+        """Write entries in one transaction; ``RetriableError``: it failed, the right is lost."""
         ...
 
     async def close(self) -> None:
@@ -76,8 +74,7 @@ class Claim:
         return self._is_read and self._writer.claimed
 
     async def take(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Claim, and return what ``read`` returns after that; where either fails, there is no
-        claim."""
+        """Claim, and return what ``read`` then returns; where either fails, there is no claim."""
         self._is_read = False
         await self._writer.claim()
         newest = await read()
@@ -167,8 +164,7 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
         await transactions.commit()
 
     async def _while_permitted(self, work: Coroutine[object, object, None]) -> None:
-        """Do ``work``; ``RetriableError``, and it is cancelled, as soon as writing is not
-        permitted."""
+        """Do ``work``; cancelled, with ``RetriableError``, once writing is not permitted."""
         doubted = asyncio.Event()
 
         def look() -> None:

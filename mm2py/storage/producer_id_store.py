@@ -20,8 +20,7 @@ PUBLISH_S: Final = 10.0
 
 @final
 class ProducerIdStore:
-    """The topic of producer ids, opened at the first publication; its owner closes the table's
-    writer."""
+    """The topic of producer ids, opened at the first publication; the writer is its owner's."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -31,12 +30,8 @@ class ProducerIdStore:
         self._others: set[int] = set()
 
     async def publish(self, producer: MirrorProducer) -> None:
-        """Write one id; it may be used when this returns.
-
-        Raises:
-            Mm2pyError: the topic cannot be created, checked or written now, or the membership was
-                lost.
-        """
+        """Write one id; it may be used when this returns. ``Mm2pyError``: the topic cannot be
+        created, checked or written now, or the membership was lost."""
         try:
             async with asyncio.timeout(PUBLISH_S):
                 await self._opened()
@@ -50,11 +45,8 @@ class ProducerIdStore:
             ) from None
 
     async def includes(self, producer_id: int) -> bool:
-        """Return whether an id that was found in a log of the target is a mirror's.
-
-        Raises:
-            Mm2pyError: the topic cannot be read now.
-        """
+        """Return whether an id that was found in a log of the target is a mirror's; ``Mm2pyError``:
+        the topic cannot be read now."""
         if producer_id not in self._mirrors and producer_id not in self._others:
             await self._opened()
             await self._table.read_to_end(PUBLISH_S)

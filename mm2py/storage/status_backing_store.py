@@ -33,8 +33,7 @@ from mm2py.types import TaskId
 log = logging.getLogger(__name__)
 
 WRITE_S: Final = 30.0
-"""How long a post may take before it is taken back, and how long a refused one waits for the next
-attempt."""
+"""How long a post may take, and a refused one waits for the next attempt."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +79,7 @@ class StatusBackingStore:
                 self._post(put)
 
     async def stop(self) -> None:
-        """Stop reading; what is not acknowledged may be lost. Safe before ``start`` and safe
-        twice."""
+        """Stop reading; unacknowledged posts may be lost. Safe before ``start``, safe twice."""
         self._started = False
         self._early.clear()
         self._unwritten.clear()
@@ -105,8 +103,7 @@ class StatusBackingStore:
             if not causes
             else {
                 f"topic {self._table.topic}": "states cannot be written, the states shown may be "
-                "old:"
-                f" {', '.join(causes)}"
+                f"old: {', '.join(causes)}"
             }
         )
 
@@ -121,20 +118,16 @@ class StatusBackingStore:
         return self._states.get(work)
 
     def tasks(self, connector: str) -> Mapping[int, StoredStatus]:
-        """Return the states of a connector's tasks by number."""
         return self._states.tasks(connector)
 
     def connectors(self) -> frozenset[str]:
-        """Return the connectors with a state."""
         return self._states.connectors()
 
     def put_topic(self, use: TopicUse) -> None:
-        """Post that a connector uses a topic."""
         self._uses[use.connector, use.topic] = use
         self._post(_Put((topic_key(use.connector, use.topic), topic_value(use))))
 
     def topics(self, connector: str) -> Mapping[str, TopicUse]:
-        """Return the topics a connector uses, by name."""
         return self._states.topics(connector)
 
     def delete_topics(self, connector: str) -> None:
@@ -215,8 +208,7 @@ class StatusBackingStore:
             )
 
     def _give_way(self, read: StatusPut) -> None:
-        """Take back safe states that wait for the cluster while another worker wrote a newer
-        one."""
+        """Take back waiting safe states of which another worker wrote newer ones."""
         for answer, put in tuple(self._posted.items()):
             if put.safe and put.work == read.work and not self._may_write(put):
                 answer.cancel()

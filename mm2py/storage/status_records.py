@@ -107,11 +107,8 @@ def topic_value(use: TopicUse) -> bytes:
 
 
 def decode_status_record(key: bytes | None, value: bytes | None) -> StatusPut | TopicPut:
-    """Read a record of the status topic.
-
-    Raises:
-        ProtocolError: the key is unknown, or the value is not what the key promises.
-    """
+    """Read a record of the status topic; ``ProtocolError``: the key is unknown, or the value is not
+    what the key promises."""
     name = key_text(key)
     if name.startswith(CONNECTOR):
         connector = _some(name.removeprefix(CONNECTOR), "connector")
@@ -201,21 +198,17 @@ class StatusTable:
                 self._tasks.pop(record.work, None)
 
     def get(self, work: str | TaskId) -> StoredStatus | None:
-        """Return the state of a connector or task."""
         if isinstance(work, TaskId):
             return self._tasks.get(work.connector, {}).get(work.number)
         return self._connectors.get(work)
 
     def tasks(self, connector: str) -> Mapping[int, StoredStatus]:
-        """Return the states of a connector's tasks by number."""
         return dict(sorted(self._tasks.get(connector, {}).items()))
 
     def connectors(self) -> frozenset[str]:
-        """Return the connectors with a state."""
         return frozenset(self._connectors)
 
     def topics(self, connector: str) -> Mapping[str, TopicUse]:
-        """Return the topics a connector uses, by name."""
         return dict(self._topics.get(connector, {}))
 
     def _take_task(self, task: TaskId, status: StoredStatus | None) -> None:

@@ -42,8 +42,7 @@ Entry = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""
 
 BATCH_BYTES: Final = 64 * 1024
-"""Far below what a topic takes by default (``max.message.bytes``, 1 MiB), for clusters that allow
-less."""
+"""Far below a topic's default (``max.message.bytes``, 1 MiB), for clusters that allow less."""
 
 WAITS_S: Final = 10.0
 """How often to look for the topic of a post that is not answered: not every caller takes back what
@@ -54,9 +53,7 @@ class Table(Protocol):
     """One compacted topic, Kafka's (``KafkaTable``) or in memory (``MemoryTable``)."""
 
     @property
-    def topic(self) -> str:
-        """Name of the topic, for messages."""
-        ...
+    def topic(self) -> str: ...
 
     async def start(self, handle: Handler, again: Reread | None = None) -> None:
         """Read to the end, then follow; ``handle`` takes every record, in order per partition.
@@ -277,8 +274,7 @@ class KafkaTable:
             self._restoring = asyncio.create_task(restoring, name=f"restore {self._topic}")
 
     async def _restore_topic(self, restore: Callable[[], Awaitable[None]]) -> None:
-        """Create the topic if it is there no longer: a post to it would wait without end (invariant
-        6)."""
+        """Create the topic if it is gone: a post to it would wait without end (invariant 6)."""
         try:
             await restore()
         except Mm2pyError as error:

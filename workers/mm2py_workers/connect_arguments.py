@@ -73,7 +73,6 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=installed)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
         raise UsageError(message, remedy=f"see {self.prog} --help")
 
 
@@ -128,8 +127,7 @@ def run_program(
 
 
 def _raise_descriptor_limit() -> None:
-    """Use as many open files as may be, as Java does: a task needs about nine, and the usual limit
-    is 1024."""
+    """Use as many open files as allowed, as Java: a task needs nine, and the limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # some systems refuse what they allow

@@ -21,12 +21,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.api import Validator
 from mm2py.types import TargetState
-from mm2py_workers.connect_arguments import (
-    CommandParser,
-    ProblemsError,
-    WorkerOptions,
-    run_program,
-)
+from mm2py_workers.connect_arguments import CommandParser, ProblemsError, WorkerOptions, run_program
 from mm2py_workers.connect_distributed import announce, run_worker
 from mm2py_workers.connect_wiring import ConnectWorker, build_standalone
 from mm2py_workers.worker_file import load_worker_file
@@ -55,11 +50,8 @@ class ConnectorFile:
 
 
 def load_connector_file(path: Path | str) -> ConnectorFile:
-    """Read a connector's config.
-
-    Raises:
-        ConfigError: the file cannot be read, or is neither form of JSON nor properties with a name.
-    """
+    """Read a connector's config; ``ConfigError``: the file cannot be read, or is neither form of
+    JSON nor properties with a name."""
     file = Path(path)
     try:
         data = file.read_bytes()
@@ -215,8 +207,7 @@ async def _check(connectors: Sequence[ConnectorFile], validator: Validator) -> N
 
 async def _create(connectors: Sequence[ConnectorFile], worker: ConnectWorker) -> None:
     if connectors:
-        # However long the cluster is unreachable: each check waits ten seconds at most, or not at
-        # all.
+        # However long the cluster is away: each check waits ten seconds at most.
         while (await worker.herder.health()).status == "starting":
             await SYSTEM_CLOCK.sleep(LOOK_S)
     for each in connectors:

@@ -132,11 +132,8 @@ def build_distributed(
     mask: SecretMask,
     starter: HostStarter | None = None,
 ) -> "ConnectWorker":
-    """Build a worker of a group; binds its listeners.
-
-    Raises:
-        ConfigError: a listener, or a file that REST needs, cannot be used.
-    """
+    """Build a worker of a group; binds its listeners. ``ConfigError``: a listener, or a file that
+    REST needs, cannot be used."""
     rest, pool = _rest(file), host_pool(host_processes(file.props), starter or host_starter(clock))
     node = _node(file, rest, mask=mask, clock=clock, pool=pool)
     worker = _Worker.of(file, node, metrics, Permit(clock))
@@ -147,17 +144,10 @@ def build_distributed(
 
 
 def build_standalone(
-    file: WorkerFile,
-    *,
-    metrics: Metrics,
-    clock: Clock,
-    mask: SecretMask,
+    file: WorkerFile, *, metrics: Metrics, clock: Clock, mask: SecretMask
 ) -> "ConnectWorker":
     """Build a worker on its own: nothing but its offsets is kept, in its file; binds its listeners.
-
-    Raises:
-        ConfigError: a listener, or a file that REST needs, cannot be used.
-    """
+    ``ConfigError``: a listener, or a file that REST needs, cannot be used."""
     rest = _rest(file)
     node = _node(file, rest, mask=mask, clock=clock, pool=None)
     config, offsets = memory_configs(), FileOffsetBackingStore(file.offsets)
@@ -197,12 +187,7 @@ def _rest(file: WorkerFile) -> RestNode:
 
 
 def _node(
-    file: WorkerFile,
-    rest: RestNode,
-    *,
-    mask: SecretMask,
-    clock: Clock,
-    pool: HostPool | None,
+    file: WorkerFile, rest: RestNode, *, mask: SecretMask, clock: Clock, pool: HostPool | None
 ) -> NodeParts:
     plugins = Plugins()
     return NodeParts(
@@ -247,8 +232,7 @@ class ConnectWorker:
     async def run(
         self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
     ) -> int:
-        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit
-        code."""
+        """Run until a stop or a failure of herder or ``begin``; return the exit code."""
         if self._pool is not None:
             self._pool.start()
         herding = asyncio.create_task(self.herder.run(), name="worker")
@@ -275,7 +259,6 @@ class ConnectWorker:
         return 1 if late or (self.herder.failure is not None and not stop.asked) else 0
 
     async def abandon(self) -> None:
-        """Close what was bound, without having run."""
         await self._rest.stop(timeout_s=0)
 
     async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:

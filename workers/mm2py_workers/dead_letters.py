@@ -33,13 +33,7 @@ class DeadLetterTopic(DeadLetterQueue):
     """Implements ``DeadLetterQueue``; the producer is opened with the first record."""
 
     def __init__(
-        self,
-        topic: str,
-        replication_factor: int,
-        settings: Settings,
-        *,
-        cluster: str,
-        clock: Clock,
+        self, topic: str, replication_factor: int, settings: Settings, *, cluster: str, clock: Clock
     ) -> None:
         self._topic, self._replication_factor = topic, replication_factor
         self._settings, self._cluster, self._clock = settings, cluster, clock
@@ -63,8 +57,7 @@ class DeadLetterTopic(DeadLetterQueue):
                 f"dead letter queue {self._topic} cannot be created on {self._cluster}: "
                 f"{error.message}",
                 remedy="create it by hand, or correct "
-                "errors.deadletterqueue.topic.replication.factor (now"
-                f" {self._replication_factor})",
+                f"errors.deadletterqueue.topic.replication.factor (now {self._replication_factor})",
             ) from error
 
     def send(self, record: SinkRecord, headers: tuple[tuple[str, bytes], ...]) -> None:

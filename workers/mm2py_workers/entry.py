@@ -49,8 +49,7 @@ def begin() -> None:
 
 
 def print_any_text() -> None:
-    """Print what the encoding of stdout lacks as escapes: a cluster may have names in any
-    script."""
+    """Print escapes for what stdout's encoding lacks: a cluster's names may be of any script."""
     for stream in (sys.stdout, sys.stderr):
         # A stream whose descriptor became a pipe after it was opened cannot be changed.
         if isinstance(stream, TextIOWrapper):

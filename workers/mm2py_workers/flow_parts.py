@@ -22,7 +22,6 @@ from mm2py.config.class_names import COPY_NAMES
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import backfill_topic, driver_id
@@ -113,7 +112,6 @@ class NodeParts(HerderNode):
     pool: HostPool | None = None
 
     def runnable(self, connector_class: str) -> bool:
-        """Return whether a connector class is installed here."""
         try:
             self.plugins.find(connector_class)
         except ConfigError:
@@ -153,11 +151,8 @@ class FlowParts:
         worker: WorkerConfig | None = None,
         scope: str = "",
     ) -> Self:
-        """Build them from a worker config.
-
-        Raises:
-            ConfigError: it cannot be run; ``scope`` is what the message names.
-        """
+        """Build them from a worker config; ``ConfigError``: it cannot be run; ``scope`` is what the
+        message names."""
         settings = connection_settings(props, scope=scope or f"worker of {flow}")
         cluster = Cluster(settings, alias=flow.target, clock=clock)
         options = worker or parse_config(WorkerConfig, props)
@@ -186,23 +181,19 @@ class FlowParts:
     # ---- stores
 
     def offsets(self) -> HostedOffsets:
-        """Return the source offsets, for tasks of this process."""
         topic = offset_topic(self.props, self.worker)
         return HostedOffsets(self.tables, topic, transactional=self.transactional)
 
     def maps(self) -> HostedMaps:
-        """Return the offset maps of the source."""
         return HostedMaps(
             self.tables, self.flow.source, self.replicas, transactional=self.transactional
         )
 
     def ledger(self, meter: FlowMeter) -> LedgerStore:
-        """Return the loss ledger of the source."""
         return self.tables.ledger(self.flow.source, self.replicas, meter)
 
     def connector_offsets(self, topic: str) -> OwnOffsets:
-        """Open the offset topic of one connector (``offsets.storage.topic``), with connections of
-        its own."""
+        """Open a connector's own topic (``offsets.storage.topic``), with own connections."""
         apart = FlowParts.of(
             self.flow,
             self.props,
@@ -230,8 +221,7 @@ class FlowParts:
         reports: FlowReports,
         sinks: SinkClients | None = None,
     ) -> TaskAssembly:
-        """Return what builds the tasks of the flow in this process; ``sinks`` as of
-        ``TaskParts``."""
+        """Return what builds the flow's tasks in this process; ``sinks`` as of ``TaskParts``."""
         worker = self.worker
         links = TargetSenders(
             self.props,
@@ -417,10 +407,7 @@ def wire_flow(
     plan: FlowPlan, node: NodeParts, meter: FlowMeter
 ) -> tuple[HerderParts, FlowOverridesStore]:
     """Build the herder's parts of a flow of a mirror maker file, and the store of its changes.
-
-    Raises:
-        ConfigError: a derived config cannot be run.
-    """
+    ``ConfigError``: a derived config cannot be run."""
     clock, (source, target) = node.clock, plan.name
     permit = Permit(clock)
     flow = FlowParts.of(
@@ -437,7 +424,6 @@ def wire_flow(
         tables.own_table(flows_topic(source), "compact", flow.replicas, ordered=True),
         plan.connectors,
         clock=clock,
-        names_a_secret=names_a_secret,
         by_file=plan.by_file,
     )
     backfills = BackfillStore(
@@ -493,8 +479,7 @@ class _SourceStores:
     maps: HostedMaps
 
     async def start(self) -> None:
-        """Read the offsets; the ledger opens beside the data, the maps where tasks live in this
-        process."""
+        """Read the offsets; the ledger opens beside, and the maps of tasks in this process."""
         await self.offsets.start()
         self.ledger.start()
 

@@ -55,8 +55,7 @@ class FlowTarget:
         await self.jobs.start()
 
     async def follow_pauses(self, hold: Callable[[frozenset[TopicPartition]], None]) -> None:
-        """Call ``hold`` with the topics and partitions that are paused over REST, now and after
-        each change."""
+        """Call ``hold`` with the topics and partitions paused over REST, now and later."""
         topic = flows_topic(self._flow.source)
         # Only what is paused is asked of it: that needs no config of a file.
         overrides = self._overrides = FlowOverridesStore(
@@ -69,7 +68,6 @@ class FlowTarget:
         hold(overrides.held())
 
     def writer(self, transactional_id: str) -> KafkaPrivilegedWriter:
-        """Return what writes the job topic under a transactional id."""
         writer = self.tables.writer(transactional_id, backfill_topic(self._flow.source))
         self._writers.append(writer)
         return writer
@@ -81,7 +79,6 @@ class FlowTarget:
         return tables
 
     async def close(self) -> None:
-        """Close everything."""
         for writer in self._writers:
             await writer.close()
         if self._overrides is not None:

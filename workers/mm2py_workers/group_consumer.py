@@ -42,16 +42,15 @@ R = TypeVar("R")
 
 LIST_S: Final = 10.0
 ASK_S: Final = SILENT_S + 1.5
-"""How long the thread waits for an answer: longer than until another broker is asked in place of a
-silent one."""
+"""How long the thread waits for an answer: until another broker replaces a silent one."""
 TOLD_EVERY_S: Final = 10.0
 ENDS_S: Final = 1.5
 """How long a broker may take to return the ends of logs, within ``ASK_S``."""
 
-_MOVED: Final = frozenset(
-    ("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID", "_STATE", "_FENCED",
-     "_ASSIGNMENT_LOST")
-)  # fmt: skip
+_MOVED: Final = frozenset((
+    "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID",
+    "_STATE", "_FENCED", "_ASSIGNMENT_LOST",
+))  # fmt: skip
 """The group has changed: others read these partitions from what was committed before."""
 _OF_PARTITIONS: Final = frozenset(
     (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.TOPIC_AUTHORIZATION_FAILED)
@@ -64,17 +63,10 @@ _NOBODY_REFUSED: Final = re.compile(
     "SASL .* handshake failed: Local: |Failed to acquire SASL OAUTHBEARER token"
 )
 """Of ``_REFUSED``, what is no broker's refusal: a login cut off, or no token from its endpoint."""
-_PASSING: Final = frozenset(
-    (
-        "_TRANSPORT",
-        "_ALL_BROKERS_DOWN",
-        "_TIMED_OUT",
-        "_RESOLVE",
-        "_UNKNOWN_TOPIC",
-        "_UNKNOWN_PARTITION",
-        "_WAIT_COORD",
-    )
-)
+_PASSING: Final = frozenset((
+    "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_UNKNOWN_TOPIC",
+    "_UNKNOWN_PARTITION", "_WAIT_COORD",
+))  # fmt: skip
 _PASSING_CODES: Final = codes.RETRIABLE - {codes.CORRUPT_MESSAGE}
 """librdkafka tries these again by itself."""
 _TOLD: Final = frozenset(("UNKNOWN", "_MAX_POLL_EXCEEDED", *_REFUSED))
@@ -206,8 +198,7 @@ class ConfluentConsumer(GroupConsumer):
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
         self._waits_for_ticket = waits_for_ticket and values.get("sasl.mechanism") == "GSSAPI"
         self._consumer = Consumer(
-            # Ends of logs come as events: markers and compacted records after the last one are no
-            # messages.
+            # Log ends come as events: markers and compacted records are no messages.
             {**values, "enable.partition.eof": True, "error_cb": self._noted, "logger": LIBRDKAFKA}
         )
 
@@ -231,8 +222,7 @@ class ConfluentConsumer(GroupConsumer):
         return [_record(message) for message in self.messages(timeout_s)]
 
     def messages(self, timeout_s: float) -> list[Message]:
-        """Return the next messages; the first has waited for the broker, the others are there or
-        come next time."""
+        """Return the next messages; the broker is waited for only for the first."""
         first = self._consumer.poll(timeout_s)
         taken: list[Message] = []
         if first is not None:
@@ -240,8 +230,7 @@ class ConfluentConsumer(GroupConsumer):
             # the records of before.
             self._left.clear()
             more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
-            # What came back in the same call begins at the last commit: the record is among what
-            # follows.
+            # What came back in this call begins at the last commit, and follows again.
             is_stale = _place(first) in self._left
             taken = [it for it in (more if is_stale else [first, *more]) if self._is_record(it)]
         if self._failure is not None:
@@ -249,8 +238,7 @@ class ConfluentConsumer(GroupConsumer):
         return taken
 
     def reached(self) -> Mapping[Partition, int]:
-        """Return the ends of logs that were reached since the last call: control records have
-        offsets, too."""
+        """Return the ends of logs reached since the last call: control records count, too."""
         reached, self._reached = self._reached, {}
         return reached
 
@@ -311,16 +299,14 @@ class ConfluentConsumer(GroupConsumer):
     def resume(self, partitions: Collection[Partition]) -> None:
         paused = self._paused.intersection(partitions)
         if paused:
-            # No others: resuming one that is not paused makes librdkafka fetch again what it has
-            # prefetched.
+            # No others: librdkafka would fetch again what it has prefetched of them.
             self._paused -= paused
             self._consumer.resume(_theirs(paused))
 
     def seek(self, partition: Partition, offset: int) -> None:
         self._reached.pop(partition, None)
         try:
-            # librdkafka refuses a seek of a partition that it does not fetch yet, just after the
-            # assignment.
+            # librdkafka refuses a seek just after the assignment, before it fetches.
             self._consumer.seek(TopicPartition(*partition, offset))
         except KafkaException as error:
             raise RetriableError(f"{partition} is not read yet: {cause_text(error)}") from error
@@ -398,8 +384,7 @@ class ConfluentConsumer(GroupConsumer):
             # kinit is run again, and a ticket may come.
             if not (self._waits_for_ticket or _NOBODY_REFUSED.search(text)):
                 failure = AuthenticationError(f"the source refused the login: {text}")
-        # Anything that is not known to pass ends the consumer: silence would look like an idle
-        # topic.
+        # What may not pass ends the consumer: silence would look like an idle topic.
         elif error.fatal() or not (
             name in _PASSING | _TOLD or error.code() in _PASSING_CODES or error.retriable()
         ):

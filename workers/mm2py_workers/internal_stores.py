@@ -71,8 +71,7 @@ class FlowTables:
     def table(
         self, topic: InternalTopic, *, follow: bool = True, transactional: bool = False
     ) -> KafkaTable:
-        """Return the table over one topic; ``transactional``: some of its records are written in
-        transactions."""
+        """Return the table over one topic; ``transactional``: some records are written so."""
         self._topics.add(topic)
         return KafkaTable(
             topic.name,
@@ -92,8 +91,7 @@ class FlowTables:
         )
 
     def privileged_writer(self, worker: WorkerConfig) -> KafkaPrivilegedWriter | None:
-        """Return the leader's writer of the config topic, None where its records are as all
-        others."""
+        """Return the leader's writer of the config topic, None without transactions."""
         # KIP-618: ``preparing`` and ``enabled`` write in transactions, ``disabled`` does not.
         if not worker.leader_writes_in_transactions:
             return None
@@ -101,8 +99,7 @@ class FlowTables:
         return self.writer(f"connect-cluster-{worker.group_id}", worker.config_storage_topic)
 
     def writer(self, transactional_id: str, topic: str) -> KafkaPrivilegedWriter:
-        """Return what writes a topic of one partition under a transactional id; its caller closes
-        it."""
+        """Return a one-partition topic's transactional writer; its caller closes it."""
         return KafkaPrivilegedWriter(
             self.cluster,
             self._producer,
@@ -113,7 +110,6 @@ class FlowTables:
         )
 
     async def fence_producers(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers on this cluster."""
         await fence_producers(
             self.cluster,
             transactional_ids,
@@ -123,11 +119,7 @@ class FlowTables:
 
     async def check_exactly_once(self, worker: WorkerConfig) -> None:
         """Refuse a cluster that is too old for exactly-once, or hides the leader's transactional
-        id.
-
-        Raises:
-            ConfigError: what is missing.
-        """
+        id. ``ConfigError``: what is missing."""
         if worker.leader_writes_in_transactions:
             await check_transactions(self.cluster, f"connect-cluster-{worker.group_id}")
 
@@ -141,8 +133,7 @@ class FlowTables:
         transactional: bool = False,
         ordered: bool = False,
     ) -> KafkaTable:
-        """Return the table over a topic that Connect does not know; ``-1`` is the broker's
-        default."""
+        """Return the table over a topic unknown to Connect; ``-1``: the broker's default."""
         topic = InternalTopic(
             name=name,
             purpose="offset.storage",
@@ -157,7 +148,6 @@ class FlowTables:
         return self.table(topic, follow=follow, transactional=transactional)
 
     def ledger(self, source: str, replication_factor: int, meter: FlowMeter) -> LedgerStore:
-        """Return the loss ledger of one source."""
         table = self.own_table(ledger_topic(source), "delete", replication_factor, follow=False)
         return LedgerStore(table, meter=meter, clock=self._clock)
 
@@ -210,7 +200,6 @@ class _Opening:
         self._early: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Open it concurrently."""
         self._early = asyncio.create_task(self._try(), name="hosted store")
 
     async def done(self) -> None:
@@ -259,7 +248,6 @@ class HostedOffsets:
         return await self._store.entries(connector)
 
     async def close(self) -> None:
-        """Stop reading."""
         await self.opening.end()
         await self._store.stop()
 
@@ -284,7 +272,6 @@ class HostedMaps(MapsOver):
         await self.opening.done()
 
     async def close(self) -> None:
-        """Stop reading."""
         await self.opening.end()
         await self._store.stop()
 
@@ -292,9 +279,7 @@ class HostedMaps(MapsOver):
 class WorkerOffsets(OffsetStore, FlowStores, Protocol):
     """Source offsets of a worker: what its tasks, its herder and REST need of them."""
 
-    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector."""
-        ...
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,8 +328,7 @@ def offset_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopi
 
 
 def store_producer(props: Mapping[str, str], flow: FlowName) -> ProducerSettings:
-    """Return the producer of Connect's stores: it takes top-level client keys, not
-    ``producer.*``."""
+    """Return the producer of Connect's stores, of top-level client keys, not ``producer.*``."""
     known = {key: props[key] for key in ("bootstrap.servers", "client.id") if key in props}
     return producer_settings(known, scope=f"internal topics of {flow}")
 

@@ -64,10 +64,7 @@ class RestNode:
     @classmethod
     def bind(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
         """Bind the internal listener; ``targets`` are addresses that this machine must reach.
-
-        Raises:
-            ConfigError: its address cannot be used.
-        """
+        ``ConfigError``: its address cannot be used."""
         address, named = settings.internal, settings.options.rest_advertised_host_name.strip()
         host = named or address.host or local_address(targets)
         if not settings.internal_given:
@@ -87,10 +84,7 @@ class RestNode:
     @classmethod
     def bind_worker(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
         """Bind an ordinary worker's listeners, the public ones too: they are its name in statuses.
-
-        Raises:
-            ConfigError: an address cannot be used.
-        """
+        ``ConfigError``: an address cannot be used."""
         node = cls.bind(settings, targets)
         public: list[BoundListener] = []
         try:
@@ -130,8 +124,7 @@ class RestNode:
         """Return what a flow asks other workers with; it is loaded at the first question."""
 
         async def ask(url: str, key: SessionKey) -> NodeSnapshot:
-            # The HTTP libraries take a quarter of a second: a worker that leads, or starts, does
-            # not wait for them.
+            # The HTTP libraries take 250 ms, which not each worker has to wait for.
             from mm2py.rest.peer_client import node_snapshot
 
             return await node_snapshot(self.http, flow, url, key)
@@ -139,8 +132,7 @@ class RestNode:
         return ask
 
     async def serve(self, served: Served) -> None:
-        """Load REST and open both listeners; what cannot be opened is logged, the flows
-        continue."""
+        """Load REST and open both listeners; a failure is logged, the flows continue."""
         try:
             # Here, beside the flows: FastAPI and uvicorn take most of a second.
             await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
@@ -154,8 +146,7 @@ class RestNode:
                 public=self.public,
                 http=lambda: self.http,
             )
-        # Java ends the worker; here the flows run on, since records are worth more than their
-        # display.
+        # Java ends the worker; here the flows run on: records count more than displays.
         except Mm2pyError as error:
             log.error("REST is not served, the flows run without it cause=%s", error)  # noqa: TRY400 - one line
             return
@@ -168,7 +159,6 @@ class RestNode:
         log.info("rest listens public=%s internal=%s", public, self.url)
 
     async def close_jobs(self) -> None:
-        """End the jobs that requests have started in this process."""
         if self._running is not None:
             await self._running.close_jobs()
 
@@ -184,7 +174,6 @@ class RestNode:
 
 
 def _serves_https(settings: RestSettings) -> bool:
-    """Whether users are served over https."""
     return any(listener.scheme == "https" for listener in settings.listeners)
 
 

@@ -21,7 +21,6 @@ from mm2py.config.key_material import read_identity
 from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
-from mm2py.config.secret_names import names_a_secret
 from mm2py.flows.changes import FlowChanges
 from mm2py.flows.service import FlowService, FlowServiceParts
 from mm2py.observability.logging import cause_text
@@ -57,8 +56,7 @@ class OpenRest:
     jobs: tuple[JobRoutes, ...]
 
     async def close_jobs(self) -> None:
-        """End what requests have started here: drivers of backfills in order, those of failovers
-        where they are."""
+        """End what requests started here: drivers of backfills in order; failovers are left."""
         closing = [job.close() for job in self.jobs]
         for ended in await asyncio.gather(*closing, return_exceptions=True):
             # A package's own code, which must not keep the listeners open.
@@ -66,7 +64,6 @@ class OpenRest:
                 log.warning("routes of a job did not close in order cause=%s", cause_text(ended))
 
     async def stop(self, timeout_s: float) -> None:
-        """Close the listeners; running requests get ``timeout_s``."""
         await self.close_jobs()
         for server in self.servers:
             await server.stop(timeout_s)
@@ -82,10 +79,7 @@ async def open_rest(
     public: Sequence[BoundListener] = (),
 ) -> OpenRest:
     """Serve the internal listener on its bound socket, then open the public ones, bound or not.
-
-    Raises:
-        ConfigError: an address, key store or password file cannot be used.
-    """
+    ``ConfigError``: an address, key store or password file cannot be used."""
     parts = served.parts
     credentials = RestCredentials.read(settings)
     parts.mask.add(credentials.secrets)
@@ -115,7 +109,6 @@ async def open_rest(
         flows=flows,
         meters=served.meters,
         remote_refusal=refusal,
-        names_a_secret=names_a_secret,
         address=urlsplit(url).netloc,
         started_ms=parts.clock.now_ms(),
         changing=changing,
@@ -176,7 +169,6 @@ def _flows(
         validator=served.parts.validator,
         mask=served.parts.mask,
         clock=served.parts.clock,
-        names_a_secret=names_a_secret,
         remote_refusal=refusal,
         property_problem=served.property_problem,
         readers=served.readers,

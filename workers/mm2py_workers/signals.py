@@ -27,7 +27,6 @@ class StopSignal:
 
     @property
     def asked(self) -> bool:
-        """Whether a stop was asked for."""
         return self._asked.is_set()
 
     def ask(self) -> None:
@@ -35,7 +34,6 @@ class StopSignal:
         self._asked.set()
 
     async def wait(self) -> None:
-        """Wait until a stop is asked for."""
         await self._asked.wait()
 
     def __enter__(self) -> Self:
@@ -60,7 +58,6 @@ class StopSignal:
 
     def _caught(self, number: signal.Signals) -> None:
         if self._asked.is_set() and number is not signal.SIGHUP:
-            # 143 for SIGTERM, 130 for SIGINT: what a shell reports of a process that a signal
-            # ended.
+            # As a shell reports a process ended by SIGTERM (143) or SIGINT (130).
             os._exit(128 + number)
         self._asked.set()

@@ -30,8 +30,7 @@ MAX_POLL_RECORDS: Final = "500"
 
 @final
 class KafkaSinkClients(SinkClients):
-    """Implements ``SinkClients`` for the tasks of one flow or worker; ``cluster`` is the worker's,
-    for messages."""
+    """Implements ``SinkClients`` for the tasks of one flow or worker; messages name ``cluster``."""
 
     def __init__(self, worker: Mapping[str, str], cluster: str, clock: Clock) -> None:
         self._worker, self._cluster, self._clock = worker, cluster, clock

@@ -19,19 +19,10 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import ProducerSettings, producer_settings
-from mm2py.config.exactly_once import (
-    interval_problem,
-    raise_first,
-    transaction_interval_ms,
-)
+from mm2py.config.exactly_once import interval_problem, raise_first, transaction_interval_ms
 from mm2py.config.framework import TaskFrameworkConfig
 from mm2py.config.worker import WorkerConfig
-from mm2py.mirror.producer_ids import (
-    SOURCE_CLUSTER_ID,
-    MirrorProducer,
-    Suppression,
-    suppression_of,
-)
+from mm2py.mirror.producer_ids import SOURCE_CLUSTER_ID, MirrorProducer, Suppression, suppression_of
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import (
@@ -68,11 +59,7 @@ class TargetSenders:
         self._starts: dict[TaskId, Starts] = {}
 
     def producer(self, spec: TaskSpec) -> ProducerSettings:
-        """Return how a task's producer writes.
-
-        Raises:
-            ConfigError: a producer property is wrong.
-        """
+        """Return how a task's producer writes; ``ConfigError``: a producer property is wrong."""
         props = framework_producer_properties(
             self._worker_props, spec.connector_config, task_index=spec.id.number
         )
@@ -81,11 +68,7 @@ class TargetSenders:
         )
 
     def sender(self, spec: TaskSpec) -> SenderFactory:
-        """Return what makes the Sender of a task.
-
-        Raises:
-            ConfigError: a producer property is wrong.
-        """
+        """Return what makes the Sender of a task; ``ConfigError``: a producer property is wrong."""
         settings = self.producer(spec)
         mirror_ids = self._mirror_ids(spec)
 
@@ -149,8 +132,7 @@ class TargetSenders:
         )
 
     def _mirror_ids(self, spec: TaskSpec) -> MirrorIds | None:
-        """Return what publishes the ids of a mirror's task; what others write is the cluster's
-        own."""
+        """Return what publishes a mirror task's ids; other writers' are the cluster's own."""
         config = spec.connector_config
         mirrors = canonical_class(config.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
         if not mirrors or suppression_of(config) is Suppression.OFF:

@@ -48,11 +48,7 @@ STARTER_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
 
 def host_processes(props: Mapping[str, str]) -> int:
     """Return how many child processes tasks may use, one per core by default; 0: they live in this
-    process.
-
-    Raises:
-        ConfigError: the value is no such number.
-    """
+    process. ``ConfigError``: the value is no such number."""
     given = parse_config(ProcessConfig, props).task_host_processes
     return len(os.sched_getaffinity(0)) if given is None else given
 
@@ -63,8 +59,7 @@ def host_starter(clock: Clock) -> HostStarter:
 
 
 def forked_starter(processes: int, clock: Clock) -> HostStarter:
-    """Return what starts task hosts, forked if there will be any; called without a thread or a
-    loop."""
+    """Return what starts task hosts, forked if needed; called without a thread or loop."""
     starter = host_starter(clock)
     if processes:
         give_back()  # each host would have its own copy of what is free
@@ -73,8 +68,7 @@ def forked_starter(processes: int, clock: Clock) -> HostStarter:
 
 
 def host_pool(processes: int, starter: HostStarter) -> HostPool | None:
-    """Return the pool of this process, None where tasks live in it; ``starter`` is the pool's from
-    then on."""
+    """Return this process's pool, which owns ``starter``; None where tasks live in it."""
     if processes:
         return HostPool(processes, starter)
     keep_freed_memory()  # as each task host does
@@ -136,7 +130,6 @@ class _Levels:
             logging.getLogger().setLevel(level)
 
     def set(self, namespace: str, level: str) -> None:
-        """Follow a change."""
         self._begun = True
         self._loggers.set(namespace, level)
 
@@ -175,11 +168,8 @@ def open_flow(
     mask: SecretMask,
     clock: Clock,
 ) -> _HostedFlow:
-    """Build a flow; connections open in the background.
-
-    Raises:
-        ConfigError: its worker config cannot be run.
-    """
+    """Build a flow; connections open in the background. ``ConfigError``: its worker config cannot
+    be run."""
     # Before anything is built: its errors may quote the config.
     mask.add(secrets_in(spec.worker))
     parts = FlowParts.of(spec.flow, spec.worker, plugins=plugins, permit=Permit(clock), clock=clock)
@@ -190,8 +180,7 @@ def open_flow(
     assembly = parts.assembly(offsets, maps or NoMapStore(), reports, sinks)
 
     def build(task: TaskSpec, on_status: Callable[[Status], None]) -> HostedTask:
-        # Before anything is logged about it: a connector may bring secrets that the file does not
-        # know.
+        # Before anything is logged: a connector may have secrets that the file lacks.
         mask.add(secrets_in(task.connector_config, task.config))
         return assembly(task, on_status)
 

@@ -78,7 +78,6 @@ class Node:
 
     @property
     def maker(self) -> MirrorMaker:
-        """The flows that run."""
         return self.fleet.maker
 
     def start(self) -> None:
@@ -89,8 +88,7 @@ class Node:
         self.fleet.start()
 
     async def serve(self) -> None:
-        """Open REST when the flows have got their work: to load it holds the process up for most of
-        a second."""
+        """Open REST when the flows have work: loading it takes the process most of a second."""
         # REST is served all the same: it shows why the flows do not begin.
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_WAITS_S):
@@ -261,8 +259,7 @@ class _Plans:
         return self.changed(flow)  # the flows are built of the plans
 
     def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return the worker's config of the flow that a connector's config names; None where there
-        is none."""
+        """Return the worker config of a connector config's flow; None where there is none."""
         aliases = (connector.get(f"{side}.cluster.alias", "") for side in ("source", "target"))
         name = FlowName(*map(ClusterAlias, aliases))
         return self.of(name).props if name in self.pairs else None
@@ -298,11 +295,7 @@ def derive_plan(
     changed: Callable[[FlowName], Configs | None] = lambda _: None,
 ) -> FlowPlan:
     """Derive what one flow is made from; ``by_file``: whether the file enables it; ``changed``:
-    connectors in force, where not the file's.
-
-    Raises:
-        ConfigError: it cannot be run.
-    """
+    connectors in force, where not the file's. ``ConfigError``: it cannot be run."""
     props = config.worker_config(name)
     try:
         worker = parse_config(WorkerConfig, props)
@@ -357,8 +350,7 @@ def _copies(connector: Mapping[str, str]) -> bool:
 
 
 def _is_auto(connector: Mapping[str, str]) -> bool:
-    """Whether a connector copies under the names of the source, and suppresses loops only where the
-    source lets it."""
+    """Whether a connector copies under source names, and suppresses loops where it may."""
     return suppression_of(connector) is Suppression.AUTO
 
 
@@ -398,7 +390,6 @@ class FlowWatch:
         return [pair for part in counts for pair in part]
 
     async def close(self) -> None:
-        """Close all connections."""
         for target in list(self._targets):
             await self._drop(target)
 

@@ -52,16 +52,12 @@ _DEFAULTS: Final = {
     **_GROUP_DEFAULTS,
 }
 # A standalone worker has neither a group nor topics; what asks for them is not built.
-_STANDALONE: Final = {
-    "group.id": "standalone",
-    **dict.fromkeys(_TOPICS, "standalone"),
-}
+_STANDALONE: Final = {"group.id": "standalone", **dict.fromkeys(_TOPICS, "standalone")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFile:
-    """A checked worker file; ``props`` are its texts, resolved, with the defaults that count
-    here."""
+    """A checked worker file; ``props`` are its resolved texts, with this mode's defaults."""
 
     file: PropertiesFile
     props: Mapping[str, str]
@@ -74,20 +70,15 @@ class WorkerFile:
 
     @property
     def path(self) -> str:
-        """Path of the file, for messages."""
         return self.file.path
 
     @property
     def offsets(self) -> Path:
-        """The file of a standalone worker's source offsets."""
         return Path(parse_config(StandaloneConfig, self.props).offset_storage_file_filename)
 
     def resolve(self, config: ConnectorConfig) -> dict[str, str]:
-        """Replace the placeholders of a connector's or task's config.
-
-        Raises:
-            ConfigError: a declared provider does not have what one names; it is no password to try.
-        """
+        """Replace the placeholders of a connector's or task's config; ``ConfigError``: a declared
+        provider does not have what one names; it is no password to try."""
         resolved: dict[str, str] = {}
         for key, text in texts_of(config).items():
             resolved[key], problem = self.providers.resolve_or_explain(text, undeclared=False)
@@ -110,11 +101,8 @@ def load_worker_file(
     insecure: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> WorkerFile:
-    """Read and check a worker file.
-
-    Raises:
-        ConfigError: it cannot be read; ``ProblemsError`` with everything that is wrong in it.
-    """
+    """Read and check a worker file; ``ConfigError``: it cannot be read; ``ProblemsError`` with
+    everything that is wrong in it."""
     file = load(path)
     findings = _FileProblems(file)
     try:
@@ -201,8 +189,7 @@ class _FileProblems:
         return self._file.path if entry is None else self._file.where(entry.line)
 
     def refuse_now(self) -> None:
-        """Raise what was found, without what config providers put in: it may be a secret in a wrong
-        place."""
+        """Raise what was found, without providers' values: a secret may be misplaced."""
         if self._found:
             hidden = SecretMask().extended(self._provided).apply
             raise ProblemsError(
@@ -210,7 +197,6 @@ class _FileProblems:
             )
 
     def resolved(self, providers: Providers) -> dict[str, str]:
-        """Return the file's texts with placeholders replaced."""
         texts: dict[str, str] = {}
         for key, raw in self._file.values.items():
             # A provider's own properties are read before any provider is there.
@@ -233,7 +219,6 @@ class _FileProblems:
         return texts
 
     def check(self, model: type[ConfigModel], props: Mapping[str, str]) -> None:
-        """Add what a model refuses."""
         for problem in check_config(model, props):
             shown = "" if problem.value is None else f"={problem.value}"
             self._found.append(
@@ -244,7 +229,6 @@ class _FileProblems:
             )
 
     def converters(self, props: Mapping[str, str]) -> None:
-        """Add converters that are not there."""
         for role in _ROLES:
             name = f"{role}.converter"
             problem = converter_problem(props.get(name, "").strip(), role) if name in props else ""
@@ -252,7 +236,6 @@ class _FileProblems:
                 self._add(name, problem, "name a converter of Kafka Connect")
 
     def topics(self, props: Mapping[str, str]) -> None:
-        """Add internal topics with two purposes."""
         seen: dict[str, str] = {}
         for name in _TOPICS:
             topic = props.get(name, "").strip()

@@ -62,8 +62,7 @@ class WorkerPlace:
                 return
             self._path = directory / name
             self._open = self._path.open("w", encoding="utf-8")
-            # The system frees it with the process, killed or not: an entry without a lock is a dead
-            # worker's.
+            # The system frees the lock with the process: an entry without it is dead.
             fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             log.info("commands need --url to find this worker cause=%s", error)
@@ -139,8 +138,7 @@ def _directory(environ: Mapping[str, str]) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether only this user writes there: an entry leads commands, and their passwords, to an
-    address."""
+    """Whether only this user writes there: commands send passwords to the address of an entry."""
     status = directory.lstat()
     return (
         stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from mm2py.flows.service import FlowService
 from mm2py.mirror.backfills import Wanted
 from mm2py.rest.bodies import read_json
-from mm2py.rest.flow_models import BackfillRequest, backfill_request, body_schema
+from mm2py.rest.flow_models import BackfillRequest, body_schema, parsed_body
 from mm2py.rest.job_routes import JobRoutes, RouteHost
 from mm2py.rest.parts import signed_in
 from mm2py.rest.raw_path import plain_segment
@@ -97,7 +97,8 @@ class _BackfillCalls:
     async def plan(self, request: Request) -> PlannedBackfill:
         """Plan a backfill: lanes, ranges, bytes, what the checks refuse; nothing is copied before
         it is started."""
-        asked = backfill_request(await read_json(request, numbers_as_written=False))
+        body = await read_json(request, numbers_as_written=False)
+        asked = parsed_body(BackfillRequest, body)
         flow = named_flow(self._flows, request, asked.flow)
         order = asked.order(signed_in(request))
         return await self._backfills.plan(self._flows.flows(), flow, order)

@@ -38,11 +38,8 @@ class Arguments(ProgramOptions):
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Read the command line.
-
-    Raises:
-        UsageError: an option is unknown, given twice, has no or a wrong value, or is missing.
-    """
+    """Read the command line; ``UsageError``: an option is unknown, given twice, has no or a wrong
+    value, or is missing."""
     return _parser().parse_args(list(words), namespace=Arguments())
 
 
@@ -54,8 +51,7 @@ class _Parser(argparse.ArgumentParser):
 
 @final
 class _SingleOption(argparse.Action):
-    """Keeps a value; a second one is refused, as Java does: which of two counts would be a
-    guess."""
+    """Keeps a value; a second one is refused, as in Java: either could be meant."""
 
     def __call__(
         self,
@@ -64,7 +60,6 @@ class _SingleOption(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        del parser
         given: set[str] = namespace.__dict__.setdefault("_given", set())
         if self.dest in given:
             raise UsageError(

@@ -95,8 +95,7 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
 
 
 async def _run(plan: MirrorPlan) -> int:
-    # Thousands of records are under way at any time: to look through them again and again costs a
-    # microsecond each.
+    # Thousands of records are under way: each look through all costs a microsecond per one.
     gc.set_threshold(_YOUNG_OBJECTS)
     with StopSignal() as stop:
         return await Mirror(plan, SYSTEM_CLOCK).run(stop)
@@ -120,11 +119,8 @@ def _batch(file: ClientFile) -> int:
 
 
 def _plugin(group: str, what: str, name: str, text: str | None) -> object | None:
-    """Return the object that an entry point names, made with its argument.
-
-    Raises:
-        ConfigError: none is installed under that name, or it cannot be made.
-    """
+    """Return the object that an entry point names, made with its argument; ``ConfigError``: none is
+    installed under that name, or it cannot be made."""
     if not name:
         return None
     installed = {point.name: point for point in entry_points(group=group)}

@@ -68,11 +68,8 @@ class Mirror:
         self._began_s = clock.monotonic()
 
     async def run(self, stop: StopSignal) -> int:
-        """Mirror until a stop is asked for; return the exit code.
-
-        Raises:
-            Mm2pyError: a cluster refuses us, or a record was refused and ``abort`` is set.
-        """
+        """Mirror until a stop is asked for; return the exit code. ``Mm2pyError``: a cluster refuses
+        us, or a record was refused and ``abort`` is set."""
         asked = asyncio.create_task(stop.wait())
         beginning = asyncio.create_task(self._begin())
         background: list[asyncio.Task[None]] = [beginning]
@@ -218,8 +215,7 @@ class Mirror:
 
 def _abort(_sent: SentRecord, text: str) -> None:
     raise FatalError(
-        text,
-        remedy="correct the target, or drop such records with --abort.on.send.failure false",
+        text, remedy="correct the target, or drop such records with --abort.on.send.failure false"
     )
 
 

@@ -48,30 +48,14 @@ _RENAMED: Final[Mapping[str, str]] = {
     "socketbuffersize": "receive.buffer.bytes",
     "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
 }
-_WITHOUT_EFFECT: Final = frozenset(
-    (
-        "batch.num.messages",
-        "block.on.buffer.full",
-        "consumer.id",
-        "consumer.timeout.ms",
-        "dual.commit.enabled",
-        "key.serializer.class",
-        "mirror.consumer.numthreads",
-        "num.consumer.fetchers",
-        "offsets.storage",
-        "partitioner.class",
-        "queue.buffering.max.messages",
-        "queue.enqueue.timeout.ms",
-        "queue.enqueuetimeout.ms",
-        "queue.size",
-        "queued.max.message.chunks",
-        "rebalance.backoff.ms",
-        "rebalance.max.retries",
-        "refresh.leader.backoff.ms",
-        "serializer.class",
-        "shallow.iterator.enable",
-    )
-)
+_WITHOUT_EFFECT: Final = frozenset((
+    "batch.num.messages", "block.on.buffer.full", "consumer.id", "consumer.timeout.ms",
+    "dual.commit.enabled", "key.serializer.class", "mirror.consumer.numthreads",
+    "num.consumer.fetchers", "offsets.storage", "partitioner.class",
+    "queue.buffering.max.messages", "queue.enqueue.timeout.ms", "queue.enqueuetimeout.ms",
+    "queue.size", "queued.max.message.chunks", "rebalance.backoff.ms", "rebalance.max.retries",
+    "refresh.leader.backoff.ms", "serializer.class", "shallow.iterator.enable",
+))  # fmt: skip
 """Of clients that are gone; compared in lower case, as guides write them."""
 
 _OWN: Final[Mapping[str, str]] = {
@@ -110,11 +94,8 @@ class ClientFile:
 
 
 def consumer_file(path: str) -> ClientFile:
-    """Read the file of ``--consumer.config``.
-
-    Raises:
-        ConfigError: it cannot be read, names ZooKeeper, or lacks addresses or the group.
-    """
+    """Read the file of ``--consumer.config``; ``ConfigError``: it cannot be read, names ZooKeeper,
+    or lacks addresses or the group."""
     properties = _read(path)
     values = dict(properties.values)
     include = values.pop("mirror.topics.whitelist", "")
@@ -137,10 +118,7 @@ def consumer_file(path: str) -> ClientFile:
 
 def producer_file(path: str) -> ClientFile:
     """Read the file of ``--producer.config``; where it is silent, nothing is lost or reordered.
-
-    Raises:
-        ConfigError: it cannot be read, names ZooKeeper, or lacks addresses.
-    """
+    ``ConfigError``: it cannot be read, names ZooKeeper, or lacks addresses."""
     properties = _read(path)
     values = dict(properties.values)
     is_sync = values.pop("producer.type", "async").strip().lower() == "sync"
@@ -247,8 +225,7 @@ class TopicChoice:
 
 
 def topic_lists(include: str, exclude: str, consumer: ClientFile) -> tuple[str, str]:
-    """Return which topics to mirror and which to leave out; the file counts where the command line
-    names none."""
+    """Return which topics to mirror and to leave out; the file's where no option names any."""
     if include or exclude:
         return include, exclude
     return consumer.include, "" if consumer.include else consumer.exclude

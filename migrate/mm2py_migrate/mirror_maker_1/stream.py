@@ -23,17 +23,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, cast, final
+from typing import Final, cast, final
 
 from confluent_kafka import Message
 
 from mm2py.api.context import SourceGap
-from mm2py.api.mirror_maker_1 import (
-    MessageHandler,
-    MirrorRecord,
-    OutgoingRecord,
-    RebalanceListener,
-)
+from mm2py.api.mirror_maker_1 import MessageHandler, MirrorRecord, OutgoingRecord, RebalanceListener
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import SettingValue
 from mm2py.errors import FatalError, RetriableError
@@ -55,12 +50,8 @@ CLOSE_S: Final = 15.0
 _SHOWN: Final = 8
 
 
-class Handle(Protocol):
-    """Turns a record into those for the target."""
-
-    def __call__(self, message: Message, /) -> Sequence[OutgoingRecord]:
-        """Return them in their order."""
-        ...
+Handle = Callable[[Message], Sequence[OutgoingRecord]]
+"""Turns a record into those for the target, in their order."""
 
 
 def handled(handler: MessageHandler) -> Handle:
@@ -155,11 +146,9 @@ class Stream(AssignmentListener):
         answers of brokers say."""
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read these topics from the next poll on."""
         self._wanted = tuple(topics)
 
     def stop(self) -> None:
@@ -225,8 +214,7 @@ class Stream(AssignmentListener):
             self._unread = unsure
 
     def _behind(self) -> int:
-        # On this thread: the library lets a call of another one wait for as long as a poll comes
-        # after the other.
+        # On this thread: a call of another waits as long as one poll follows the other.
         return sum(
             max(0, self._consumer.end(place) - position)  # a negative end: not known yet
             for place, position in self._positions.items()
@@ -274,8 +262,7 @@ class Stream(AssignmentListener):
             self._places.read_to(place, positions[place])
 
     def _follows(self, place: TopicPartition, offset: int, checked: set[TopicPartition]) -> bool:
-        """Return whether a record may be taken; ``checked``: partitions of the same poll that have
-        a hole already."""
+        """Return whether a record may be taken; ``checked``: partitions with a hole already."""
         expected = self._positions.get(place)
         if expected is None:
             expected = self._places.next_offset(place, offset)
@@ -287,8 +274,7 @@ class Stream(AssignmentListener):
         return True
 
     def _note_ends(self) -> None:
-        """Where the end of a log was read, nothing is behind: markers of transactions have offsets,
-        too."""
+        """At a log's read end nothing is behind: transaction markers have offsets, too."""
         for place, end in self._consumer.reached().items():
             if (
                 place in self._passed_on
@@ -350,8 +336,7 @@ class Stream(AssignmentListener):
             )
         if not self._topics:
             return
-        # They stay paused until the wait is over: each resume lets the library read again what it
-        # had read ahead.
+        # Paused until the wait is over: each resume reads again what was read ahead.
         self._quiet |= self._owned
         self._consumer.pause(self._owned)
         self._waits_for_target = True
@@ -362,8 +347,7 @@ class Stream(AssignmentListener):
             self._waits_for_target = False
 
     def _read_on(self) -> None:
-        """Read what was paused while the target was waited for, once it is known that their topics
-        are the same."""
+        """Read what was paused during the wait, once its topics are known to be the same."""
         waited, self._quiet = self._quiet, set()
         if waited:
             self._places.doubt(waited)

@@ -9,6 +9,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from mm2py.flows.views import shown_value
 from mm2py.observability.logging import HIDDEN
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, offset_entries, read_json, text_of
@@ -211,16 +212,11 @@ def shown(call: RestCall, config: ConnectorConfig) -> dict[str, str | None]:
     # As Connect answers: tools put back the config that they got.
     if not call.parts.dedicated and caller_of(call.request).operator:
         return dict(config)
-    typed = _password_keys(call, config)
-    return {key: _shown_text(call, key, value, typed) for key, value in config.items()}
-
-
-def _shown_text(call: RestCall, key: str, value: str | None, typed: frozenset[str]) -> str | None:
-    if not value:
-        return value
-    return (
-        HIDDEN if key in typed or call.parts.names_a_secret(key) else call.parts.mask.apply(value)
-    )
+    typed, mask = _password_keys(call, config), call.parts.mask
+    return {
+        key: HIDDEN if it and key in typed else shown_value(key, it, mask)
+        for key, it in config.items()
+    }
 
 
 def _password_keys(call: RestCall, config: ConnectorConfig) -> frozenset[str]:
@@ -237,11 +233,8 @@ def _password_keys(call: RestCall, config: ConnectorConfig) -> frozenset[str]:
 def restored(
     call: RestCall, config: ConnectorConfig, stored: ConnectorConfig
 ) -> dict[str, str | None]:
-    """Return ``config`` with the stored texts in place of what ``shown`` hides.
-
-    Raises:
-        BadRequestError: ``[hidden]`` where nothing hidden is stored.
-    """
+    """Return ``config`` with the stored texts in place of what ``shown`` hides;
+    ``BadRequestError``: ``[hidden]`` where nothing hidden is stored."""
     texts, refused = restored_or_refused(call, config, stored)
     for problem in refused.values():
         raise BadRequestError(problem)

@@ -37,14 +37,7 @@ from mm2py.flows.view_models import (
 from mm2py.rest.answers import UNPROCESSABLE
 from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
 from mm2py.rest.etags import REVISION_TAG, revision_of, revision_tag
-from mm2py.rest.flow_models import (
-    ErrorBody,
-    FlowCreation,
-    FlowPatch,
-    body_schema,
-    flow_creation,
-    flow_patch,
-)
+from mm2py.rest.flow_models import ErrorBody, FlowCreation, FlowPatch, body_schema, parsed_body
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
 from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError, NotFoundError
@@ -151,8 +144,7 @@ def router(service: FlowService, changes: FlowChanges, forward: Forwarding) -> A
 
 
 def visible_flows(service: FlowService, request: Request) -> Sequence[FlowName]:
-    """Return the flows a request may be about: a worker's signature is good for its own flow
-    alone."""
+    """Return the flows a request may be about: a worker's signature is for its own flow alone."""
     flows = sorted(service.flows())
     if SIGNED_FLOW in request.scope:
         return [flow for flow in flows if flow == request.scope[SIGNED_FLOW]]
@@ -190,8 +182,7 @@ class _Reads:
     async def _described(
         self, request: Request, flow: FlowName, *, alone: bool = False
     ) -> FlowView:
-        """Return what the flow's leader knows; what is known here, and why no more, where it does
-        not answer."""
+        """Return what the flow's leader knows, or what is known here, and why no more."""
         try:
             return await self._service.describe(flow)
         except ForwardError as error:
@@ -312,8 +303,7 @@ class _Reads:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What every change of a flow is given: its path, whether to change anything, and at which
-    revision."""
+    """What every change of a flow is given: its path, whether it is a dry run, the revision."""
 
     request: Request
     flow: str
@@ -364,8 +354,9 @@ class _Changes:
         It runs on all workers and survives their restart. A flow of the file that sends only
         heartbeats, or that was deleted, begins to copy; positions that are there count.
         """
-        source, target, patches = flow_creation(await read_json(request, numbers_as_written=False))
-        flow = self._changes.pair(source, target)
+        body = await read_json(request, numbers_as_written=False)
+        creation = parsed_body(FlowCreation, body)
+        flow = self._changes.pair(creation.source, creation.target)
         if request.scope.get(SIGNED_FLOW, flow) != flow:
             raise NotFoundError(f"No flow {flow}")
 
@@ -373,7 +364,7 @@ class _Changes:
             request.state.herder = herder
 
         asked = ChangeRequest(flow, signed_in(request), dry_run)
-        result = await self._changes.create(asked, patches, opened)
+        result = await self._changes.create(asked, creation.patches(), opened)
         response.status_code = OK if dry_run else CREATED
         return result
 
@@ -393,7 +384,10 @@ class _Changes:
         The change is kept in Kafka: it survives a restart of all nodes and wins over the properties
         file.
         """
-        patches = flow_patch(await read_json(given.request, numbers_as_written=False))
+        body = await read_json(given.request, numbers_as_written=False)
+        patches = parsed_body(FlowPatch, body).patches()
+        if not any(patches.values()):
+            raise HerderError("body: nothing is to be changed", status=UNPROCESSABLE)
         return await self._changes.patch(self._asked(given), patches)
 
     async def rollback(self, given: Given, revision: Revision) -> ChangeResult:

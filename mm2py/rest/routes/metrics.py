@@ -90,8 +90,7 @@ class _Single(Collector):
 
 
 def _rendered(reading: WorkerReading, compat: Collection[Compat]) -> list[bytes]:
-    """Return the text, metric by metric: to join 20 MB would hold up other threads for a tenth of a
-    second."""
+    """Return the text by metric: joining 20 MB would hold up other threads for 0.1 s."""
     return [generate_latest(_Single(family)) for family in families(reading, compat)]
 
 
@@ -134,8 +133,7 @@ async def _read(parts: RestParts) -> WorkerReading:
             reading.nodes.append(replace(node, partitions=shown))
             reading.checkpoint_ages.extend((flow, it) for it in herder.checkpoint_ages)
             problems = sum(1 for _ in work.wrongs([node]))
-            # Alerts know the state alone: that of a flow that is not to copy is never one to be
-            # woken for.
+            # Alerts know the state alone: one of a disabled flow must wake no one.
             state = DISABLED if work.disabled else work.state([node])
             reading.flows.append(FlowReading(flow, state, problems))
             _read_backfill(reading, flow, herder)
@@ -163,8 +161,7 @@ def _pairs(herder: Herder) -> Mapping[str, FlowName]:
 
 
 def _read_backfill(reading: WorkerReading, flow: FlowName, herder: Herder) -> None:
-    """Read the newest backfill where this worker leads: all follow its topic, and sums over workers
-    are to be right."""
+    """Read the newest backfill where this worker leads, so that sums over workers are right."""
     store = herder.backfills
     if store is None or not store.live or not herder.leads:
         return

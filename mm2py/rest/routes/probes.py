@@ -36,8 +36,7 @@ class Probes:
         await answer(scope, receive, send)
 
     def _ready(self) -> Response:
-        """Ready once each flow that decides takes part in its group, so that a rolling upgrade
-        waits for it."""
+        """Ready once each flow that decides is in its group: a rolling upgrade waits for it."""
         herders = decisive(self._parts.herders()).values()
         if herders and all(it.failure is None and not it.not_ready for it in herders):
             return json_response({"status": "ready"})

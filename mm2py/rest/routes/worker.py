@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.flows.states import decisive
-from mm2py.observability.loggers import UnknownLevelError
+from mm2py.observability.loggers import UnknownLevelError, known_level
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, read_json, text_of
 from mm2py.rest.dialect_models import infos_json, key_json, plugin_json
@@ -131,8 +131,7 @@ async def validate(call: RestCall) -> Response:
 
 
 def _with_refusals(infos: ConfigInfos, refused: Mapping[str, str]) -> ConfigInfos:
-    """Return the outcome with each refusal as the error of its key, where user interfaces show
-    it."""
+    """Return the outcome with each refusal as its key's error, where user interfaces show it."""
     configs: list[tuple[ConfigKey | None, ConfigValue | None]] = []
     count, left = infos.error_count, dict(refused)
     for definition, value in infos.configs:
@@ -145,9 +144,6 @@ def _with_refusals(infos: ConfigInfos, refused: Mapping[str, str]) -> ConfigInfo
         configs.append((definition, replace(value, value=None, errors=(refusal,))))
     configs += [(None, ConfigValue(name=k, value=None, errors=(it,))) for k, it in left.items()]
     return replace(infos, error_count=count + len(left), configs=tuple(configs))
-
-
-LEVELS: Final = frozenset({"OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL"})
 
 
 def _namespace(call: RestCall) -> str:
@@ -181,23 +177,14 @@ async def set_level(call: RestCall) -> Response:
         raise BadRequestError("Desired 'level' parameter was not specified in request.")
     scopes = [word.lower() for word in call.request.query_params.getlist("scope")]
     try:
-        return await _set_level(call, _known(level), everywhere=scopes[:1] == ["cluster"])
+        level = known_level(level)
     except UnknownLevelError as error:
         raise NotFoundError(error.message) from error
-
-
-def _known(level: str) -> str:
-    if level.upper() not in LEVELS:
-        raise UnknownLevelError(level)
-    return level.upper()
-
-
-async def _set_level(call: RestCall, level: str, *, everywhere: bool) -> Response:
-    if everywhere:
-        for herder in call.herders.values():
-            await herder.set_logger_level(_namespace(call), level)
-        return empty(204)
-    return json_response(call.parts.loggers.set(_namespace(call), level))
+    if scopes[:1] != ["cluster"]:
+        return json_response(call.parts.loggers.set(_namespace(call), level))
+    for herder in call.herders.values():
+        await herder.set_logger_level(_namespace(call), level)
+    return empty(204)
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

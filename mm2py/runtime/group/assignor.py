@@ -61,8 +61,7 @@ FRESH: Final = AssignorState()
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The plan of one round: ``assigned`` is new work only; ``owners`` is all work by member after
-    the round."""
+    """The plan of one round: ``assigned`` is new work; ``owners`` all work after it, by member."""
 
     assigned: Mapping[str, Work]
     revoked: Mapping[str, Work]
@@ -105,8 +104,7 @@ def assign(
     kept = {who: view.owned - unwanted for who, view in members.items()}
 
     tasks = Work(tasks=configured.tasks)
-    # What is revoked now is active still, so that it is neither created nor lost: it is assigned in
-    # the next round.
+    # What is revoked now is active, neither created nor lost: the next round assigns it.
     created = tasks - state.previous - active
     lost = (state.previous & tasks) - active
     returned, waiting, state = _lost_work(
@@ -114,8 +112,7 @@ def assign(
     )
 
     delay_ms = 0 if state.delay_ends_ms is None else state.delay_ends_ms - now_ms
-    # No balancing while lost work waits: its owner may be back with it in a moment (rolling
-    # restart).
+    # No balancing while lost work waits: its owner may be back soon (rolling restart).
     if state.delay_ends_ms is None:
         surplus = _surplus(kept, len(configured.tasks))
         delay_ms, state = _revocation_round(
@@ -132,8 +129,7 @@ def assign(
     assigned = {who: owners[who] - kept[who] for who in members}
     state = replace(
         state,
-        # Work that waits counts as assigned, or the next round would take it for created and assign
-        # it at once.
+        # Waiting work counts as assigned, or the next round would assign it as created.
         previous=Work(tasks=_union(owners.values()).tasks) | waiting,
         previous_generation=generation,
         members=frozenset(members),
@@ -160,12 +156,7 @@ def configured_work(snapshot: ConfigSnapshot, runnable: Callable[[str], bool]) -
 
 
 def _lost_work(
-    state: AssignorState,
-    lost: Work,
-    kept: Mapping[str, Work],
-    *,
-    now_ms: int,
-    max_delay_ms: int,
+    state: AssignorState, lost: Work, kept: Mapping[str, Work], *, now_ms: int, max_delay_ms: int
 ) -> tuple[Mapping[str, Work], Work, AssignorState]:
     """Decide on work whose owner is gone: what candidates get, what keeps waiting, and the next
     state.
@@ -177,16 +168,13 @@ def _lost_work(
     calm = replace(state, delay_ends_ms=None, candidates=frozenset())
     if not lost:
         return nothing, NO_WORK, calm
-    # Nobody has left: SyncGroup did not reach some member. As in Java such tasks are reassigned at
-    # once.
+    # All are there: SyncGroup did not reach a member. As in Java the tasks are reassigned.
     if state.delay_ends_ms is None and (max_delay_ms <= 0 or state.members <= kept.keys()):
         return nothing, NO_WORK, calm
-    # Java's ``candidateWorkersForReassignment``: a member without work is probably the one that was
-    # restarted.
+    # Java's ``candidateWorkersForReassignment``: a member without work was probably restarted.
     empty = frozenset(who for who, owned in kept.items() if not owned.tasks)
     if state.delay_ends_ms is not None and now_ms >= state.delay_ends_ms:
-        # Members that came back within the delay get the lost work; if there are none, it is spread
-        # over all.
+        # Members that came back in time get the lost work; without any, all do.
         present = sorted(state.candidates & kept.keys())
         return {**nothing, **_dealt(present, lost)}, NO_WORK, calm
     # The first departure begins the delay; later ones do not prolong it.
@@ -253,8 +241,7 @@ def _union(works: Iterable[Work]) -> Work:
 
 
 def _shared(works: Iterable[Work]) -> Work:
-    """Return work that more than one member claims to own (a member that came back after it was
-    replaced)."""
+    """Return work with several owners, such as a member that came back after it was replaced."""
     parts = tuple(works)
     return Work(
         _repeated(part.connectors for part in parts), _repeated(part.tasks for part in parts)

@@ -127,8 +127,7 @@ class ConnectMembership:
             raise MembershipLostError(self._lost(self._member.over))
         # Before ``_round``, whose join clears it.
         outside = bool(self._member.over)
-        # Until a round is complete no request may be forwarded: the former leader may not lead any
-        # more.
+        # Nothing is forwarded during a round: the former leader may lead no more.
         self._unfinished, self._leader_url = True, None
         try:
             if outside:
@@ -136,8 +135,7 @@ class ConnectMembership:
             done = await self._round(owned, config_offset, unwritten)
         except MembershipEndedError as error:
             raise MembershipLostError(self._lost(error.message)) from error
-        # INCONSISTENT_GROUP_PROTOCOL: a member of another protocol type (a plain consumer) holds
-        # the group.
+        # INCONSISTENT_GROUP_PROTOCOL: a member of another type (a consumer) has the group.
         except (InconsistentProtocolError, ProtocolError) as error:
             raise ForeignMemberError(
                 f"group {self._group_id} has a member that is not an mm2py worker: {error.message}",
@@ -166,8 +164,7 @@ class ConnectMembership:
         over = self._member.over
         if over:
             return self._lost(over)
-        # A cancelled or failed rejoin: the broker may wait for this member's JoinGroup or
-        # SyncGroup.
+        # A cancelled or failed rejoin: the broker may wait for a JoinGroup or SyncGroup.
         if self._unfinished:
             return Rejoin(_UNFINISHED)
         reasons = {asyncio.create_task(self._round_due()): "a worker joined or left the group"}
@@ -177,8 +174,7 @@ class ConnectMembership:
         try:
             done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The losers too: a task that nothing awaits would stay in the loop until the membership
-            # ends.
+            # The losers too: they would stay in the loop until the membership ends.
             for waiting in reasons:
                 waiting.cancel()
         # Once more after the wait: the end of the membership wakes it as well.
@@ -231,15 +227,13 @@ class ConnectMembership:
     async def _look_from_outside(self) -> None:
         """Refuse to join a settled group with foreign members; in one that is still rebalancing the
         answer to the join shows them."""
-        # A join would force a rebalance on Java's workers, whose tasks stop for it (eager) or are
-        # planned again.
+        # A join would stop (eager) or plan again the tasks of Java's workers.
         group = await self._member.coordinator.describe()
         if _foreign(group):
             raise self._foreign_members(group)
 
     async def _round(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
-        # SyncGroup may answer that a newer rebalance has begun (``data`` None): join again with the
-        # same work.
+        # SyncGroup: a newer rebalance has begun (``data`` None); join with the same work.
         while True:
             joined = await self._member.join(self._offers(owned, config_offset))
             # No SyncGroup is sent: the round cannot complete, so that the foreign leader assigns
@@ -247,8 +241,7 @@ class ConnectMembership:
             if not is_ours(joined.protocol):
                 raise self._foreign_members(await self._described())
             plan: Mapping[str, bytes] = {}
-            # The coordinator chooses the leader, and only it gets the members' metadata (as in the
-            # consumer protocol).
+            # Only the leader, whom the coordinator chooses, gets the members' metadata.
             if joined.leads:
                 plan = await self._leader.plan(joined, unwritten)
             else:
@@ -387,15 +380,11 @@ class RoundLeader:
 
     async def plan(self, joined: Joined, unwritten: Unwritten) -> Mapping[str, bytes]:
         """Return the assignments for SyncGroup; call ``completed`` once it succeeded.
-
-        Raises:
-            ProtocolError: a member's metadata is not Connect's.
-        """
+        ``ProtocolError``: a member's metadata is not Connect's."""
         views = {member: _view(decode_metadata(data)) for member, data in joined.members.items()}
         version = version_of(joined.protocol)
         self._urls = {member: view.url for member, view in views.items()}
-        # Java's ``maxOffset``: an older snapshot would leave out work that a member has seen in the
-        # config topic.
+        # Java's ``maxOffset``: an older snapshot lacks work that a member has read of.
         needed = max(view.config_offset for view in views.values())
         snapshot = await self._snapshot_at(needed)
         # As ``IncrementalCooperativeAssignor.ensureLeaderConfig``: CONFIG_MISMATCH, nobody starts
@@ -418,8 +407,7 @@ class RoundLeader:
             # find that out by this offset.
             needed, snapshot = max(snapshot.offset, snapshot.commit_offset), None
         elif len(views) > 1 and unwritten(snapshot):
-            # A follower would start tasks of the former file before it has read what this worker
-            # writes.
+            # A follower would start tasks of the file before it has read these writes.
             log.info(
                 "configs differ from this worker's file, the round assigns nothing and another "
                 "one follows"

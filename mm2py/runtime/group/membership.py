@@ -52,8 +52,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The membership is over: stop all work and write nothing more, then join anew with nothing
-    owned."""
+    """The membership is over: stop all work, write nothing more, then join with nothing owned."""
 
     reason: str
 
@@ -71,8 +70,7 @@ class WorkerMembership(Protocol):
 
     @property
     def solo(self) -> bool:
-        """Whether no other worker can ever join: requests wait for rounds, and nothing is
-        signed."""
+        """Whether no other worker can ever join: requests wait for rounds, nothing is signed."""
         ...
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
@@ -90,13 +88,11 @@ class WorkerMembership(Protocol):
         ...
 
     async def is_empty(self) -> bool:
-        """Return whether the group has no member, not even this worker; raises as a call to it
-        does."""
+        """Return whether the group has no member, not even this one; raises as a call does."""
         ...
 
     async def is_alone(self) -> bool:
-        """Return whether this worker is the group's only member now; raises as a call to it
-        does."""
+        """Return whether this worker is the only member now; raises as a call does."""
         ...
 
     async def until_ours(self) -> None:
@@ -118,9 +114,7 @@ class WorkerMembership(Protocol):
         ...
 
     @property
-    def is_leader(self) -> bool:
-        """Whether this worker leads the last round."""
-        ...
+    def is_leader(self) -> bool: ...
 
     @property
     def leader_url(self) -> str | None:
@@ -153,8 +147,7 @@ class SoloMembership:
         self._joined = False
 
     async def rejoin(self, owned: Work, config_offset: int, unwritten: Unwritten) -> Round:
-        """Give out what is configured and not owned yet, take away what is not configured any
-        more."""
+        """Give out what is configured and not owned yet, take away what is not configured."""
         # ``StandaloneHerder`` runs whatever it has, whichever class.
         configured = configured_work(self._store.snapshot(), lambda _: True)
         self._joined = True

@@ -21,8 +21,7 @@ from mm2py.storage.config_state import SessionKey
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"
 CALLER_HEADER: Final = "X-Mm2py-Caller"
 STAMP_HEADER: Final = "X-Mm2py-Stamp"
-"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, and ``;life`` where the receiver
-has told it."""
+"""``time_ms;nonce;sha256 of the body;host:port of the receiver``, ``;life`` where that is known."""
 TERMS_HEADER: Final = "X-Mm2py-Terms"
 """Of a refusal: ``time_ms;life;signature``, what the request has to be signed with in place of the
 sender's time. Signed for the nonce of that request: who only forwards could else have a request
@@ -82,11 +81,8 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
 def new_session_key(
     now_ms: int, algorithm: str = "HmacSHA256", former: SessionKey | None = None
 ) -> SessionKey:
-    """Make a random key of the algorithm's own size in place of a ``former`` one.
-
-    Raises:
-        ConfigError: the algorithm is unknown.
-    """
+    """Make a random key of the algorithm's own size in place of a ``former`` one; ``ConfigError``:
+    the algorithm is unknown."""
     if not is_available(algorithm):
         raise ConfigError(
             f"inter.worker.key.generation.algorithm={algorithm}: not available",
@@ -101,8 +97,7 @@ def new_session_key(
 def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
     """Return whether the leader has to make a new key: too old, made by a clock that was ahead so
     far, or not as configured."""
-    # Java looks at the age alone: a key made by a clock that was ahead would postpone the rotation
-    # by as much.
+    # Java looks at the age alone: a clock ahead would postpone the rotation by as much.
     return key.algorithm != algorithm or abs(now_ms - key.created_ms) >= ttl_ms
 
 
@@ -121,10 +116,7 @@ def sign_request(
 
     ``raw_target`` is path and query as sent, ``caller`` ``name;role``, ``receiver`` host and port
     of the worker as the group's metadata have them, ``life`` which of its lives is meant, as far as
-    it was told.
-
-    Raises:
-        ValueError: ``caller`` is not valid in a header.
+    it was told. ``ValueError``: ``caller`` is not valid in a header.
     """
     # A line break in a header would let a caller add headers of his own.
     if not caller.isprintable():
@@ -149,11 +141,7 @@ class SignedHead:
     life: str = ""
 
     def check_body(self, body: bytes) -> None:
-        """Compare the body with what was signed.
-
-        Raises:
-            SignatureError: 403, it is another.
-        """
+        """Compare the body with what was signed; ``SignatureError``: 403, it is another."""
         if sha256(body).hexdigest() != self.body_sha256:
             raise SignatureError(_INVALID, status=403)
 
@@ -162,11 +150,7 @@ def verify_request(
     headers: Mapping[str, str], method: str, raw_target: str, key: SessionKey | None
 ) -> SignedHead:
     """Check our signature of a request's head, before its body is read; the caller may be trusted
-    then.
-
-    Raises:
-        SignatureError: 403, or 503 while no session key is known.
-    """
+    then. ``SignatureError``: 403, or 503 while no session key is known."""
     signature, caller, stamp = (
         _header(headers, name) for name in (REQUEST_HEADER, CALLER_HEADER, STAMP_HEADER)
     )

@@ -79,8 +79,7 @@ class Validator(Protocol):
     """Checks connector configs."""
 
     async def validate(self, config: ConnectorConfig, *, plugin: str | None = None) -> ConfigInfos:
-        """Return what is wrong with a config; ``plugin`` is the name in the path, if there is
-        one."""
+        """Return what is wrong with a config; ``plugin`` is the path's name, if any."""
         ...
 
 
@@ -89,20 +88,11 @@ AskPeer = Callable[[str, SessionKey], Awaitable[NodeSnapshot]]
 
 
 class Overrides(Protocol):
-    """Changes of the flow over REST, beside its file."""
+    """Changes of the flow over REST, beside its file (``FlowOverridesStore``)."""
 
-    async def start(self) -> None:
-        """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
-        ...
-
-    async def refresh(self, timeout_s: float) -> None:
-        """Read the topic to its end of now; ``RetriableError`` when that cannot be done."""
-        ...
-
-    def effective(self) -> Mapping[str, Mapping[str, str]]:
-        """Return file and overrides by connector: what a leader writes where it differs."""
-        ...
-
+    async def start(self) -> None: ...
+    async def refresh(self, timeout_s: float) -> None: ...
+    def effective(self) -> Mapping[str, Mapping[str, str]]: ...
     async def record(
         self,
         name: str,
@@ -110,30 +100,12 @@ class Overrides(Protocol):
         after: Mapping[str, str] | None,
         *,
         actor: str,
-    ) -> None:
-        """Note a change before the leader writes the config record; None is absent."""
-        ...
-
-    async def restore(self) -> None:
-        """Write again, as the leader, what the topic has lost; ``RetriableError`` when that cannot
-        be done now."""
-        ...
-
-    def held(self) -> frozenset[TopicPartition]:
-        """Return paused source partitions; -1 is a whole topic."""
-        ...
-
-    def check_readable(self) -> None:
-        """Raise ``RetriableError`` while a setting is of a newer version: the flow waits."""
-        ...
-
-    def problems(self) -> Mapping[str, str]:
-        """Return settings that are damaged, with the remedy, by where they are."""
-        ...
-
-    def listen(self, changed: Callable[[], None]) -> None:
-        """Call ``changed`` at every change read later."""
-        ...
+    ) -> None: ...
+    async def restore(self) -> None: ...
+    def held(self) -> frozenset[TopicPartition]: ...
+    def check_readable(self) -> None: ...
+    def problems(self) -> Mapping[str, str]: ...
+    def listen(self, changed: Callable[[], None]) -> None: ...
 
 
 class FlowStores(Protocol):
@@ -144,28 +116,18 @@ class FlowStores(Protocol):
         """Read it to its end; may be called again after ``stop``."""
         ...
 
-    async def stop(self) -> None:
-        """Close its connections."""
-        ...
+    async def stop(self) -> None: ...
 
 
 class OffsetEditing(Protocol):
-    """Reads and changes stored positions; that the connector is STOPPED is checked before."""
+    """Reads and changes stored positions (``OffsetEditor``); that the connector is STOPPED is
+    checked before."""
 
-    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        """Return the stored positions of a connector."""
-        ...
-
+    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]: ...
     async def alter(
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
-    ) -> str:
-        """Write positions; ``BadRequestError`` or ``HerderError`` when the connector refuses
-        them."""
-        ...
-
-    async def reset(self, connector: str, config: Mapping[str, str]) -> str:
-        """Remove all positions."""
-        ...
+    ) -> str: ...
+    async def reset(self, connector: str, config: Mapping[str, str]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,8 +142,7 @@ class AssignedWork:
         starts it. So it is here after ``LONGEST_WAIT_S``: a connector that cannot publish does not
         keep its tasks from what they did before.
         """
-        # The time that a config is known to be outdated counts, not that of this call: rounds may
-        # follow each other.
+        # Since it is known, not since this call: rounds may follow each other.
         now, known = self._clock.monotonic(), self._outdated
         self._outdated = {
             name: known[name] if name in known and known[name][0] == config else (config, now)
@@ -181,8 +180,7 @@ class AssignedWork:
             # A failure that is reported while it stops plans no restart.
             self._tasks[task].stopping = True
             self._cancel_restart(self._tasks[task])
-        # In parallel, as Java's ``startAndStop``: one slow plug-in must not add its time to the
-        # others'.
+        # In parallel, as Java's ``startAndStop``: slow plug-ins must not add up.
         await asyncio.gather(
             *(self._host.stop_task(task, self._graceful_s) for task in sorted(work.tasks)),
             *(self._connectors[name].stop() for name in work.connectors),
@@ -263,8 +261,7 @@ class AssignedWork:
         return [
             name
             for name in sorted(connectors)
-            # An equal config counts too, as in Connect; one that was read before the start does
-            # not.
+            # An equal config counts too, as in Connect; one read before the start does not.
             if name in self._configs
             and name in configs
             and self._configs[name] is not configs[name]
@@ -284,8 +281,7 @@ class AssignedWork:
             self._start_connector(name, snapshot)
 
     async def repair_host(self) -> None:
-        """Stop tasks that run in the host but are not known here, start known ones that the host
-        has lost."""
+        """Stop tasks of the host that are unknown here, start those that the host has lost."""
         # The host lives through losses of the membership and restarts of child processes; this
         # object's records may differ from it.
         there = frozenset(self._host.tasks())
@@ -299,15 +295,13 @@ class AssignedWork:
                 await self._launch(task, entry)
 
     def repair_states(self) -> None:
-        """Write states again where others are published, as by a worker that had the work
-        before."""
+        """Write states again where others are published, as by a former worker."""
         shown: list[tuple[str | TaskId, Status]] = [
             *self.connector_status().items(),
             *self.task_status().items(),
         ]
         for work, status in shown:
-            # As Java's ``putSafe`` this cannot rule out that a worker that lost the work wrote
-            # last.
+            # As Java's ``putSafe``: a worker that lost the work may have written last.
             stored = self._parts.status.get(work)
             there = None if stored is None else (stored.state, stored.worker_id)
             # UNASSIGNED must not overwrite anybody (``_SAFE``).
@@ -331,8 +325,7 @@ class AssignedWork:
         connector = self._connectors.get(name)
         if connector is None:
             return True
-        # Both are futures of this call: ``asyncio.wait`` leaves the loser running, hence the
-        # cancels.
+        # ``asyncio.wait`` leaves the loser running, hence the cancels.
         settling = asyncio.ensure_future(connector.settled())
         timer = asyncio.ensure_future(self._clock.sleep(within_s))
         waits: set[asyncio.Future[State] | asyncio.Future[None]] = {settling, timer}
@@ -387,11 +380,9 @@ class AssignedWork:
         await self._host.close()
 
     def connector_status(self) -> Mapping[str, Status]:
-        """State of each connector by name."""
         return {name: connector.status for name, connector in self._connectors.items()}
 
     def task_status(self) -> Mapping[TaskId, Status]:
-        """State of each task."""
         states = (
             (task, entry.refused or self._host.status(task)) for task, entry in self._tasks.items()
         )
@@ -407,8 +398,7 @@ class AssignedWork:
         return found + [f"{where}: {cause}" for where, cause in self.reported().items()]
 
     def reported(self) -> Mapping[str, str]:
-        """What connectors report though they run, with the cause, and commits that are not
-        whole."""
+        """What running connectors report, with the cause, and incomplete commits."""
         problems = {
             f"{name}: {what}": cause
             for name, connector in self._connectors.items()
@@ -430,7 +420,6 @@ class AssignedWork:
         return problems | dict(self._host.problems())
 
     def notes(self) -> Sequence[Finding]:
-        """What connectors report though nothing is wrong."""
         return [
             Finding(task=name, what=what, text=text, count=1, harms=False)
             for name, connector in self._connectors.items()
@@ -519,8 +508,7 @@ class AssignedWork:
 
     async def _start_task(self, task: TaskId, snapshot: ConfigSnapshot) -> None:
         config = snapshot.task_configs.get(task)
-        # The commit that made the round may have been replaced since: the next round starts what is
-        # then in force.
+        # The round's commit may be replaced: the next round starts what is in force then.
         if config is None or task not in snapshot.tasks(task.connector):
             return
         self._note_target(task.connector, snapshot.target(task.connector))
@@ -538,8 +526,7 @@ class AssignedWork:
         # would start a second one.
         entry.refused, entry.launching = None, True
         try:
-            # At each launch: a config provider may have another secret by now, which is what a
-            # restart is for.
+            # At each launch: a provider may have another secret, the reason of a restart.
             connector, own = self._resolved(entry)
             entry.framework = parse_config(FrameworkConfig, connector)
             spec = TaskSpec(
@@ -566,8 +553,7 @@ class AssignedWork:
         try:
             return self._parts.resolve(entry.connector), self._parts.resolve(entry.config)
         except ConfigError as error:
-            # The config is right, or it would not be stored: a file of secrets that is being
-            # replaced comes back.
+            # The stored config is right: a file of secrets that is replaced comes back.
             raise RetriableError(error.message, remedy=error.remedy) from error
 
     def _task_changed(self, task: TaskId, status: Status) -> None:

@@ -31,21 +31,10 @@ class Backfills(Protocol):
     """Partitions of the flow that a backfill copies (``mm2py.storage.backfill_store``)."""
 
     @property
-    def reserved(self) -> int:
-        """Offset after the newest record that reserves a partition."""
-        ...
-
-    def listen(self, changed: Callable[[], None]) -> None:
-        """Call ``changed`` after each record that is read later."""
-        ...
-
-    def kept_out(self) -> Collection[TopicPartition]:
-        """Return what this flow must not copy."""
-        ...
-
-    async def notice(self, worker: str, offset: int) -> None:
-        """Write that a worker copies nothing that was reserved below ``offset``."""
-        ...
+    def reserved(self) -> int: ...
+    def listen(self, changed: Callable[[], None]) -> None: ...
+    def kept_out(self) -> Collection[TopicPartition]: ...
+    async def notice(self, worker: str, offset: int) -> None: ...
 
 
 @final
@@ -74,8 +63,7 @@ class BackfillWatch:
         self._running: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Act on what is in the topic now, then on every change; called before tasks are
-        started."""
+        """Act on the topic as it is, then on every change; called before tasks are started."""
         # Before the first look: a record that is read in between must not be missed.
         self._backfills.listen(self._changed.set)
         self._noticed = 0

@@ -59,12 +59,7 @@ class Fencing(StartGuard):
     """
 
     def __init__(
-        self,
-        parts: HerderParts,
-        queue: HerderQueue,
-        running: Callable[[], Work],
-        *,
-        clock: Clock,
+        self, parts: HerderParts, queue: HerderQueue, running: Callable[[], Work], *, clock: Clock
     ) -> None:
         self._parts, self._queue, self._running, self._clock = parts, queue, running, clock
         self._rounds: dict[str, asyncio.Task[None]] = {}
@@ -73,15 +68,12 @@ class Fencing(StartGuard):
     # ---- tasks of this worker
 
     async def fence(self, task: TaskId) -> None:
-        """Return when the leader has fenced the producers of earlier configs of a connector
-        here."""
+        """Return when the leader has fenced the producers of a connector's earlier configs."""
         until_s = self._clock.monotonic() + FENCED_S
-        # Polled, not awaited: the record comes through the config topic like any other, and a task
-        # that waits is rare.
+        # Polled: the record comes through the config topic, and waiting tasks are rare.
         while task.connector in self._parts.config.snapshot().pending_fencing:
             error = self._failed.get(task.connector)
-            # A missing ACL does not go away by waiting; only the leader knows it, its tasks fail at
-            # once.
+            # A missing ACL does not go away; its tasks fail at once.
             if isinstance(error, FatalServerError):
                 raise error
             if self._clock.monotonic() >= until_s:
@@ -116,7 +108,6 @@ class Fencing(StartGuard):
     # ---- the leader
 
     def problems(self) -> Mapping[str, str]:
-        """Return why tasks of which connectors cannot start yet."""
         pending = self._parts.config.snapshot().pending_fencing
         return {
             f"{name}: producers of earlier tasks are not fenced": str(error)
@@ -142,8 +133,7 @@ class Fencing(StartGuard):
 
     def resign(self) -> None:
         """Another worker leads by now, or soon: fence nothing more."""
-        # A fence by a worker that no longer leads would hit the producers of the next leader's
-        # tasks.
+        # A former leader's fence would hit the producers of the next leader's tasks.
         for running in self._rounds.values():
             running.cancel()
         self._failed.clear()
@@ -151,8 +141,7 @@ class Fencing(StartGuard):
     async def fence_tasks(self, name: str, count: int) -> None:
         """Fence the producers of the first ``count`` tasks of a connector."""
         group = self._parts.settings.group_id
-        # ``<group.id>-<connector>-<task>``: KIP-618's transactional ids, by which Java's tasks are
-        # fenced alike.
+        # ``<group.id>-<connector>-<task>``: the ids of KIP-618 fence Java's tasks alike.
         await self._parts.fence_producers([f"{group}-{name}-{number}" for number in range(count)])
 
     async def _follow(self, name: str, pending: _FencingRound) -> None:
@@ -187,15 +176,13 @@ class Fencing(StartGuard):
         if not await self._queue.submit(is_due):
             return
         before = pending.fenced
-        # One producer before and one now have the same id: the new one fences the old one by
-        # itself.
+        # One producer before and after have one id: the new one fences the old itself.
         if before is not None and not before == pending.tasks == 1:
             await self.fence_tasks(name, before)
             log.info("producers of earlier tasks are fenced connector=%s count=%d", name, before)
 
         async def note() -> None:
-            # Fencing took its time: for another commit by now this record would release tasks that
-            # were not fenced (2).
+            # Fencing took time: this record could release tasks of a newer commit (2).
             if await is_due():
                 await self._parts.config.put_fenced(name, pending.tasks)
 
@@ -212,8 +199,7 @@ class Fencing(StartGuard):
         if (
             config is None
             or name not in snapshot.pending_fencing
-            # Without tasks there is nothing to fence or to count; STOPPED connectors are so
-            # (KIP-875).
+            # Nothing to fence or count without tasks, as of STOPPED connectors (KIP-875).
             or not snapshot.tasks(name)
             or self._parts.node.catalog.connector_type(config) == "sink"
         ):

@@ -82,7 +82,6 @@ class Herder:
         await self._life.run()
 
     def stop(self) -> None:
-        """Begin an orderly stop."""
         self._life.stop()
 
     @property
@@ -96,23 +95,19 @@ class Herder:
 
     @property
     def not_ready(self) -> str:
-        """What it waits for before it can take part in its group, with the cause; empty while it
-        does."""
+        """What it waits for before it is in its group, with the cause; empty once it is."""
         return self._life.not_ready()
 
     async def accept_changes(self) -> None:
         """Let overrides be written for a moment while the herder does not run.
 
         Nothing leads the flow then, and no other worker may: its group has to be empty.
-
-        Raises:
-            HerderFailedError: other workers are in the group, or it cannot be seen.
+        ``HerderFailedError``: other workers are in the group, or it cannot be seen.
         """
         if self.failure is None:
             return
         membership = self._parts.membership
-        # A worker that has been stopped for its failure may still be in the group on another node,
-        # which leads then.
+        # A worker stopped for its failure may be in the group on another node, and lead.
         try:
             empty = await membership.is_empty()
         except Mm2pyError:
@@ -126,12 +121,10 @@ class Herder:
 
     @property
     def worker_id(self) -> str:
-        """Name of this worker in statuses."""
         return self._parts.node.worker_id
 
     @property
     def cluster_id(self) -> str:
-        """Id of the cluster that holds the internal topics."""
         return self._parts.cluster_id()
 
     @property
@@ -141,23 +134,19 @@ class Herder:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker leads the group."""
         return self.failure is None and self._parts.membership.is_leader
 
     @property
     def backfills(self) -> BackfillStore | None:
-        """Backfills of the flow; None on an ordinary worker."""
         return self._parts.backfills
 
     @property
     def configured(self) -> Mapping[str, Mapping[str, str]]:
-        """Connectors' configs by the file and by changes, as far as those were read; none on an
-        ordinary worker."""
+        """Connectors' configs by file and changes, as read so far; none on an ordinary worker."""
         overrides = self._parts.overrides
         return {} if overrides is None else overrides.effective()
 
     def connectors(self) -> tuple[str, ...]:
-        """Return the names of all connectors."""
         return tuple(sorted(self._parts.config.snapshot().connectors))
 
     def info_now(self, name: str) -> ConnectorInfo | None:
@@ -192,8 +181,7 @@ class Herder:
         return self._parts.config.snapshot().target(name)
 
     def status(self, name: str) -> ConnectorState:
-        """Return all states of a connector; ``NotFoundError``: ``No status found for connector
-        c``."""
+        """Return a connector's states; ``NotFoundError``: ``No status found for connector c``."""
         state = connector_state(name, self._parts)
         if state is None:
             raise NotFoundError(f"No status found for connector {name}")
@@ -223,8 +211,7 @@ class Herder:
         return self._parts.config.snapshot().session_key
 
     def node_snapshot(self) -> NodeSnapshot:
-        """Return lag and rates of the partitions that this node copies, and what connectors
-        report."""
+        """Return lag and rates of this node's partitions, and what connectors report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
         # No task has them, so no meter of a task shows them.
@@ -255,11 +242,8 @@ class Herder:
         return self._parts.meter.life
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; leader only.
-
-        Raises:
-            HerderError: no leader is known, with the reason.
-        """
+        """Return where all members listen; leader only. ``HerderError``: no leader is known, with
+        the reason."""
         self._need_running()
         membership = self._parts.membership
         if not membership.is_leader:
@@ -270,8 +254,7 @@ class Herder:
         return membership.member_urls()
 
     def has_no_owner(self, task: TaskId) -> bool:
-        """Whether no member of the group has a task by the last round; False where another worker
-        leads."""
+        """Whether no member has a task by the last round; False where another worker leads."""
         return self.leads and self._parts.membership.owner_url(task) is None
 
     async def apply_holds(self) -> None:
@@ -333,8 +316,6 @@ class Herder:
         return await self._queue.submit(read)
 
     async def task_configs(self, name: str) -> Sequence[tuple[TaskId, ConnectorConfig]]:
-        """Return the task configs of a connector in order."""
-
         async def read() -> Sequence[tuple[TaskId, ConnectorConfig]]:
             self._need_no_rebalance()
             configs = self._parts.config.snapshot().task_configs
@@ -343,8 +324,6 @@ class Herder:
         return await self._queue.submit(read)
 
     async def offsets(self, name: str) -> Sequence[OffsetEntry]:
-        """Return the stored positions of a connector."""
-
         async def configured() -> dict[str, str]:
             self._known(name)
             return self._parts.resolve(self._configured(name))
@@ -358,8 +337,7 @@ class Herder:
         self, name: str, config: ConnectorConfig, target: TargetState | None, *, actor: str
     ) -> ConnectorInfo:
         """Create a connector; ``AlreadyExistsError``: ``Connector c already exists``."""
-        # Beside the loop: a plug-in's own validation may take long (Java validates on an executor
-        # of its own too).
+        # Beside the loop, as on Java's executor: a plug-in's own validation may take long.
         checked = await self._validated(name, config)
 
         async def change() -> ConnectorInfo:
@@ -393,8 +371,7 @@ class Herder:
             self._need_leader()
             return self.wanted_config(self._known(name))
 
-        # KIP-477's PATCH: validated outside of the queue, so the config may change meanwhile; then
-        # it is merged again.
+        # KIP-477's PATCH, validated outside of the queue: merged again after a change.
         before = await self._queue.submit(current)
         while True:
             merged = texts_of({**before, **patch})
@@ -455,15 +432,12 @@ class Herder:
     # ---- target states and levels, any worker
 
     async def pause(self, name: str, *, actor: str) -> None:
-        """Make a connector PAUSED."""
         await self._set_target(name, TargetState.PAUSED, actor=actor)
 
     async def resume(self, name: str, *, actor: str) -> None:
-        """Make a connector run."""
         await self._set_target(name, TargetState.STARTED, actor=actor)
 
     async def set_logger_level(self, namespace: str, level: str) -> None:
-        """Set a log level on every worker."""
         self._need_running()
         await self._parts.config.put_logger_level(namespace, level)
 
@@ -521,8 +495,7 @@ class Herder:
             if task not in self._life.work.running.tasks:
                 raise self._owner_of(task)
             await self._life.work.restart_tasks([task], snapshot)
-            # Only what fails at once, such as a config that cannot be used; later failures are
-            # states.
+            # Only what fails at once, such as a bad config; later failures are states.
             now = self._life.work.task_status().get(task)
             if now is not None and now.state is State.FAILED:
                 raise HerderError(f"Failed to start task: {task}")
@@ -645,8 +618,7 @@ class Herder:
     def _owner_of(self, work: str | TaskId) -> ForwardError:
         """Return where a request for work of another worker goes: the leader knows its owner."""
         membership = self._parts.membership
-        # Java forwards in two steps too: to the leader, which alone knows the assignment, then to
-        # the owner.
+        # In two steps as in Java: to the leader, which alone knows the owner, then there.
         url = membership.owner_url(work) if membership.is_leader else membership.leader_url
         return ForwardError(url)
 

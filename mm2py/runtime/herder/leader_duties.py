@@ -72,8 +72,7 @@ class LeaderDuties:
             self._plan(_CLAIM, self._claim_again)
         self.forget_states(snapshot)
         if not self._parts.membership.solo:
-            # With every protocol: Java's older ones sign nothing, our workers sign all they send
-            # each other.
+            # With every protocol: Java's older ones sign nothing, our workers do.
             self._plan("session key", self._rotate_key)
         if won:
             log.info("this worker leads the group generation=%d", outcome.generation)
@@ -87,13 +86,11 @@ class LeaderDuties:
         what is stored.
         """
         overrides = self._parts.overrides
-        # A leader has written (or tried) in ``enter``: asking again would refuse every round while
-        # an ACL is missing.
+        # ``enter`` has written or tried: asking again would refuse rounds without an ACL.
         if self._leads or overrides is None:
             return False
         derived = overrides.effective()
-        # Only connectors with tasks: without any there is nothing that could start with an older
-        # config.
+        # Only connectors with tasks: else nothing could start with an older config.
         return any(
             _is_former_copier(name, derived) or dict(derived.get(name, stored)) != dict(stored)
             for name, stored in snapshot.connectors.items()
@@ -105,8 +102,7 @@ class LeaderDuties:
         return privileged is None or privileged.claimed
 
     async def _claim(self) -> None:
-        """Fence the previous leader; a missing ACL fails the flow, as any other wrong
-        configuration."""
+        """Fence the previous leader; a missing ACL fails the flow, as any wrong configuration."""
         if self._may_write():
             return
         # Java backs off and stays in the group as well (``fencedFromConfigTopic``).
@@ -120,8 +116,7 @@ class LeaderDuties:
 
     async def _claim_again(self) -> None:
         privileged = self._parts.config.privileged
-        # Asked again after the wait in the queue: leadership may be gone, and a claim would fence
-        # the rightful leader.
+        # Asked again after the wait: a claim without leadership would fence the leader.
         if privileged is not None and not privileged.claimed and self._parts.membership.is_leader:
             with self._queue.stage("claiming the right to write to the config topic"):
                 await privileged.claim()
@@ -143,15 +138,13 @@ class LeaderDuties:
         self._failed.clear()
 
     def derive_again(self) -> None:
-        """Write what file and overrides define now, where this worker leads and the topic
-        differs."""
+        """Write what file and overrides define now, where the led topic differs."""
         # Other workers read the change from the config topic.
         if self._leads:
             self._plan("derived configs", self._write_derived)
 
     def forget_states(self, snapshot: ConfigSnapshot) -> None:
-        """As the leader, remove the states of connectors and tasks that are not configured any
-        more."""
+        """As the leader, remove states of connectors and tasks that are not configured."""
         if not self._leads:
             return
         status = self._parts.status
@@ -213,8 +206,7 @@ class LeaderDuties:
                 stored is None,
             )
 
-        # Last: the connector that takes its place has to be there first, or the flow would show
-        # none.
+        # Last: the one in its place comes first, or the flow would show none.
         await self._remove_former_copier(overrides.effective())
 
     def _target_of_former(self, name: str) -> TargetState | None:
@@ -229,8 +221,7 @@ class LeaderDuties:
         return next((it for it in targets if it is not TargetState.STARTED), None)
 
     async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
-        """Remove the former copying connector after a change of ``copy.connector``: both would copy
-        every record."""
+        """Remove the former copier after a change of ``copy.connector``: both would copy."""
         config = self._parts.config
         for name in COPIERS & config.snapshot().connectors.keys():
             if not _is_former_copier(name, derived):
@@ -316,8 +307,7 @@ def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
 
 LEADER_WAIT_S: Final = 10.0
 HAND_OVER_S: Final = 5.0
-"""What the last writes of a group's last worker may take together: an unreachable target must not
-delay a stop."""
+"""How long a group's last writes may take: an unreachable target must not delay a stop."""
 
 TaskConfigs = Sequence[Mapping[str, str]]
 
@@ -326,13 +316,7 @@ TaskConfigs = Sequence[Mapping[str, str]]
 class TaskPublication:
     """Publishes the task configs of connectors that run on this node, which leads."""
 
-    def __init__(
-        self,
-        parts: HerderParts,
-        queue: HerderQueue,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
         self._parts = parts
         self._queue = queue
         self._clock = clock
@@ -346,8 +330,7 @@ class TaskPublication:
         self._leader_changed.set()
 
     def forget(self, name: str) -> None:
-        """Forget what a connector published: its target state changed, and a stop removes its task
-        configs."""
+        """Forget what a connector published: a stop removes its task configs."""
         self._published.pop(name, None)
 
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
@@ -384,8 +367,7 @@ class TaskPublication:
     async def _store(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
     ) -> None:
-        """Write task configs; runs in the queue, in order with everything else that the leader
-        writes."""
+        """Write task configs; runs in the queue, in order with the leader's other writes."""
         parts, snapshot = self._parts, self._parts.config.snapshot()
         # Looked at again: the queue may have run a deletion, a stop or the same publication first.
         if not _current(name, made_of, snapshot) or not self._differs(name, configs, snapshot):
@@ -438,8 +420,7 @@ class TaskPublication:
         for name, (made_of, configs) in dealt.items():
             snapshot = config.snapshot()
             if (
-                # In each turn: the permit runs out, and a write after it could meet another
-                # leader's.
+                # In each turn: the permit runs out, another leader may write then.
                 not self.may_hand_over
                 or not _current(name, made_of, snapshot)
                 or loop.time() >= until_s
@@ -479,8 +460,7 @@ class TaskPublication:
             await wait_or_stop(self._clock, left_s, self._leader_changed)
 
     def _differs(self, name: str, configs: TaskConfigs, snapshot: ConfigSnapshot) -> bool:
-        """Whether tasks, or the connector config that they were made of, differ from the committed
-        ones."""
+        """Whether tasks, or their connector config, differ from the committed ones."""
         stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
         # A commit that is incomplete has to be written again, whatever its parts say.
         broken = snapshot.inconsistent | snapshot.unfinished
@@ -502,8 +482,7 @@ class TaskPublication:
         )
 
     def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
-        """Add Java's task class, and put placeholders back where resolved secrets would be
-        stored."""
+        """Add Java's task class, and the placeholders of resolved secrets."""
         whole = dict(config)
         if "task.class" not in whole:
             task_class = self._task_class(raw)
@@ -521,8 +500,7 @@ class TaskPublication:
             java_class = self._parts.node.plugins.find(raw.get("connector.class") or "").java_class
         except ConfigError:
             return None
-        # MirrorSourceConnector -> MirrorSourceTask: ``task.class`` is what a Java worker
-        # instantiates.
+        # MirrorSourceConnector -> MirrorSourceTask: Java instantiates ``task.class``.
         stem, separator, rest = java_class.rpartition("Connector")
         return f"{stem}Task{rest}" if separator else java_class
 

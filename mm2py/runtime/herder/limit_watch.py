@@ -103,8 +103,7 @@ class LimitWatch:
         return limit_bytes >= (max(least, tried + 1) if needed == it.needed_bytes else least)
 
     def _drop_others(self) -> None:
-        """Forget partitions that do not wait any more: their task was started again or is another
-        worker's."""
+        """Forget partitions that wait no more: their task restarted or is another worker's."""
         failed = {
             str(task) for task, it in self._work.task_status().items() if it.state is State.FAILED
         }

@@ -66,7 +66,6 @@ class ConfigChanges:
 
     @property
     def committed(self) -> bool:
-        """Whether commits of task configs wait to be taken."""
         return bool(self._committed)
 
     def know(self, connectors: Iterable[str]) -> None:
@@ -79,7 +78,6 @@ class ConfigChanges:
         return taken
 
     def take_targets(self) -> set[str]:
-        """Return connectors whose target state changed."""
         taken, self._targets = self._targets, set()
         return taken
 
@@ -96,8 +94,7 @@ class ConfigChanges:
     def note(self, event: ConfigEvent) -> None:
         """Note what was read; a ``ConfigListener``."""
         match event:
-            # Java's ``onConnectorConfigUpdate``: a rebalance only for a connector that was not
-            # known.
+            # Java's ``onConnectorConfigUpdate``: only a new connector rebalances.
             case ConnectorChanged(name):
                 # It acts in place where the connector runs; a new one needs a round.
                 self._updated.add(name)
@@ -135,10 +132,8 @@ class ConfigChanges:
 
 
 def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> RestartRequest:
-    """Return the request of the two that reaches further; waiting ones of a connector become
-    one."""
-    # As ``DistributedHerder.onRestartRequest``: of each connector's requests the one of highest
-    # impact is kept.
+    """Return the request that reaches further; a connector's waiting ones become one."""
+    # As ``DistributedHerder.onRestartRequest``: a connector's request of highest impact counts.
     return new if waiting is None or new.impact >= waiting.impact else waiting
 
 
@@ -215,10 +210,8 @@ class HerderLoop:
         self._compare_later()
 
     async def turn(self) -> None:
-        """Handle everything that is due; return after the next event, or at once where a round is
-        due."""
-        # A record of a newer version may change what this flow is: nothing is started or written
-        # beside it.
+        """Handle all that is due; return after the next event, or for a due round."""
+        # A newer version's record may change this flow: nothing starts or is written.
         self._check_settings()
         await self._follow_group()
         if self._stop.is_set():
@@ -284,8 +277,7 @@ class HerderLoop:
     async def _idle(self) -> None:
         """Wait for a signal of the group, a queued request or the stop."""
         with self._queue.stage("polling the group coordinator until interrupted"):
-            # Kept over turns: cancelling it at every request would lose a signal that has just been
-            # set.
+            # Kept over turns: a cancel at each request could lose a signal just set.
             if self._signal is None:
                 self._signal = asyncio.ensure_future(self._parts.membership.signal())
             queued = asyncio.ensure_future(self._queue.wait())
@@ -302,8 +294,7 @@ class HerderLoop:
                 stopped.cancel()
 
     def _compare_later(self) -> None:
-        """Schedule the next comparison: events make most turns, this bounds the time without
-        one."""
+        """Schedule the next comparison: most turns are events', this bounds the rest."""
 
         async def again() -> None:
             if self._joined and not self._must_join and self._permit.valid:
@@ -335,8 +326,7 @@ class HerderLoop:
                 if await or_stop(self._round(), self._stop):
                     self._must_join = False
                     patience.succeeded()
-            # First stop, then wait outside: with a Java worker in the group none of ours copies
-            # (invariant 11).
+            # First stop, then wait outside of a group with Java workers (invariant 11).
             except ForeignMemberError as error:
                 log.warning("the group has members that are not ours cause=%s", error)
                 await self._hand_over()
@@ -347,8 +337,7 @@ class HerderLoop:
                     self._clock,
                     waits=self._waits,
                 )
-            # The coordinator has given the work to others: stopping comes before any further
-            # attempt.
+            # The coordinator has given the work away: stop before any further attempt.
             except MembershipLostError as error:
                 await self._lose(error.lost)
             # Work goes on meanwhile: a coordinator that cannot be reached is no reason to stop, the
@@ -385,8 +374,7 @@ class HerderLoop:
         signal = self._signal.result() if self._signal is not None and self._signal.done() else None
         self._drop_signal()
         if isinstance(signal, Lost):
-            # It came while the config was read: what runs here belongs to a membership that is
-            # over.
+            # It came during the read: what runs here is of a membership that is over.
             raise MembershipLostError(signal)
         # In the eager protocol a member owns nothing while it joins.
         if self._eager:
@@ -401,31 +389,27 @@ class HerderLoop:
         return await self._settle(outcome)
 
     async def _settle(self, outcome: Round) -> bool:
-        # Revoked work first: its next owner waits for the round after this one, which begins when
-        # all have stopped.
+        # Revoked work first: its owner waits for the next round, after all have stopped.
         await self._stop_work(outcome.revoked)
         self._eager = not outcome.incremental
         kept = Work() if self._eager else self._owned
         # Also what could not be started yet: a later turn starts it (``_repair``).
         self._owned = (kept | outcome.assigned) - outcome.revoked
         self._parts.meter.life.rebalances += 1
-        # Only where a member made the group fall back to the eager protocol is anything left to
-        # stop.
+        # Only a fall-back to the eager protocol leaves anything to stop.
         await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
         # Java's cases 1 and 2b of ``handleRebalanceCompleted``.
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
             await self._read_config()
         if outcome.failed:
-            # What a new leader writes now has been read by every member that the next round gives
-            # work to.
+            # What a new leader writes now is read by all members before the next round.
             await self.duties.enter(outcome, config.snapshot())
             raise _refused(outcome.config_offset, config.snapshot().offset)
         # A partition may move from one of our tasks to another.
         await self._stop_stale()
         snapshot = config.snapshot()
-        # Past it: the plan may name tasks that are gone. As in Java nothing is started, and the
-        # worker rejoins.
+        # Past it: the plan may be outdated. As in Java nothing starts, the worker rejoins.
         if snapshot.offset != outcome.config_offset:
             log.info(
                 "configs were written during the round, another one follows offset=%d round=%d",
@@ -455,8 +439,7 @@ class HerderLoop:
             self._queue.post(_look_again, delay_s=LONGEST_WAIT_S)
 
     async def _stop_work(self, work: Work) -> None:
-        """Stop work in order: positions committed, states written, before another worker may start
-        it."""
+        """Stop work in order: positions and states written, before another may start it."""
         if not work & self._work.running:
             return
         stage = f"stopping {len(work.connectors)} connector(s) and {len(work.tasks)} tasks"
@@ -478,8 +461,7 @@ class HerderLoop:
         log.warning("group membership lost, the flow stops and waits cause=%s", lost.reason)
         self._parts.meter.life.memberships_lost += 1
         self._waits[_GROUP] = f"has lost its group, nothing is copied: {lost.reason}"
-        # Before the awaits of ``_hand_over``: a duty that is queued must not run for a leader of
-        # the past.
+        # Before ``_hand_over`` awaits: a queued duty must not run for a past leader.
         self._resign()
         await self._hand_over()
         self._must_join = True
@@ -497,8 +479,7 @@ class HerderLoop:
 
     async def _carry_out_restarts(self) -> None:
         snapshot = self._parts.config.snapshot()
-        # The states of now: Java's ``doRestartConnectorAndTasks`` builds its plan at this point
-        # too.
+        # The states of now, as Java's ``doRestartConnectorAndTasks``.
         for name, request in self.changes.take_restarts().items():
             state = connector_state(name, self._parts)
             if state is None or name not in snapshot.connectors:
@@ -517,8 +498,7 @@ class HerderLoop:
             await self._work.restart_tasks(plan.tasks, snapshot, announced=True)
 
     async def _apply_changes(self) -> None:
-        # Before connectors: one that starts again publishes task configs, whose predecessors have
-        # to be stopped.
+        # Before connectors: a started one publishes, and the former tasks have to stop.
         await self._stop_stale()
         updated, targets = self.changes.take_updated(), self.changes.take_targets()
         snapshot = self._parts.config.snapshot()

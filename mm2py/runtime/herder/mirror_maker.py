@@ -29,13 +29,11 @@ class MirrorMaker:
         return self._herders[flow].problems()
 
     def start(self) -> None:
-        """Launch every flow; returns at once."""
         for flow, herder in self._herders.items():
             self._launch(flow, herder)
 
     @property
     def ended(self) -> Collection[FlowName]:
-        """Flows that run no more."""
         return [flow for flow, task in self._running.items() if task.done()]
 
     def add(self, flow: FlowName, herder: Herder) -> None:

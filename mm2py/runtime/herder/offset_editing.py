@@ -40,10 +40,7 @@ T = TypeVar("T")
 NOTHING_GIVEN: Final = "Partitions / offsets need to be provided for an alter offsets request"
 
 CheckOffsets = Callable[
-    [
-        Mapping[str, str],
-        Sequence[tuple[Mapping[str, Scalar] | None, Mapping[str, Scalar] | None]],
-    ],
+    [Mapping[str, str], Sequence[tuple[Mapping[str, Scalar] | None, Mapping[str, Scalar] | None]]],
     bool,
 ]
 
@@ -51,13 +48,8 @@ CheckOffsets = Callable[
 class StoredOffsets(Protocol):
     """What is needed of an offset store."""
 
-    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out."""
-        ...
-
-    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write values, None as a tombstone."""
-        ...
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]: ...
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None: ...
 
 
 @final
@@ -80,11 +72,8 @@ class OffsetEditor:
         self._store, self._find, self._own = store, find, own
 
     async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        """Return the stored positions of a connector, sorted by their keys.
-
-        Raises:
-            HerderError: the store cannot be read now.
-        """
+        """Return the stored positions of a connector, sorted by their keys; ``HerderError``: the
+        store cannot be read now."""
         entries: dict[object, OffsetEntry] = {}
         for key, value in sorted((await self._stored(connector, config)).items()):
             try:
@@ -188,8 +177,7 @@ def _confirmed(
     config: Mapping[str, str],
     entries: Sequence[OffsetEntry],
 ) -> bool:
-    """Ask the connector's own hook; Java's connectors return false where they do not override
-    it."""
+    """Ask the connector's own hook; Java's return false where they do not override it."""
     try:
         factory = find(config.get("connector.class", ""))
         check = cast("CheckOffsets | None", getattr(factory, "check_offsets", None))
@@ -247,21 +235,15 @@ Consumer = Mapping[str, str]
 class GroupOffsets(Protocol):
     """Administration of groups on one cluster."""
 
-    async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """Return what a group has committed."""
-        ...
+    async def offsets(self, group: str) -> Mapping[TopicPartition, int]: ...
 
-    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group without members."""
-        ...
+    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None: ...
 
     async def remove(self, group: str, partitions: Sequence[TopicPartition]) -> None:
         """Remove what a group has committed of these."""
         ...
 
-    async def delete(self, group: str) -> None:
-        """Delete a group without members."""
-        ...
+    async def delete(self, group: str) -> None: ...
 
 
 OpenGroups = Callable[[Consumer, str], AbstractAsyncContextManager[GroupOffsets]]
@@ -278,19 +260,13 @@ class SinkOffsetEditor(OffsetEditing):
     """
 
     def __init__(
-        self,
-        find: Callable[[str], ConnectorFactory],
-        worker: Mapping[str, str],
-        groups: OpenGroups,
+        self, find: Callable[[str], ConnectorFactory], worker: Mapping[str, str], groups: OpenGroups
     ) -> None:
         self._find, self._worker, self._groups = find, worker, groups
 
     async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        """Return what the group has committed, sorted by topic and partition.
-
-        Raises:
-            HerderError: the cluster cannot be asked now.
-        """
+        """Return what the group has committed, sorted by topic and partition; ``HerderError``: the
+        cluster cannot be asked now."""
         consumer = self._consumer(config)
         try:
             async with self._groups(consumer, connector) as groups:

@@ -26,8 +26,7 @@ REQUEST_TIMEOUT_S: Final = 90.0
 """Java's ``RestServer.DEFAULT_REST_REQUEST_TIMEOUT_MS``."""
 
 HEALTH_TIMEOUT_S: Final = 10.0
-"""Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop that answers nothing for longer is
-stuck."""
+"""Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop silent for longer is stuck."""
 
 HEALTH_ANSWER_S: Final = 0.8
 """A health check is answered within this time, busy or not: probes time out after a second."""
@@ -81,8 +80,7 @@ class HerderQueue:
 
     @property
     def waits_s(self) -> float:
-        """How long the request has waited that was due first, also one whose caller has gone; 0
-        without any."""
+        """How long the first due request has waited, caller or not; 0 without any."""
         now = self._clock.monotonic()
         # Requests under way count too: a loop that hangs in one is stuck.
         return now - min((now, *(it.due_s for it in (*self._taken, *self._requests))))
@@ -90,8 +88,7 @@ class HerderQueue:
     @contextmanager
     def stage(self, text: str) -> Generator[None]:
         """Note what the loop is busy with while the block runs."""
-        # A local name: a nested stage replaces ``_stage``, and its end must not complete the outer
-        # one's.
+        # A local name: the end of a nested stage must not complete the outer one's.
         stage = self._stage = _LoopStage(text, self._clock.now_ms())
         try:
             yield
@@ -125,8 +122,7 @@ class HerderQueue:
             else:
                 if not result.done():
                     result.set_result(value)
-            # Reached with ``result`` open only when the herder's task was cancelled inside
-            # ``work``.
+            # ``result`` is open only where the herder's task was cancelled in ``work``.
             finally:
                 refuse()  # the loop was cancelled
 
@@ -142,8 +138,7 @@ class HerderQueue:
             waits: set[asyncio.Future[T] | asyncio.Future[None]] = {result, timer}
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
-                # The request may still be under way; Java answers 500 with the stage as well
-                # (KAFKA-15563).
+                # It may still be under way; Java answers 500 with the stage (KAFKA-15563).
                 raise HerderTimeoutError(self.stage_summary)
             return result.result()
         finally:
@@ -159,16 +154,14 @@ class HerderQueue:
         self._woken.set()
 
     async def run_due(self, hold: Callable[[], bool] = _never) -> None:
-        """Run what was due when this was called, in the order it came; the rest waits once
-        ``hold()``."""
+        """Run what is due at this call, in its order; the rest waits once ``hold()``."""
         # Before the list is read: what is added after this wakes the next turn.
         self._woken.clear()
         now = self._clock.monotonic()
         due = self._taken = [request for request in self._requests if request.due_s <= now]
         self._requests = [request for request in self._requests if request.due_s > now]
         try:
-            # ``hold`` is asked before each: a request may make a round necessary that the next one
-            # has to wait for.
+            # ``hold`` before each: the next may have to wait for a round of the last.
             while due and not hold():
                 try:
                     if due[0].wanted():
@@ -176,8 +169,7 @@ class HerderQueue:
                 finally:
                     del due[0]
         finally:
-            # What was not run, and what came meanwhile, in the order of submission; also at a
-            # cancel.
+            # What was not run and what came, in the order of submission; at a cancel too.
             self._requests, self._taken = due + self._requests, []
 
     async def wait(self) -> None:

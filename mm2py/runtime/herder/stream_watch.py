@@ -136,7 +136,6 @@ class StreamWatch:
             await self._backfills.post([Wish(job=stream.id, wanted=wanted)])
 
     def _idle(self, now_s: float) -> Collection[TopicPartition]:
-        """Return partitions of the stream that no lane copies."""
         leases = self._backfills.kept_out()
         for gone in self._lanes.keys() - leases.keys():
             del self._lanes[gone]

@@ -58,11 +58,7 @@ class Supervisor:
         self.publication = TaskPublication(parts, queue, clock=clock)
         self.fencing = Fencing(parts, queue, lambda: self.work.running, clock=clock)
         self.work = AssignedWork(
-            parts,
-            self.publication.publish,
-            self.fencing,
-            clock=clock,
-            on_change=self._note_state,
+            parts, self.publication.publish, self.fencing, clock=clock, on_change=self._note_state
         )
         self._watch = (
             None
@@ -89,8 +85,7 @@ class Supervisor:
         self._waits: dict[str, str] = {}
         self.loop = self._new_loop()
         self.failure: Mm2pyError | None = None
-        """Why the herder does not run: None while it runs, and until it fails for the first
-        time."""
+        """Why the herder does not run: None while it does, and until its first failure."""
 
     def stop(self) -> None:
         """Begin an orderly stop; ``run`` returns when it is done."""
@@ -104,8 +99,7 @@ class Supervisor:
                 while not self._stop.is_set():
                     began_s = self._clock.monotonic()
                     ran = await self._live()
-                    # A wrong config at the very first start ends the flow; one that came later may
-                    # be cured over REST.
+                    # A wrong config at the first start ends the flow; REST may cure later ones.
                     if self.failure is None or (
                         isinstance(self.failure, ConfigError) and not ran and not self._failures
                     ):
@@ -126,8 +120,7 @@ class Supervisor:
         return (*self.work.problems(), *streams, *duties)
 
     def not_ready(self) -> str:
-        """What this node waits for before it can take part in its group, with the cause; empty
-        while it does."""
+        """What this node waits for before it is in its group, with the cause; empty after."""
         return self.waiting() or ("" if self.loop.started else "is starting")
 
     def waiting(self) -> str:
@@ -135,8 +128,7 @@ class Supervisor:
         return "; ".join(self._waits.values())
 
     def idles(self) -> str:
-        """Why nothing is done here though the flow has not failed: what it waits for, or the state
-        of its group."""
+        """Why nothing is done here without a failure: its wait, or its group's state."""
         # SUSPENDED lasts as long as heartbeats are not confirmed.
         if self.waiting() or self._parts.meter.state != _SUSPENDED:
             return self.waiting()
@@ -165,8 +157,7 @@ class Supervisor:
     # ---- one life
 
     async def _live(self) -> bool:
-        """Open, run until the stop or an error (``failure``), close; return whether the loop was
-        reached."""
+        """Open, run until the stop or a ``failure``, close; return whether the loop began."""
         # Each life has a fresh loop: nothing of a failed one can leak into the next.
         loop = self.loop = self._new_loop()
         try:
@@ -272,8 +263,7 @@ class Supervisor:
             log.warning("history of this flow cannot be copied by a backfill cause=%s", error)
 
     def _reading_overrides(self) -> Sequence["asyncio.Task[bool]"]:
-        """Read the overrides once: they stay open from one life to the next, so that they can be
-        changed."""
+        """Read the overrides once: they stay open through all lives, to be changed."""
         overrides, opening = self._parts.overrides, self._opening
         if overrides is None:
             return ()
@@ -315,8 +305,7 @@ class Supervisor:
         self._traces.close()
         if self._asking is not None:
             self._asking.cancel()
-        # Before the work stops: waiting REST requests are answered now, not after the graceful
-        # time.
+        # Before the work stops: REST requests are answered now, not after its time.
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))
@@ -356,8 +345,7 @@ class Supervisor:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        # At the very end: the host outlives lives of the loop, so that a restart of the flow needs
-        # no new processes.
+        # At the very end: a flow that starts again keeps its host's processes.
         await self._steps(
             ("closing the task host", self.work.close), ("closing the flow", self._parts.close)
         )

@@ -45,7 +45,6 @@ class TraceWatch:
         self._running: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to watch."""
         self._running = asyncio.create_task(self._run(), name="trace watch")
 
     def close(self) -> None:

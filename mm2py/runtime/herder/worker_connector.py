@@ -59,8 +59,7 @@ class _ReportsNotes(Protocol):
 
 @runtime_checkable
 class _ReportsBacklog(Protocol):
-    """A connector that knows which source partitions wait for their copy, and what waits with
-    them."""
+    """A connector that knows the source partitions without a copy, and what waits there."""
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]: ...
 
@@ -138,7 +137,6 @@ class WorkerConnector:
 
     @property
     def status(self) -> Status:
-        """State of the connector."""
         return self._lifecycle.status
 
     async def settled(self) -> State:
@@ -157,14 +155,12 @@ class WorkerConnector:
         return problems
 
     def notes(self) -> Mapping[str, str]:
-        """What is worth knowing though nothing is wrong; none where the connector does not report
-        any."""
+        """What is worth knowing though nothing is wrong, where the connector reports it."""
         connector: object = self._connector
         return connector.notes() if isinstance(connector, _ReportsNotes) else {}
 
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
-        """Return the partitions that no task has, because their copy does not exist, and what waits
-        in them."""
+        """Return the partitions without a task and copy, and what waits in them."""
         connector: object = self._connector
         return connector.backlog() if isinstance(connector, _ReportsBacklog) else {}
 
@@ -226,8 +222,7 @@ class WorkerConnector:
         self._changed.set()
         if running is None:
             return
-        # As ``Worker.awaitStopConnector``; the plug-in may swallow the cancel, hence the second
-        # wait's limit.
+        # As ``Worker.awaitStopConnector``; a plug-in may swallow the cancel: a second limit.
         done, _ = await asyncio.wait({running}, timeout=STOP_TIMEOUT_S)
         if not done:
             log.warning(
@@ -245,8 +240,7 @@ class WorkerConnector:
         while not self._stopping:
             # Before the target is read: a change after it is seen by the next turn.
             self._changed.clear()
-            # FAILED is left only by a restart, which is another object, and by a value that is
-            # there again.
+            # Only a restart (another object) or a value that is back ends FAILED.
             failed = self.status.state is State.FAILED and not self._unresolved
             if self._target is TargetState.STARTED and not failed:
                 await self._run_started()
@@ -344,8 +338,7 @@ class WorkerConnector:
                     self._unpublished = ""
 
     async def _or_changed(self, work: Awaitable[object]) -> None:
-        """Wait for ``work``; it is cancelled when the connector is to stop or to change its
-        state."""
+        """Wait for ``work``; a stop or a change of state cancels it."""
         running = asyncio.ensure_future(work)
         changed = asyncio.ensure_future(self._changed.wait())
         try:
@@ -354,8 +347,7 @@ class WorkerConnector:
                 running.result()
         finally:
             changed.cancel()
-            # Cancelled and awaited: an ``apply`` that continues would publish for a connector that
-            # has stopped.
+            # Cancelled and awaited: ``apply`` must not publish for a stopped one.
             if not running.done():
                 running.cancel()
                 await asyncio.wait({running})

@@ -28,12 +28,10 @@ from mm2py.types import State, TaskId, TopicPartition
 log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0
-"""A host cancels a task at its deadline; a host that has not answered this long after it is
-killed."""
+"""A host cancels a task at its deadline; one silent for this long after it is killed."""
 
 SILENT_S: Final = 10.0
-"""A host that was silent for this long is shown as a problem of its flows; it sends something every
-4 seconds."""
+"""A host silent for this long is a problem of its flows; it sends something every 4 s."""
 
 _ALWAYS_S: Final = 1e15
 
@@ -86,8 +84,7 @@ class ChildTaskHost:
         self._permit = permit
         self._end_watch = permit.watch(self._permit_changed)
         self._tasks: dict[TaskId, _Hosted] = {}
-        # A lock lives while a call holds it or waits for it: one per task, so that its calls run in
-        # order.
+        # A lock lives while a call needs it: one per task, so that calls run in order.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._openings: WeakValueDictionary[HostLink, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
@@ -136,8 +133,7 @@ class ChildTaskHost:
         """Hosts of this flow that are silent: the states of their tasks may be stale."""
         return {
             (f"task host {link.pid}"): f"no sign of life for {link.silent_s:.0f} s: the states and "
-            "the lag of"
-            " its tasks may be wrong; it is killed and started again if it stays silent"
+            "the lag of its tasks may be wrong; it is killed and started again if it stays silent"
             for link in self._channels
             if link.silent_s >= SILENT_S
         }
@@ -148,11 +144,8 @@ class ChildTaskHost:
             channel.post(InProcessTaskHost.hold, partitions)
 
     async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let no task copy these; a host that ends meanwhile copies nothing.
-
-        Raises:
-            Mm2pyError: a host that lives could not: its tasks may still copy them.
-        """
+        """Let no task copy these; a host that ends meanwhile copies nothing. ``Mm2pyError``: a host
+        that lives could not: its tasks may still copy them."""
         self._kept_out = partitions
         # A host that is opened during the await gets ``kept_out`` with ``open_flow``.
         links = tuple(self._channels)
@@ -186,8 +179,7 @@ class ChildTaskHost:
                 async with asyncio.timeout(timeout_s + CUT_OFF_S):
                     await self._channels[link].ask(InProcessTaskHost.stop_task, task, timeout_s)
             except TimeoutError:
-                # It may still copy, and another worker may get its partitions: only its death is
-                # certain.
+                # It may still copy another worker's partitions: only death is certain.
                 link.kill(f"it did not stop {task} within {timeout_s + CUT_OFF_S:g} s")
                 await link.gone()
             except Mm2pyError as error:
@@ -262,8 +254,7 @@ class ChildTaskHost:
         these processes may freeze."""
         term, until_s = self._permit.term, _finite(self._permit.until_s)
         for link, channel in self._channels.items():
-            # Posted, not asked: it must leave at once, and a frozen host must not hold it up for
-            # the others.
+            # Posted, not asked: at once, and a frozen host holds up no other.
             link.host.post(HostService.permit, channel.number, term, until_s)
 
     def _reported(self, link: HostLink, task: TaskId, status: Status) -> None:

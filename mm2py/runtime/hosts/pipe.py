@@ -88,7 +88,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Describe an exception and its causes."""
         causes: list[tuple[str, str]] = []
         cause = error.__cause__
         while cause is not None and len(causes) < MOST_CAUSES:
@@ -100,8 +99,7 @@ class Failure:
         return cls(type(error).__name__, one_line(error), "", tuple(causes))
 
     def error(self) -> Exception:
-        """Return an exception of the same class, text and causes; that of a foreign class has the
-        name alone."""
+        """Return an exception of equal class, text and causes; of a foreign class only the name."""
         chain = [_error(self.kind, self.message, self.remedy)]
         chain += [_error(kind, text) for kind, text in self.causes]
         for error, cause in pairwise(chain):
@@ -131,8 +129,7 @@ def _error(kind: str, message: str, remedy: str = "") -> Exception:
         error = error_class(-1, "", remedy=remedy)
     else:
         error = error_class(message, remedy=remedy)
-    # What a constructor adds to its message, as the partition or the code, is part of the text that
-    # was sent.
+    # The text that was sent has what a constructor adds, as the partition or the code.
     error.message = message
     return error
 
@@ -156,15 +153,10 @@ class Frame(NamedTuple):
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the bytes of a frame.
-
-    Raises:
-        FatalError: it is too long for the other end.
-    """
+    """Return the bytes of a frame; ``FatalError``: it is too long for the other end."""
     name = frame.name.encode()
     body = _ADDRESS.pack(frame.channel, frame.id, len(name)) + name + frame.payload
-    # Refused by the sender: at the receiver it would end the pipe, and with it every task of the
-    # host.
+    # Refused by the sender: at the receiver it would end the pipe, with all its tasks.
     if len(body) >= LONGEST_BYTES:
         raise FatalError(
             f"{frame.name} with {len(body)} bytes is too long for the pipe between worker and task "
@@ -175,14 +167,9 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def body_size(header: bytes) -> int:
-    """Return how many bytes follow a header.
-
-    Raises:
-        ProtocolError: no frame of this version.
-    """
+    """Return how many bytes follow a header; ``ProtocolError``: no frame of this version."""
     length, version = cast("tuple[int, int]", HEADER.unpack(header))
-    # Checked before the body is read: a wrong length would make the reader wait for bytes that
-    # never come.
+    # Before the body is read: a wrong length would make the reader wait for ever.
     if version != VERSION or not _ADDRESS.size < length <= LONGEST_BYTES:
         raise ProtocolError(
             f"frame of version {version} and {length} bytes between worker and task host",
@@ -192,11 +179,7 @@ def body_size(header: bytes) -> int:
 
 
 def decode_body(body: bytes) -> Frame:
-    """Read what follows a header.
-
-    Raises:
-        ProtocolError: it is no frame.
-    """
+    """Read what follows a header; ``ProtocolError``: it is no frame."""
     try:
         channel, number, length = cast("tuple[int, int, int]", _ADDRESS.unpack_from(body))
         start = _ADDRESS.size + length
@@ -299,7 +282,6 @@ class HostPipe:
 
     @classmethod
     async def over(cls, sock: socket.socket) -> "HostPipe":
-        """Take a connected socket over."""
         reader, writer = await asyncio.open_connection(sock=sock)
         return cls(reader, writer)
 
@@ -309,7 +291,6 @@ class HostPipe:
         return self._writer.transport.get_write_buffer_size() > CLOGGED_ABOVE_BYTES
 
     def channel(self, number: int) -> "Channel":
-        """Return the end of a channel."""
         return Channel(self, number)
 
     def serve(self, channel: int, methods: tuple[Method, ...], scope: str) -> None:
@@ -326,16 +307,12 @@ class HostPipe:
         """Send a frame; nothing happens when the pipe is closed."""
         # asyncio warns for each write to a closed transport.
         if not self._writer.is_closing():
-            # No ``drain``: sending must not wait for a frozen peer; ``clogged`` bounds what may be
-            # left out.
+            # No ``drain``, which waits for a frozen peer; ``clogged`` says what to leave.
             self._writer.write(encode_frame(frame))
 
     async def call(self, channel: int, function: FunctionType, payload: bytes) -> object:
-        """Send a call and return its result.
-
-        Raises:
-            Mm2pyError: what the method raised, or what ``fail`` was given.
-        """
+        """Send a call and return its result; ``Mm2pyError``: what the method raised, or what
+        ``fail`` was given."""
         if self._failed is not None:
             raise self._failed
         number = next(self._ids)
@@ -352,9 +329,7 @@ class HostPipe:
         """Carry out what the other side calls, until it is gone.
 
         An async method runs beside the others, any other before the next frame is read.
-
-        Raises:
-            ProtocolError: the bytes are no frame, or name a method that is not served.
+        ``ProtocolError``: the bytes are no frame, or name a method that is not served.
         """
         while (frame := await self._receive()) is not None:
             self.received += 1
@@ -365,8 +340,7 @@ class HostPipe:
                 self._take_call(frame)
 
     def fail(self, error: Mm2pyError) -> None:
-        """Let all calls fail that wait for an answer, and all later ones: the other side is
-        gone."""
+        """Let all calls fail that wait, and all later ones: the other side is gone."""
         self._failed = error
         for pending in self._pending.values():
             if not pending.answer.done():
@@ -417,8 +391,7 @@ class HostPipe:
         arguments = dict(zip(codec.names, values, strict=True))
         with log_scope(served.scope) if served.scope else nullcontext():
             if iscoroutinefunction(method):
-                # Beside the reader: a call that waits for the other side's answer would block that
-                # very answer.
+                # Beside the reader, or a call could block the answer it waits for.
                 work = asyncio.create_task(self._await(frame, codec, method(**arguments)))
                 # asyncio keeps only weak references to tasks.
                 self._work.add(work)
@@ -482,11 +455,8 @@ class Channel(NamedTuple):
     async def confirm(
         self, method: Callable[Concatenate[Never, _P], None], *args: _P.args, **kwargs: _P.kwargs
     ) -> None:
-        """Call a method and wait until it has returned.
-
-        Raises:
-            Mm2pyError: what it raised, or the other side is gone.
-        """
+        """Call a method and wait until it has returned; ``Mm2pyError``: what it raised, or the
+        other side is gone."""
         await self.pipe.call(self.number, *_packed(method, args, kwargs))
 
     async def ask(
@@ -495,11 +465,8 @@ class Channel(NamedTuple):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _R:
-        """Call an async method and return its result.
-
-        Raises:
-            Mm2pyError: what it raised, or the other side is gone.
-        """
+        """Call an async method and return its result; ``Mm2pyError``: what it raised, or the other
+        side is gone."""
         return cast("_R", await self.pipe.call(self.number, *_packed(method, args, kwargs)))
 
 

@@ -31,9 +31,7 @@ class HostProcess(Protocol):
     """The child as a process."""
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        ...
+    def pid(self) -> int: ...
 
     def kill(self) -> None:
         """End it at once; nothing happens when it has ended."""
@@ -77,11 +75,7 @@ class HostLink:
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
 
     async def greeted(self) -> None:
-        """Wait until the child runs.
-
-        Raises:
-            FatalError: it does not.
-        """
+        """Wait until the child runs; ``FatalError``: it does not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HELLO_WITHIN_S):
                 await self._reports.greeted.wait()
@@ -92,8 +86,7 @@ class HostLink:
             raise self._error()
 
     def attach(self, ended: Callable[["HostLink", Mm2pyError], None]) -> Channel:
-        """Return a channel for a flow; ``ended`` is called when the child is gone, and its tasks
-        with it."""
+        """Return a flow's channel; ``ended`` is called when the child is gone, with its tasks."""
         number = next(self._numbers)
         self._users[number] = ended
         return self._pipe.channel(number)
@@ -103,7 +96,6 @@ class HostLink:
         self._users.pop(channel.number, None)
 
     def kill(self, why: str) -> None:
-        """End the child at once."""
         if self.alive and not self._why:
             self._why = why
             log.error("task host is killed pid=%d cause=%s", self.pid, why)
@@ -177,17 +169,8 @@ class HostLink:
 class Starter(Protocol):
     """Starts children (``mm2py.runtime.hosts.process.HostStarter``)."""
 
-    async def spawn(self) -> HostLink:
-        """Start one.
-
-        Raises:
-            OSError: that is not possible.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the starter; all children have ended."""
-        ...
+    async def spawn(self) -> HostLink: ...
+    def close(self) -> None: ...
 
 
 @final
@@ -211,7 +194,6 @@ class HostPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the hosts that run."""
         return tuple(link.pid for link in self._links if link.alive)
 
     def start(self) -> None:
@@ -223,10 +205,7 @@ class HostPool:
         """Return the host with the fewest tasks, a new one while there may be more.
 
         ``own``: always a new one. ``light``: the task needs no core, so no process is started for
-        it beside others.
-
-        Raises:
-            FatalError: none can be started.
+        it beside others. ``FatalError``: none can be started.
         """
         async with self._turn:
             alive = [link for link in self._alive() if not link.own]
@@ -262,7 +241,6 @@ class HostPool:
             link.host.post(HostService.set_level, namespace, level)
 
     async def close(self) -> None:
-        """End every host in order."""
         self._closed = True
         # Waited for, not cancelled: a fork that is cut off would leave a child without an owner.
         if self._first is not None:

@@ -41,8 +41,7 @@ START_WITHIN_S: Final = 30.0
 """A starter that does not answer for this long is frozen or starved, and is replaced."""
 
 ORPHAN_ENDS_AFTER_S: Final = 10.0
-"""``HostService`` has 2 s for the tasks of a worker that is gone, and connections may be slow to
-close."""
+"""``HostService`` has 2 s for the tasks of a lost worker; connections may close slowly."""
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
@@ -59,8 +58,7 @@ _ENDED: Final = 1
 
 @final
 class ChildProcess:
-    """A host as ``HostLink`` sees it; ``unreported`` is called when its starter does not report its
-    end."""
+    """A host as ``HostLink`` sees it; ``unreported``: its starter does not report its end."""
 
     def __init__(self, pid: int, unreported: Callable[[], None]) -> None:
         self.pid: Final = pid
@@ -132,11 +130,7 @@ class HostStarter:
         self._control, self._pid = here, pid
 
     async def spawn(self) -> HostLink:
-        """Start a host.
-
-        Raises:
-            OSError: the process cannot be started.
-        """
+        """Start a host; ``OSError``: the process cannot be started."""
         here, there = socket.socketpair()
         with there:
             pipe = await HostPipe.over(here)
@@ -149,7 +143,6 @@ class HostStarter:
         return HostLink(pipe, child, version=self._version, clock=self._clock)
 
     def close(self) -> None:
-        """End the starter; the hosts have ended before."""
         if self._control is not None:
             self._lost(self._control)
 
@@ -182,8 +175,7 @@ class HostStarter:
         here, there = socket.socketpair()
         with there, _signals_blocked():
             there.set_inheritable(True)
-            # Not ``fork``: this process has threads by now, and a forked copy could hold their
-            # locks.
+            # Not ``fork``: a forked copy could hold locks of this process's threads.
             self._pid = os.posix_spawn(
                 self._command[0], [*self._command, str(there.fileno())], os.environ
             )
@@ -249,8 +241,7 @@ def _flush_output() -> None:
 
 @contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Block signals to the whole process group during a fork, until the child ignores them by
-    itself."""
+    """Block signals to the process group during a fork, until the child ignores them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         yield

@@ -2,14 +2,14 @@
 
 Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> ``written`` ->
 positions may pass; ``FlowMeter`` -> ``MeterRelay`` -> the worker's meters; ``LogRecord`` ->
-``PipeLogHandler`` -> ``write_line``.
+``PipeLogHandler`` -> ``HostReports.log_line``.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from mm2py.api.context import EventSink, LossEvent
 from mm2py.client.connect.broker_errors import BrokerError, errors_of
@@ -35,13 +35,13 @@ from mm2py.types import State, TaskId, TopicPartition
 log = logging.getLogger(__name__)
 
 LEDGER_WAIT_S: Final = 1.0
-"""Longest wait for the ledger as a whole before the partitions that it has not written are
-named."""
+"""Longest wait for the whole ledger before its unwritten partitions are named."""
 
 AGES_EVERY: Final = 5
 """Ages change with each record, and few look at them: they are sent with each fifth report."""
 
 _NEVER: Final = (-1, -1)
+_T = TypeVar("_T")
 
 ANSWER_WITHIN_S: Final = 10.0
 """The worker itself waits up to 5 s for its ledger to be read."""
@@ -61,17 +61,11 @@ class HostReports:
         """Set when the host runs, or has ended."""
 
     def serve(self, channel: Channel) -> None:
-        """Let the host call the methods below."""
         channel.serve(self.started, self.lives, self.broker_errors, self.log_line)
 
     def started(self, version: str, pid: int) -> None:
-        """Note that the host runs.
-
-        Raises:
-            ProtocolError: it is of another version.
-        """
-        # After an upgrade in place a starter that is spawned later loads another version than this
-        # process has.
+        """Note that the host runs; ``ProtocolError``: it is of another version."""
+        # A starter spawned after an upgrade in place loads another version than this one.
         if version != self._version:
             raise ProtocolError(f"it is of version {version}, this process of {self._version}")
         log.info("task host started pid=%d", pid)
@@ -81,12 +75,16 @@ class HostReports:
         """Sign of life: nothing else was sent for a while."""
 
     def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
-        """Add what the host's clients counted since its last report."""
         errors_of(self._clock).add_all(errors)
 
     def log_line(self, level: str, logger: str, scope: str, text: str) -> None:
-        """Write one line, masked, with the scope it was written in."""
-        write_line(level, logger, scope, text)
+        """Log a host's line here, under its own scope; the handlers mask it once more."""
+        number = logging.getLevelNamesMapping().get(level, logging.INFO)
+        target = logging.getLogger(logger)
+        if target.isEnabledFor(number):
+            inner = scope.strip().removeprefix("[").removesuffix("]")
+            with log_scope(*([inner] if inner else [])):
+                target.log(number, "%s", text)
 
 
 @final
@@ -102,7 +100,6 @@ class TaskReports:
         self._reports, self._changed = reports, changed
 
     def serve(self, channel: Channel, scope: str) -> None:
-        """Let the host call the methods below."""
         channel.serve(
             self.status_changed,
             self.measured,
@@ -127,8 +124,7 @@ class TaskReports:
     def measured(
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
-        """Take the meters that changed; ``gone`` are last counts of ended tasks, from before
-        ``partitions``."""
+        """Take the changed meters; ``gone`` are ended tasks' last counts, from before."""
         self._reports.meter.apply(partitions, gone)
 
     def found(self, findings: tuple[Finding, ...]) -> None:
@@ -156,13 +152,11 @@ class TaskReports:
         self._reports.on_topic(task, topic)
 
     def happened(self, event: LossEvent) -> None:
-        """Write an event to the loss ledger; the host holds positions of its partition until it is
-        ``written``."""
+        """Write an event to the loss ledger; until ``written`` the host holds its positions."""
         self._reports.events.report(event)
 
     async def written(self) -> tuple[TopicPartition, ...]:
-        """Wait for the ledger, a second at most; return partitions with events that it has not
-        written."""
+        """Wait for the ledger, 1 s at most; return partitions with unwritten events."""
         await self._reports.events.flush(LEDGER_WAIT_S)
         return tuple(self._reports.events.unwritten())
 
@@ -334,32 +328,19 @@ class MeterRelay:
         gone, self._gone = self._gone, []
         if changed or gone:
             self._channel.post(TaskReports.measured, tuple(changed), tuple(gone))
-        findings = self._changed_findings()
-        if findings:
-            self._channel.post(TaskReports.found, findings)
-        figures = self._changed_figures()
-        if figures:
-            self._channel.post(TaskReports.figured, figures)
+        findings = {(it.task, it.what): it for it in self._meter.findings}
+        found = _changed(self._found, findings, lambda it: replace(it, text=""))
+        if found:
+            self._channel.post(TaskReports.found, found)
+        figures = {(it.task, it.name): it for it in self._meter.figures}
+        figured = _changed(self._figures, figures, lambda it: replace(it, value=None))
+        if figured:
+            self._channel.post(TaskReports.figured, figured)
+        self._found, self._figures = findings, figures
         checkpoints = self._meter.checkpoints.changed() if ages else ()
         if checkpoints:
             self._channel.post(TaskReports.checkpointed, checkpoints)
-        return bool(changed or gone or findings or figures or checkpoints)
-
-    def _changed_figures(self) -> tuple[Figure, ...]:
-        now = {(figure.task, figure.name): figure for figure in self._meter.figures}
-        withdrawn = (replace(it, value=None) for key, it in self._figures.items() if key not in now)
-        changed = (it for key, it in now.items() if self._figures.get(key) != it)
-        figures = (*withdrawn, *changed)
-        self._figures = now
-        return figures
-
-    def _changed_findings(self) -> tuple[Finding, ...]:
-        now = {(finding.task, finding.what): finding for finding in self._meter.findings}
-        withdrawn = (replace(it, text="") for key, it in self._found.items() if key not in now)
-        changed = (it for key, it in now.items() if self._found.get(key) != it)
-        findings = (*withdrawn, *changed)
-        self._found = now
-        return findings
+        return bool(changed or gone or found or figured or checkpoints)
 
     def _outgrown(self, partition: Oversized) -> None:
         self.send()  # the worker watches only what it knows to be FAILED
@@ -369,10 +350,18 @@ class MeterRelay:
         self._sent.pop(meter.source, None)
         self._aged.pop(meter.source, None)
         if not self._gone:
-            # All partitions of a task in one report, which precedes the answer that the task has
-            # stopped.
+            # All of a task's partitions in one report, before the answer that it stopped.
             asyncio.get_running_loop().call_soon(self.send)
         self._gone.append(meter.snapshot(self._clock.now_ms()))
+
+
+def _changed(
+    sent: Mapping[tuple[str, str], _T],
+    now: Mapping[tuple[str, str], _T],
+    withdrawn: Callable[[_T], _T],
+) -> tuple[_T, ...]:
+    gone = (withdrawn(it) for key, it in sent.items() if key not in now)
+    return (*gone, *(it for key, it in now.items() if sent.get(key) != it))
 
 
 # ---- log lines
@@ -412,14 +401,3 @@ class PipeLogHandler(logging.Handler):
             # Masked here as well: the line travels through a pipe and another process.
             text=self._mask.apply(text)[:LONGEST_LINE],
         )
-
-
-def write_line(level: str, logger: str, scope: str, text: str) -> None:
-    """Log a host's line here, under its own scope; the worker's handlers mask it once more."""
-    number = logging.getLevelNamesMapping().get(level, logging.INFO)
-    target = logging.getLogger(logger)
-    if not target.isEnabledFor(number):
-        return
-    inner = scope.strip().removeprefix("[").removesuffix("]")
-    with log_scope(*([inner] if inner else [])):
-        target.log(number, "%s", text)

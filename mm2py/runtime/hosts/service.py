@@ -54,9 +54,7 @@ class HostedFlow(Protocol):
     """One flow in this process."""
 
     @property
-    def host(self) -> InProcessTaskHost:
-        """Runs its tasks."""
-        ...
+    def host(self) -> InProcessTaskHost: ...
 
     @property
     def permit(self) -> Permit:
@@ -138,11 +136,7 @@ class HostService:
         until_s: float,
     ) -> None:
         """Build a flow and serve it on a channel of its own, in the present state of the worker's
-        other hosts.
-
-        Raises:
-            Mm2pyError: its config cannot be run.
-        """
+        other hosts. ``Mm2pyError``: its config cannot be run."""
         channel, scope = self._pipe.channel(number), str(spec.flow)
         meter = FlowMeter(spec.flow, self._clock)
         meters = MeterRelay(meter, self._clock, channel)
@@ -166,12 +160,7 @@ class HostService:
             # was granted long ago.
             flow.permit.follow(term, until_s)
         channel.serve(
-            host.start_task,
-            host.stop_task,
-            host.pause_task,
-            host.hold,
-            host.keep_out,
-            scope=scope,
+            host.start_task, host.stop_task, host.pause_task, host.hold, host.keep_out, scope=scope
         )
         self._flows[number] = _OpenFlow(flow, scope, channel, meters)
 
@@ -191,7 +180,6 @@ class HostService:
                 opened.flow.permit.follow(term, until_s)
 
     def set_level(self, namespace: str, level: str) -> None:
-        """Change the level of one logger and those below it."""
         self._set_level(namespace, level)
 
     async def end(self) -> None:

@@ -18,7 +18,7 @@ from mm2py.config.connect_definitions import (
     described,
     own_keys,
 )
-from mm2py.config.definitions import Option, options_of
+from mm2py.config.definitions import ConfigModel, Option, options_of
 from mm2py.config.framework import CONVERTER_CONFIGS, CONVERTERS, HEADER_CONVERTERS
 from mm2py.errors import ConfigError
 from mm2py.runtime.errors import BadRequestError, NotFoundError
@@ -26,16 +26,14 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import Kind, find, installed, java_class, model_of
 
 _OTHER_KINDS: Final = frozenset(
-    {
-        "FileConfigProvider",
-        "DirectoryConfigProvider",
-        "EnvVarConfigProvider",
-        "AllConnectorClientConfigOverridePolicy",
-        "AllowlistConnectorClientConfigOverridePolicy",
-        "NoneConnectorClientConfigOverridePolicy",
-        "PrincipalConnectorClientConfigOverridePolicy",
+    (
+        *(f"{it}ConfigProvider" for it in ("File", "Directory", "EnvVar")),
+        *(
+            f"{it}ConnectorClientConfigOverridePolicy"
+            for it in ("All", "Allowlist", "None", "Principal")
+        ),
         "BasicAuthSecurityRestExtension",
-    }
+    )
 )
 
 
@@ -47,12 +45,12 @@ def version_problem(plugin: str, requested: str, installed_version: str) -> str:
         return ""
     return (
         f"Plugin {plugin} not found that matches the version range [{requested},{requested}], "
-        "available versions:"
-        f" [{installed_version}]"
+        f"available versions: [{installed_version}]"
     )
 
 
 _KINDS: Final[Mapping[str, Kind]] = {"transformation": "transforms", "predicate": "predicates"}
+_CONVERTERS: Final = {"converter": CONVERTERS, "header_converter": HEADER_CONVERTERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +115,7 @@ class InstalledPlugins:
             ]
             listed += [
                 PluginInfo(name, role, KAFKA_RELEASE)
-                for role, names in (
-                    ("converter", CONVERTERS),
-                    ("header_converter", HEADER_CONVERTERS),
-                )
+                for role, names in _CONVERTERS.items()
                 for name in sorted(names)
             ]
         return listed
@@ -128,19 +123,11 @@ class InstalledPlugins:
     def definitions(self, plugin: str) -> Sequence[ConfigKey]:
         for kind in _KINDS.values():
             with suppress(ConfigError):
-                model = model_of(find(kind, plugin))
-                return (
-                    []
-                    if model is None
-                    else [described(option) for option in options_of(model).values()]
-                )
-        simple = plugin.rpartition(".")[2]
+                return _described(model_of(find(kind, plugin)))
         for name in HEADER_CONVERTERS:
             if plugin in (name, name.rpartition(".")[2]):
-                config = CONVERTER_CONFIGS.get(name)
-                options = () if config is None else options_of(config).values()
-                return [described(option) for option in options]
-        if simple in _OTHER_KINDS:
+                return _described(CONVERTER_CONFIGS.get(name))
+        if plugin.rpartition(".")[2] in _OTHER_KINDS:
             raise BadRequestError(
                 f"Invalid plugin class {plugin}. Valid types are sink, source, converter,"
                 " header_converter, transformation, predicate."
@@ -156,6 +143,10 @@ class InstalledPlugins:
             return plugin_type(self._plugins.find(canonical_class(config["connector.class"] or "")))
         except (ConfigError, KeyError):
             return "unknown"
+
+
+def _described(model: type[ConfigModel] | None) -> Sequence[ConfigKey]:
+    return [] if model is None else [described(option) for option in options_of(model).values()]
 
 
 def plugin_type(factory: ConnectorFactory) -> str:
@@ -175,8 +166,7 @@ def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
 
 
 def _listed(factory: ConnectorFactory) -> Sequence[Option]:
-    """Return its own keys, then those of Connect that it does not define again, as Connect lists
-    them."""
+    """Return its own keys, then Connect's others, as Connect lists them."""
     model, own = model_of(factory), _own(factory)
     if model is not None and "name" in options_of(model):
         # As Java's mirror connectors, which define the common keys again in front of theirs.

@@ -41,7 +41,6 @@ class Plugins:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the entry points, sorted."""
         return tuple(sorted(self._entries))
 
     def factories(self) -> Sequence[ConnectorFactory]:
@@ -50,15 +49,11 @@ class Plugins:
         return sorted((it for it in loaded if it is not None), key=lambda it: it.java_class)
 
     def find(self, connector_class: str) -> ConnectorFactory:
-        """Return the factory of a connector class.
-
-        Raises:
-            ConfigError: none is installed under that name, or it cannot be imported.
-        """
+        """Return the factory of a connector class; ``ConfigError``: none is installed under that
+        name, or it cannot be imported."""
         class_name = canonical_class(connector_class)
         simple = class_name.rpartition(".")[2]
-        # The entry point's name first: only that one is imported, not every plug-in of the
-        # environment.
+        # The entry point's name first: only that one is imported, not every plug-in.
         for name in (class_name, simple, simple + _ENDING):
             if name in self._entries:
                 factory = self._load(name)
@@ -73,8 +68,7 @@ class Plugins:
         raise ConfigError(
             f"connector.class={class_name}: no such connector is installed",
             remedy=f"use one of {', '.join(self.names) or '(none installed)'}, or install the "
-            "package that"
-            " brings it",
+            "package that brings it",
         )
 
     def _load_or_none(self, name: str) -> ConnectorFactory | None:

@@ -33,11 +33,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.errors import BadRequestError
-from mm2py.runtime.plugins.catalog import (
-    checked_keys,
-    plugin_type,
-    version_problem,
-)
+from mm2py.runtime.plugins.catalog import checked_keys, plugin_type, version_problem
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import KINDS, model_of
 from mm2py.runtime.plugins.transforms.keys import plugin_entries
@@ -52,6 +48,7 @@ _VERSIONS: Final = {
 }
 
 _Props = Mapping[str, str | None]
+_Texts = Mapping[str, str]
 _Configs = list[tuple[ConfigKey | None, ConfigValue | None]]
 
 
@@ -169,9 +166,7 @@ class ConfigValidator:
         try:
             return self._plugins.find(class_name)
         except ConfigError as error:
-            there = (
-                ", ".join(factory.java_class for factory in self._plugins.factories()) or "(none)"
-            )
+            there = ", ".join(it.java_class for it in self._plugins.factories()) or "(none)"
             raise BadRequestError(
                 "Failed to find any class that implements Connector and which name matches"
                 f" {class_name}, available connectors are: {there}"
@@ -186,11 +181,7 @@ class ConfigValidator:
         return {**resolved, **nulls}
 
     def _ask_connector(
-        self,
-        factory: ConnectorFactory,
-        texts: Mapping[str, str],
-        found: _Findings,
-        worker: Mapping[str, str] | None,
+        self, factory: ConnectorFactory, texts: _Texts, found: _Findings, worker: _Texts | None
     ) -> None:
         if found.count():
             return
@@ -209,7 +200,7 @@ class ConfigValidator:
             name = error.message.partition(":")[0].partition("=")[0].strip()
             found.add(name if name in found.values else "connector.class", str(error))
 
-    def _overrides(self, factory: ConnectorFactory, texts: Mapping[str, str]) -> _Configs:
+    def _overrides(self, factory: ConnectorFactory, texts: _Texts) -> _Configs:
         """Return an entry for each override of a client that the connector uses."""
         uses = ["consumer"]
         if texts.get("errors.deadletterqueue.topic.name"):
@@ -287,10 +278,7 @@ def _check_boundary(factory: ConnectorFactory, props: _Props, findings: _Finding
 
 
 def _check_sink(
-    factory: ConnectorFactory,
-    texts: Mapping[str, str],
-    worker: Mapping[str, str] | None,
-    findings: _Findings,
+    factory: ConnectorFactory, texts: _Texts, worker: _Texts | None, findings: _Findings
 ) -> None:
     """Check the keys of sinks: topics and the consumer group."""
     if plugin_type(factory) != "sink":
@@ -305,10 +293,9 @@ def _check_sink(
 
 
 def _check_support(
-    factory: ConnectorFactory, texts: Mapping[str, str], findings: _Findings, *, enabled: bool
+    factory: ConnectorFactory, texts: _Texts, findings: _Findings, *, enabled: bool
 ) -> None:
-    """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong
-    replaces it."""
+    """Check ``exactly.once.support=required`` as Java; the connector's own finding replaces it."""
     if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in findings.values:
         return
     model = model_of(factory)
@@ -322,24 +309,20 @@ def _check_support(
         findings.add(
             _SUPPORT,
             "The connector does not implement the API required for preflight validation of "
-            "exactly-once"
-            " source support. Please consult the documentation for the connector to determine "
-            "whether it"
-            " supports exactly-once semantics, and then consider reconfiguring the connector to "
-            "use the value"
-            ' "requested" for this property (which will disable this preflight check and allow '
-            "the connector"
-            " to be created).",
+            "exactly-once source support. Please consult the documentation for the connector to "
+            "determine whether it supports exactly-once semantics, and then consider reconfiguring "
+            'the connector to use the value "requested" for this property (which will disable this '
+            "preflight check and allow the connector to be created).",
         )
 
 
-def _converter_groups(texts: Mapping[str, str]) -> tuple[str, ...]:
+def _converter_groups(texts: _Texts) -> tuple[str, ...]:
     """Return the groups of converters' keys, in the order of Java's hash set."""
     groups = _groups(key for key, _ in _converters(texts) if key is not None)
     return tuple(sorted(groups, reverse=True))
 
 
-def _converters(texts: Mapping[str, str]) -> _Configs:
+def _converters(texts: _Texts) -> _Configs:
     """Return the keys of the converters that a connector has of its own, under their prefix."""
     entries: _Configs = []
     for which in ("header", "key", "value"):
@@ -367,8 +350,6 @@ def _ends_alike(connector_class: str, plugin: str) -> bool:
 
 # ---- what only sinks are checked for
 
-
-_Texts = Mapping[str, str]
 
 _TOPICS: Final = "topics"
 _REGEX: Final = "topics.regex"
@@ -410,8 +391,7 @@ def _matches(regex: str, topic: str) -> bool:
 
 
 def group_problem(texts: _Texts, worker: _Texts) -> tuple[str, str] | None:
-    """Return the key and the text where a sink's consumer group is the workers' own, None where it
-    is not."""
+    """Return key and text of a sink's consumer group that is the workers' own, else None."""
     workers = worker.get("group.id", "")
     given = with_prefix(texts, _OVERRIDE).get("group.id")
     if given is not None and given == workers:

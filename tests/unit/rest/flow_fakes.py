@@ -43,7 +43,6 @@ from tests.unit.rest.rest_fakes import (
     Reply,
     ask,
     flow,
-    names_a_secret,
     parts_of,
     state,
 )
@@ -288,7 +287,6 @@ class Rig:
             table,
             self.files[name],
             clock=FakeClock(),
-            names_a_secret=names_a_secret,
             by_file=by_file,
         )
         herder = Leader(flow=name)
@@ -346,7 +344,6 @@ class Rig:
             validator=self.validator,
             mask=SecretMask(["canary-value"]),
             clock=FakeClock(),
-            names_a_secret=names_a_secret,
             remote_refusal=remote_refusal,
             property_problem=property_problem,
             readers=readers,

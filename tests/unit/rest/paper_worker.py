@@ -44,7 +44,6 @@ from mm2py_jobs.copy.backfill_routes import backfill_router
 from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.kit.fakes.stores import MemoryOffsetBackingStore
 from tests.unit.rest.job_fakes import FakeCommands, FakeFailovers
-from tests.unit.rest.rest_fakes import names_a_secret
 from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeLoggers
 
@@ -156,7 +155,6 @@ class PaperWorker:
                 MemoryTable(topic),
                 {NAME: CONFIG},
                 clock=cluster.clock,
-                names_a_secret=names_a_secret,
             )
 
         def editor(_config: Mapping[str, str]) -> OffsetEditor:
@@ -189,7 +187,6 @@ class PaperWorker:
             mask=node.parts.node.mask,
             clock=cluster.clock,
             forward=Forwarder(lambda: client, cluster.clock),
-            names_a_secret=names_a_secret,
             remote_refusal=self._refusal,
             started_ms=0,
         )
@@ -201,7 +198,6 @@ class PaperWorker:
                 validator=validator,
                 mask=node.parts.node.mask,
                 clock=_Turns(),
-                names_a_secret=names_a_secret,
                 remote_refusal=self._refusal,
                 property_problem=lambda _: "",
                 readers=lambda _: (),

@@ -333,10 +333,6 @@ class FakeValidator:
         )
 
 
-def names_a_secret(key: str) -> bool:
-    return "password" in key
-
-
 def parts_of(
     herders: Mapping[FlowName | None, Herder] | None = None,
     *,
@@ -360,7 +356,6 @@ def parts_of(
         mask=SecretMask(["canary-value"]),
         clock=now,
         forward=Forwarder(lambda: client or http_client(), now),
-        names_a_secret=names_a_secret,
         started_ms=started_ms,
         commit="mm2py-0.1.0",
         remote_refusal=remote_refusal or (lambda flow, name, config: None),

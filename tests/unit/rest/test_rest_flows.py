@@ -35,7 +35,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Rig, follower, partition, snapshot
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
-from tests.unit.rest.rest_fakes import KEY, FakeHerder, Reply, ask, flow, names_a_secret, state
+from tests.unit.rest.rest_fakes import KEY, FakeHerder, Reply, ask, flow, state
 
 CIRCLING = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
 
@@ -457,7 +457,7 @@ def test_what_another_program_wrote_into_the_history_is_shown_without_its_secret
         ("later:thing", "xcanary-value", f"x{HIDDEN}"),
     ):
         wrote = Change(key=key, before=None, after=text)
-        view = change_view(AB, wrote, names_a_secret, mask)
+        view = change_view(AB, wrote, mask)
         assert (view.before, view.after) == (None, shown)
 
 

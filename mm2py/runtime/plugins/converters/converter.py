@@ -30,24 +30,15 @@ class Converter(Protocol):
     """Turns data into bytes, in the role of a key, value or header converter."""
 
     @property
-    def java_class(self) -> str:
-        """Java's full name of it."""
-        ...
+    def java_class(self) -> str: ...
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
-        """Return the bytes of a value.
-
-        Raises:
-            DataError: it cannot be converted.
-        """
+        """Return the bytes of a value; ``DataError``: it cannot be converted."""
         ...
 
     def from_bytes(self, data: bytes | None) -> object:
         """Return the value of a record's bytes (Java's ``toConnectData``, without the schema).
-
-        Raises:
-            DataError: they are not what this converter writes.
-        """
+        ``DataError``: they are not what this converter writes."""
         ...
 
 
@@ -154,8 +145,7 @@ def java_float(value: float, *, single: bool = False) -> str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    # Python's repr is the shortest text that reads back as the same double, as Java's since 19
-    # (JDK-4511638).
+    # Python's repr is the shortest text of the double, as Java's since 19 (JDK-4511638).
     shortest = _shortest_single(value) if single else repr(value)
     sign, digits, exponent = Decimal(shortest).as_tuple()
     assert isinstance(exponent, int), "it is finite"
@@ -172,11 +162,8 @@ def java_float(value: float, *, single: bool = False) -> str:
 
 
 def java_string(value: object) -> str:
-    """Return a value as ``toString`` of its Java counterpart.
-
-    Raises:
-        DataError: Java would write what means nothing to a reader, as for bytes.
-    """
+    """Return a value as ``toString`` of its Java counterpart; ``DataError``: Java would write what
+    means nothing to a reader, as for bytes."""
     match value:
         case str():
             return value
@@ -198,10 +185,7 @@ def java_string(value: object) -> str:
 
 def header_text(value: object, *, inside: bool = False) -> str:
     """Return a value as ``Values.convertToString``; texts are quoted ``inside`` of others.
-
-    Raises:
-        DataError: it has no such text.
-    """
+    ``DataError``: it has no such text."""
     match value:
         case str():
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -299,8 +283,7 @@ class SimpleHeaderConverter:
         return header_text(_whole(schema, value)).encode("utf-8", "replace")
 
     def from_bytes(self, data: bytes | None) -> object:
-        """Return what the text looks like: a truth value, a number, an array or a map as in JSON,
-        else the text."""
+        """Return what the text looks like: a truth value, a number, JSON's array or map, a text."""
         if data is None:
             return None
         try:

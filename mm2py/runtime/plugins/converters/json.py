@@ -83,11 +83,9 @@ class JsonConverter:
             return envelope
         if not isinstance(envelope, dict) or envelope.keys() != {"schema", "payload"}:
             raise DataError(
-                'JsonConverter with schemas.enable requires "schema" and "payload" fields and '
-                "may not contain additional"
-                " fields. If you are trying to deserialize plain JSON data, set "
-                "schemas.enable=false in your converter"
-                " configuration."
+                'JsonConverter with schemas.enable requires "schema" and "payload" fields and may '
+                "not contain additional fields. If you are trying to deserialize plain JSON data, "
+                "set schemas.enable=false in your converter configuration."
             )
         whole = cast("Mapping[str, object]", envelope)
         return self._reader.read(whole["schema"], whole["payload"])
@@ -293,11 +291,7 @@ class _PayloadReader:
 
     def read(self, schema: object, payload: object) -> object:
         """Return a payload in the types of ``mm2py.api.schema``; one of another JSON type than its
-        schema's stays as it is.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        schema's stays as it is. ``DataError``: it cannot be read."""
         if not isinstance(schema, Mapping):
             return _without_schema(payload)
         described = cast("Mapping[str, object]", schema)

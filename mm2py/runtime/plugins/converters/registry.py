@@ -34,8 +34,7 @@ from mm2py.runtime.plugins.converters.converter import (
 from mm2py.runtime.plugins.converters.json import JsonConverter
 
 HEADER_NAMES: Final = "surrogateescape"
-"""Error handler of their encoding: they need not be UTF-8, any bytes survive the way through
-``str``."""
+"""Error handler of their encoding: any bytes survive ``str``, UTF-8 or not."""
 
 
 class Encoded(NamedTuple):
@@ -61,7 +60,6 @@ class RecordConverters:
 
     @property
     def are_bytes(self) -> bool:
-        """Whether all of them leave bytes as they are."""
         return all(isinstance(it, ByteArrayConverter) for it in (self.key, self.value, self.header))
 
     def encoded(self, record: SourceRecord) -> Encoded:
@@ -77,11 +75,8 @@ class RecordConverters:
         key_schema: Schema | None = None,
         value_schema: Schema | None = None,
     ) -> Encoded:
-        """Return the bytes of key, value and headers.
-
-        Raises:
-            DataError: one of them cannot be converted; the message names it.
-        """
+        """Return the bytes of key, value and headers; ``DataError``: one of them cannot be
+        converted; the message names it."""
         headers: list[tuple[bytes, bytes | None]] = []
         for name, header in with_headers:
             schema = None
@@ -104,8 +99,7 @@ class RecordConverters:
         return record._replace(value=self.value.from_bytes(_raw(record.value)))
 
     def decoded_headers(self, record: SinkRecord) -> SinkRecord:
-        """Return a record that was read with its headers converted; ``DataError``: that cannot
-        be."""
+        """Return a read record with converted headers; ``DataError``: that cannot be."""
         convert = self.header.from_bytes
         headers = tuple((name, convert(_raw(value))) for name, value in record.headers)
         return record._replace(headers=headers) if headers else record
@@ -134,11 +128,8 @@ def _bytes(converter: Converter, schema: Schema | None, value: object, what: str
 
 
 def record_converters(worker: Mapping[str, str], connector: Mapping[str, str]) -> RecordConverters:
-    """Return the converters of a connector's tasks.
-
-    Raises:
-        ConfigError: a converter, or one of its keys, is wrong.
-    """
+    """Return the converters of a connector's tasks; ``ConfigError``: a converter, or one of its
+    keys, is wrong."""
     return RecordConverters(*(_converter(role, worker, connector) for role in _DEFAULTS))
 
 

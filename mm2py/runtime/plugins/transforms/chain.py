@@ -43,19 +43,9 @@ _CYCLE_YEARS: Final = 400
 _CYCLE_S: Final = 146_097 * 86_400
 """So many days have 400 years."""
 _MONTHS: Final = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
 """In Java the language is the JVM's."""
 
 _OF_STRUCTURES: Final = frozenset(
@@ -111,15 +101,10 @@ def _format(name: str, value: JavaValue) -> str:
 class RegexRouterConfig(ConfigModel):
     """Keys of RegexRouter."""
 
-    regex: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Java pattern that the whole name of the topic must match.",
-            importance="HIGH",
-            checks=(_compiles,),
-        ),
-    ]
+    regex: Annotated[str, Option(
+        _STRING, "Java pattern that the whole name of the topic must match.", importance="HIGH",
+        checks=(_compiles,),
+    )]  # fmt: skip
     replacement: Annotated[
         str, Option(_STRING, "What takes the place of the match; $1 is a group.", importance="HIGH")
     ]
@@ -128,22 +113,15 @@ class RegexRouterConfig(ConfigModel):
 class TimestampRouterConfig(ConfigModel):
     """Keys of TimestampRouter."""
 
-    topic_format: Annotated[
-        str,
-        Option(
-            _STRING, "The new name, with ${topic} and ${timestamp} replaced.", importance="HIGH"
-        ),
-    ] = "${topic}-${timestamp}"
-    timestamp_format: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, "
-            "S and quoted text; MMM in English.",
-            importance="HIGH",
-            checks=(_format,),
-        ),
-    ] = "yyyyMMdd"
+    topic_format: Annotated[str, Option(
+        _STRING, "The new name, with ${topic} and ${timestamp} replaced.", importance="HIGH",
+    )] = "${topic}-${timestamp}"  # fmt: skip
+    timestamp_format: Annotated[str, Option(
+        _STRING,
+        "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, u, H, m, s, "
+        "S and quoted text; MMM in English.",
+        importance="HIGH", checks=(_format,),
+    )] = "yyyyMMdd"  # fmt: skip
 
 
 class InsertHeaderConfig(ConfigModel):
@@ -167,15 +145,10 @@ class DropHeadersConfig(ConfigModel):
 class TopicNameMatchesConfig(ConfigModel):
     """Keys of TopicNameMatches."""
 
-    pattern: Annotated[
-        str,
-        Option(
-            _STRING,
-            "Java pattern that the whole name of the topic must match.",
-            importance="MEDIUM",
-            checks=(_text, _compiles),
-        ),
-    ]
+    pattern: Annotated[str, Option(
+        _STRING, "Java pattern that the whole name of the topic must match.", importance="MEDIUM",
+        checks=(_text, _compiles),
+    )]  # fmt: skip
 
 
 class HasHeaderKeyConfig(ConfigModel):
@@ -271,7 +244,6 @@ class _DateFormat:
         ]
 
     def text(self, timestamp_ms: int) -> str:
-        """Return a timestamp, in UTC."""
         seconds, millis = divmod(timestamp_ms, 1_000)
         # The calendar repeats itself; datetime ends with year 9999, Java's does not.
         cycles, seconds = divmod(seconds, _CYCLE_S)
@@ -305,10 +277,10 @@ class Filter(_NothingOpen, Transformation):
     config_model: ClassVar[type[ConfigModel]] = WithoutKeysConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:
-        del config
+        """It has no options."""
 
     def apply(self, record: SinkRecord) -> None:
-        """Drop the record."""
+        """Drop it."""
 
 
 @final
@@ -387,7 +359,7 @@ class RecordIsTombstone(_NothingOpen, Predicate):
     config_model: ClassVar[type[ConfigModel]] = WithoutKeysConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:
-        del config
+        """It has no options."""
 
     def test(self, record: SinkRecord) -> bool:
         return record.value is None
@@ -418,8 +390,7 @@ _BUILT_IN: Final[Mapping[Kind, Iterable[_Class]]] = {
 
 @cache
 def installed(kind: Kind) -> Sequence[_Class]:
-    """Return the classes of a kind, sorted by Java's names; one that cannot be imported is left
-    out."""
+    """Return the classes of a kind by Java's names, without those that cannot be imported."""
     entries = list(_BUILT_IN[kind])
     for entry in entry_points(group=f"mm2py.{kind}"):
         try:
@@ -469,8 +440,7 @@ def model_of(plugin: object) -> type[ConfigModel] | None:
 
 @dataclass(frozen=True, slots=True)
 class TransformStep:
-    """One transform with its predicate; ``negate``: it is applied where the predicate does not
-    hold."""
+    """One transform with its predicate; ``negate``: applied where that does not hold."""
 
     name: str
     transform: Transformation
@@ -490,11 +460,8 @@ class TransformStep:
 
 
 def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
-    """Build the transforms of a connector in their order.
-
-    Raises:
-        ConfigError: a class, a key or a predicate's name is wrong.
-    """
+    """Build the transforms of a connector in their order; ``ConfigError``: a class, a key or a
+    predicate's name is wrong."""
     unused = dict.fromkeys(parse_list(config.get("predicates", "")))
     predicates = tuple(unused)
     steps: list[TransformStep] = []
@@ -513,10 +480,7 @@ def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
         negate = parse_boolean_leniently(config.get(f"{prefix}negate"), absent=False)
         steps.append(
             TransformStep(
-                name,
-                cast("Transformation", transform),
-                cast("Predicate | None", predicate),
-                negate,
+                name, cast("Transformation", transform), cast("Predicate | None", predicate), negate
             )
         )
     for alias in unused:
@@ -554,8 +518,7 @@ class TransformChain:
             made = self._attempt(step.name, current, step.apply)
             if made is None:
                 return None
-            # A transform that builds a new record loses what was read, which the dead letter queue
-            # needs (KIP-298).
+            # A transform's new record lacks what was read, for dead letter queues (KIP-298).
             if made is not record and made.raw is not read:
                 made = quick_record((*made[:-1], read))
             current = made

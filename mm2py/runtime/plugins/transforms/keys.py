@@ -130,8 +130,7 @@ def _negate_problems(prefix: str, texts: _Texts) -> Iterator[str]:
 
 
 def _of_other_kind(kind: Kind, name: str) -> str:
-    """Return the full name of a predicate where a transform is wanted, or the other way round; else
-    nothing."""
+    """Return a predicate's full name in a transform's place, or the reverse; else nothing."""
     for other in KINDS:
         with suppress(ConfigError):
             if other != kind:
@@ -152,8 +151,7 @@ def _entry(option: Option, texts: _Texts) -> Entry:
 
 
 def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
-    """As Java's embedded definitions: messages of a plug-in's own checks name keys without the
-    prefix."""
+    """As Java's embedded definitions: a plug-in's own messages name keys without prefix."""
     key = described(option, prefix)
     if key.name not in texts:
         value = check_value(replace(option, name=key.name), texts)
@@ -164,8 +162,7 @@ def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
 
 
 def plugin_findings(texts: _Texts) -> Iterator[tuple[Severity, Problem]]:
-    """Return what is wrong with the transforms and predicates of a connector's config, and what has
-    no effect."""
+    """Return what is wrong with a config's transforms and predicates, or has no effect."""
     for kind in KINDS:
         aliases = parse_list(texts.get(kind, ""))
         for alias in sorted({it for it in aliases if aliases.count(it) > 1}):
