@@ -67,6 +67,7 @@ MAY_BE_BEHIND: Final = (
 NOT_READ: Final = "; some of the first of them may be on the target, whose log was not read"
 BEHIND: Final = "; the {records} records before them had been copied by a task that was killed"
 NOTED_BEFORE: Final = "deleted before it was copied, as a task noticed that has ended since"
+LOST_BEFORE: Final = "lost by the target, as a task noticed that has ended since"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
@@ -261,6 +262,9 @@ class WorkerTaskContext:
             return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
         self._gaps.pop(partition, None)  # it is found again
+        # The map does not wait for the ledger, and has the end of the log as it is now.
+        if (lost := offset_map.target_loss) is not None:
+            self._report(EventKind.TARGET_LOST, partition, *lost, LOST_BEFORE, again=True)
         # A crash between the map's write and the position's: the stored position names the topic
         # before.
         if offset_map.follows(position, topic_id):
@@ -555,7 +559,14 @@ class WorkerTaskContext:
         return await self._events.flush(timeout_s)
 
     def _report(
-        self, kind: EventKind, partition: TopicPartition, first: int, last: int, cause: str
+        self,
+        kind: EventKind,
+        partition: TopicPartition,
+        first: int,
+        last: int,
+        cause: str,
+        *,
+        again: bool = False,
     ) -> bool:
         event = LossEvent(
             kind=kind,
@@ -565,6 +576,7 @@ class WorkerTaskContext:
             policy=policy_of(self._policies, kind),
             cause=cause,
             task=self.task_id,
+            again=again,
         )
         return self._events.report(event)
 
