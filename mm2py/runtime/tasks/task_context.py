@@ -174,6 +174,8 @@ class WorkerTaskContext:
         """Why the target takes nothing now: the source may not answer besides, and each ends
         without the other."""
         self._asked: set[TopicPartition] = set()
+        self._stored: dict[TopicPartition, tuple[bytes, bytes]] = {}
+        """Key and value of positions, as they were when they were asked for."""
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = self.linger_ms = 0
         self.left_out: set[TopicPartition] = set()
@@ -229,6 +231,11 @@ class WorkerTaskContext:
         self._asked.update(mirrored)
         # Together: thousands of partitions start with two reads instead of two in a row.
         values, _ = await asyncio.gather(self._store.get(keys), self.maps.load(mirrored))
+        for partition, key, value in zip(asked, keys, values, strict=True):
+            if partition is not None:
+                self._stored.pop(partition, None)
+                if value is not None:
+                    self._stored[partition] = key, value
         offsets = [
             _parsed(key, value, fails=partition is None)
             for partition, key, value in zip(asked, keys, values, strict=True)
@@ -237,6 +244,10 @@ class WorkerTaskContext:
             offset if partition is None else self._resumed(partition, offset)
             for partition, offset in zip(asked, offsets, strict=True)
         ]
+
+    def stored(self) -> Mapping[bytes, bytes]:
+        """Return the stored positions that the task began with, of what it copies."""
+        return dict(at for it, at in self._stored.items() if it not in self.left_out)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Note what the task does not copy because it is kept out; it is shown as HELD."""
