@@ -191,7 +191,10 @@ class RestClient:
             )
         message = cast("Row", document).get("message") if isinstance(document, dict) else None
         if status not in (401, 403) and not isinstance(message, str):
-            raise self._not_ours(f"it answers {_phrase(status)} without saying why")
+            mute = self._not_ours(f"it answers {_phrase(status)} without saying why")
+            # A proxy, say, whose worker is about to start.
+            is_failure = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            raise RetriableError(mute.message, remedy=mute.remedy) if is_failure else mute
         raise self._refusal(status, message if isinstance(message, str) else _phrase(status))
 
     def _refusal(self, status: int, message: str) -> Mm2pyError:
@@ -203,7 +206,7 @@ class RestClient:
             return self._not_ours("there is no such path (404)")
         kind, words, remedy = _REFUSALS.get(
             status,
-            (FatalError, "the worker failed", "read its log")
+            (RetriableError, "the worker failed", "read its log")
             if status >= HTTPStatus.INTERNAL_SERVER_ERROR
             else (ConfigError, "refused", ""),
         )

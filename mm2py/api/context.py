@@ -1,7 +1,7 @@
 """Contexts that the runtime provides to connectors and tasks."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -68,8 +68,7 @@ class EventKind(StrEnum):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether the same range may be hit again: it is noticed while it happens, never after a
-        restart."""
+        """Whether the same range may be hit again: it is noticed while it happens."""
         return self in (EventKind.TRUNCATION, EventKind.TARGET_LOST)
 
     @property
@@ -84,6 +83,7 @@ class LossEvent:
 
     ``last_offset`` is ``first_offset - 1`` where nothing is known to be in the range, and both are
     -1 where the offset is not known. ``policy`` is ``property=value``, empty where none applies.
+    One that is reported ``again`` at a start may be in the ledger already.
     """
 
     kind: EventKind
@@ -93,6 +93,7 @@ class LossEvent:
     policy: str
     cause: str
     task: str
+    again: bool = field(default=False, compare=False)
 
     @property
     def count(self) -> int:

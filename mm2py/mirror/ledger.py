@@ -156,7 +156,7 @@ class ReportedEvents:
         if event.kind is EventKind.RECREATED:
             # Offsets start over: the same numbers are other records from now on.
             self._ranges = {known for known in self._ranges if known[1] != event.partition}
-        elif key in self._ranges and not event.kind.may_repeat:
+        elif key in self._ranges and (event.again or not event.kind.may_repeat):
             return False
         self._ranges.add(key)
         return True
@@ -223,10 +223,10 @@ class KnownEvents:
             again = known is not None and event.count == 0
             kinds[event.kind] = known if again and known is not None else (first, last)
             return () if again else (event,)
-        # Such an event happens at one offset any number of times; that it is known proves nothing.
-        if event.kind.may_repeat:
-            return (event,)
         self.note(event)
+        # Such an event happens at one offset any number of times; that it is known proves nothing.
+        if event.kind.may_repeat and not event.again:
+            return (event,)
         # No overlap with what is known: all of it is new.
         if known is None or last < known[0] or first > known[1]:
             return (event,)

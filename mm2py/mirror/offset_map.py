@@ -288,6 +288,16 @@ class PartitionMap:
         ]
 
     @property
+    def target_loss(self) -> tuple[int, int] | None:
+        """The first and last source offset of what the target lost last, as far as the open page
+        has it."""
+        marks = [it for it in self._segments if it.mark is Mark.TARGET_LOST]
+        newest = [it for it in marks if it.target == marks[-1].target]
+        if not newest:
+            return None
+        return min(it.source for it in newest), max(it.source_end for it in newest) - 1
+
+    @property
     def has_older_pages(self) -> bool:
         """Whether there is any page that may expire."""
         return bool(self._older)

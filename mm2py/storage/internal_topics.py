@@ -7,6 +7,7 @@ Flow: ``InternalTopic`` -> ``InternalTopics`` -> CreateTopics, then DescribeConf
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
@@ -20,6 +21,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic, is_another_topic
 log = logging.getLogger(__name__)
 
 COMPACT: Final = "compact"
+POSITIONS: Final = "offset.storage"
 STATES: Final = "status.storage"
 VISIBLE_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.05
@@ -99,12 +101,16 @@ class InternalTopics:
 
     async def restore(self, name: str) -> None:
         """Create a topic that was deleted since; raises as ``partitions``."""
-        self._partitions.pop(name, None)
-        await self.partitions(name)
+        known = self._partitions.pop(name, 0)
+        try:
+            await self.partitions(name)
+        finally:
+            if known:  # one that cannot be created now is still in use (``unfit``)
+                self._partitions.setdefault(name, known)
 
     async def unfit(self) -> Mapping[str, Mm2pyError]:
         """Return which topics are gone since they were used, or are not as they must be any more;
-        creates none. ``RetriableError``: no answer."""
+        creates that of positions alone. ``RetriableError``: no answer."""
         used = [topic for topic in self._topics.values() if topic.name in self._partitions]
         if not used:
             return {}
@@ -128,6 +134,10 @@ class InternalTopics:
                 continue  # its leader moves
             except Mm2pyError as error:
                 errors[topic.name] = error
+            # Tasks that commit in transactions wait for it: none of their posts is taken back.
+            if description is None and topic.renamable and topic.purpose == POSITIONS:
+                with suppress(Mm2pyError):  # named already
+                    await self.restore(topic.name)
         return errors
 
     async def _ensure(self) -> None:

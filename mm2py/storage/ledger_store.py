@@ -26,7 +26,7 @@ from mm2py.mirror.ledger import (
     encode_incarnation,
     encode_ledger_record,
 )
-from mm2py.observability.metrics import FlowMeter
+from mm2py.observability.metrics import Finding, FlowMeter
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
@@ -203,6 +203,7 @@ class LedgerStore(EventSink):
         self._incarnations.clear()
         self._looked.clear()
         self._idle.set()
+        self._show("")
 
     # -- the writing side -------------------------------------------------------------------------
 
@@ -225,10 +226,12 @@ class LedgerStore(EventSink):
                     if not failing:
                         self._complain(error)
                     failing = True
+                    self._show(str(error))
                     await self._clock.sleep(backoff.next_s())
                     continue
                 if failing:
                     log.info("ledger works again topic=%s", self._topic)
+                    self._show("")
                 failing = False
                 backoff.reset()
                 await self._work.wait()
@@ -301,6 +304,14 @@ class LedgerStore(EventSink):
         error = None if running.cancelled() else running.exception()
         if error is not None:
             log.error("ledger stopped by a defect topic=%s", self._topic, exc_info=error)
+
+    def _show(self, cause: str) -> None:
+        """Count in the flow's findings what is in no ledger yet; without a cause none is."""
+        events = sum(self._unwritten.values()) if cause else 0
+        text = f"{events} events are not in {self._topic} yet: {cause}" if events else ""
+        self._meter.note_finding(
+            Finding(task="ledger", what="unwritten events", text=text, count=events, harms=True)
+        )
 
     def _complain(self, error: Mm2pyError) -> None:
         if not self._unwritten:

@@ -4,6 +4,7 @@ At the end clusters that are rebuilt under running workers: wiped, at the same a
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 import pytest
@@ -21,6 +22,7 @@ from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.open_flow import flow_plan
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.exactly_once import ENABLED
 from tests.integration.ledger_scenes import Entry, wait_for_entries
 from tests.integration.mirror_process import (
     PROMPT,
@@ -38,6 +40,7 @@ from tests.integration.traffic import (
     assert_equal,
     commit,
     committed,
+    committed_positions,
     ends,
     wait_for_copy,
     write,
@@ -218,4 +221,25 @@ def test_a_target_that_is_rebuilt_says_restart_the_worker_and_is_filled_again(
         code, body = ask(url + "health")
         assert (code, "restart the flow's workers" in body["message"]) == (503, True)
     with running(flow.file) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", [PROMPT, ENABLED], ids=["plain", "exactly-once"])
+def test_a_restart_copies_nothing_again_where_the_topic_of_positions_was_deleted(
+    setup: Setup, kind: Mapping[str, str]
+) -> None:
+    """Of an idle topic: the worker that runs writes its positions once more."""
+    topic = setup.topic("idle", 2)
+    flow = setup.flow(topic, kind)
+    write(setup.a, topic, [Sent(it % 2, b"%d" % it) for it in range(20)])
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+        until(lambda: len(committed_positions(flow, topic)) == 2, 90, "positions", alive=mirror)
+        stored = committed_positions(flow, topic)
+        delete_topic(setup.b, flow.offsets_topic)
+        until(lambda: committed_positions(flow, topic) != stored, 90, "the loss", alive=mirror)
+        until_equal(lambda: committed_positions(flow, topic), stored, "positions", alive=mirror)
+    write(setup.a, topic, [Sent(it, b"behind") for it in range(2)])
+    with running(flow.file, name="next") as mirror:
         assert_equal(*wait_for_copy(mirror, flow, topic))

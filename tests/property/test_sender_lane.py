@@ -596,6 +596,11 @@ async def test_others_transactions_end_the_look_for_copies(monkeypatch: pytest.M
     assert (len(found), sent) == (5, list(range(5, 10)))
     assert tail.is_over
     assert len(reads) < 20
+    # What is behind them may be ours: it is named, not taken for read.
+    assert "was not searched" in tail.doubt
+    assert 0 < tail.left < target.end - 5
+    known = LaneTail(TARGET, 0, target.end, target.read, KeptProducer(7, 0))
+    assert not (await known.behind()).is_known
 
 
 async def test_4_transactions_and_others_between_copies_are_no_holes() -> None:
@@ -619,7 +624,7 @@ async def test_4_transactions_and_others_between_copies_are_no_holes() -> None:
 async def test_3_equal_records_of_another_writer_are_no_copies(
     kept: int, *, is_aborted: bool, stamped: bool
 ) -> None:
-    """An earlier task's are, up to where the kept producer id began to write; where none was kept the contents alone decide."""
+    """Nor are an earlier task's under an id that was replaced: the map has them. Where none was kept the contents alone decide."""
     target, equal = Target(0), NewRecord(b"k", b"ping", (), 5)
     source = [(number, equal) for number in range(8)]
     for producer_id in (3, 7, 9, 7, -1):
@@ -630,22 +635,22 @@ async def test_3_equal_records_of_another_writer_are_no_copies(
     tail = LaneTail(TARGET, 0, target.end, target.read, KeptProducer(kept, 1))
     tail.is_aborted = is_aborted
     found, sent = await compare(tail, list(batches(source, [1], Codec.NONE)), source)
-    ours = {7: [0, 1, 3], -1: [] if is_aborted else [0, 1, 2, 3, 4]}[kept]
+    ours = {7: [1, 3], -1: [] if is_aborted else [0, 1, 2, 3, 4]}[kept]
     assert found == dict(enumerate(ours))
     assert sent == list(range(len(ours), 8))
     if kept == 7:
-        assert tail.others == {9: (2, 2), -1: (4, 4)}
+        assert tail.others == {3: (0, 0), 9: (2, 2), -1: (4, 4)}
 
 
 @pytest.mark.parametrize(
     ("kept", "writers", "behind"),
     [
         (KeptProducer(7, 0), (7, 9, 7, -1), Behind(2)),
-        (KeptProducer(7, 2), (3, 9, 7, 9), Behind(2, is_known=False)),
+        (KeptProducer(7, 2), (7, 9, 3, 9), Behind(1)),
         (NO_PRODUCER, (3, 9), Behind(2, is_known=False)),
         (KeptProducer(7, 0), (), Behind(0)),
     ],
-    ids=["known", "by another id before", "by any", "nothing"],
+    ids=["known", "another id before", "by any", "nothing"],
 )
 async def test_copies_behind_the_map_are_counted_by_their_producer_id(
     kept: KeptProducer, writers: tuple[int, ...], behind: Behind

@@ -27,8 +27,9 @@ from mm2py_jobs.open_flow import flow_plan, flow_sides, store_positions
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_target import FlowTarget
 from tests.integration.active_active import write_pair
-from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.ledger_scenes import PARTITIONS, write_compacted
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.setups import Setup
 from tests.integration.small_disk import fill, small_disk
@@ -446,6 +447,34 @@ def test_behind_a_position_as_of_java_copies_of_a_topic_that_was_created_again_a
         return
     assert report["restored_records"] == 400
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
+@pytest.mark.faults
+def test_an_archive_keeps_what_compaction_and_retention_take_from_the_source_later(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """Holes within batches, and a beginning that is gone before the second run."""
+    config = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.001", "retention.ms": "-1"}
+    topic, folder = setup.topic("thinned", PARTITIONS, config=config), setup.folder / "archive"
+    flow = setup.flow(topic)
+    write_compacted(setup.a, topic, 0)
+    kept, first = read(setup.a, topic), ends(setup.a, topic)
+    report = archived(lanes_session, flow, topic, folder)
+    assert report["records"] == sum(len(log.records) for log in kept.values())
+    write_compacted(setup.a, topic, 1)
+    delete_records(setup.a, topic, 0, first[0] + 200)
+    rows = parts_of(archived(lanes_session, flow, topic, folder))
+    lost = [(it["lost_from"], it["lost_to"]) for it in rows if it["partition"] == 0]
+    assert lost == [(first[0], first[0] + 200)]
+    restored(flow, folder)
+    write(setup.a, topic, [Sent(it, b"behind") for it in range(PARTITIONS)])
+    with running(flow.file) as mirror:
+        _, copy = wait_for_copy(mirror, flow, topic)
+    for partition, log in read(setup.a, topic).items():
+        newer = [
+            it for it, at in zip(log.records, log.offsets, strict=True) if at >= first[partition]
+        ]
+        assert copy[partition].records == [*kept[partition].records, *newer]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])

@@ -242,6 +242,7 @@ class FlowParts:
                 offset_flush_timeout_ms=worker.offset_flush_timeout_ms,
                 graceful_timeout_ms=worker.task_shutdown_graceful_timeout_ms,
                 target_name=self.target_name,
+                offsets_topic="" if _is_file(store) else worker.offset_storage_topic,
                 events=reports.events,
                 conversion=partial(Conversion.of, self.props),
                 on_topic=reports.on_topic,

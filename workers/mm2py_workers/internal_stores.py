@@ -31,7 +31,13 @@ from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.herder.api import FlowStores
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.internal_topics import COMPACT, STATES, InternalTopic, InternalTopics
+from mm2py.storage.internal_topics import (
+    COMPACT,
+    POSITIONS,
+    STATES,
+    InternalTopic,
+    InternalTopics,
+)
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.offset_map_store import MapsOver, OffsetMapStore
@@ -136,7 +142,7 @@ class FlowTables:
         """Return the table over a topic unknown to Connect; ``-1``: the broker's default."""
         topic = InternalTopic(
             name=name,
-            purpose="offset.storage",
+            purpose=POSITIONS,
             partitions=1,
             replication_factor=replication_factor,
             # A log that is not compacted would lose its oldest records to the broker's retention.
@@ -320,7 +326,7 @@ def offset_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopi
     """Return the offset topic as the worker config describes it."""
     return InternalTopic(
         name=worker.offset_storage_topic,
-        purpose="offset.storage",
+        purpose=POSITIONS,
         partitions=worker.offset_storage_partitions,
         replication_factor=worker.offset_storage_replication_factor,
         configs=_topic_configs(props, "offset.storage."),

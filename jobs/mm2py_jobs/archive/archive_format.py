@@ -325,8 +325,9 @@ def put_or_check(
     """Publish a head if it ``writes``, or compare it with the one that is there.
 
     Raises:
-        ConfigError: the archive there is another one.
-        FatalError: it cannot be written, or a run with other settings has begun to.
+        ConfigError: the archive there is another one, or a run with other settings has begun to
+            write it.
+        FatalError: it cannot be written.
     """
     document = asdict(stored)
 

@@ -141,8 +141,8 @@ class ArchiveStore:
         """Write a file unless there is one of that name; False if there is.
 
         Raises:
-            FatalError: it cannot be written, or the claim of another writer stays that does not
-                agree.
+            ConfigError: the claim of another writer stays that does not agree.
+            FatalError: it cannot be written.
         """
         return self._guarded(name, lambda: self._put(name, data, agrees))
 
@@ -200,7 +200,7 @@ class ArchiveStore:
             if not self._is_whole:  # nor is a bucket made whose name is misspelt
                 self._system.create_dir(self._at(name).rpartition("/")[0], recursive=True)
             return work()
-        except FatalError:
+        except (ConfigError, FatalError):
             raise
         except self._errors as error:
             raise FatalError(
@@ -236,11 +236,12 @@ class ArchiveStore:
             if not others or name in others:
                 return not others
             if is_late and self.exists(others[0]):
-                raise FatalError(
+                raise ConfigError(
                     f"another run has begun to write {name} below {self.path} with other "
-                    f"settings, as {others[0]} says, and has not ended it",
-                    remedy=f"run its command again; where that run was killed and its settings "
-                    f"are not wanted, remove {others[0]}",
+                    f"settings, or before the topic was created again, as {others[0]} says, and "
+                    "has not ended it",
+                    remedy="run its command again; where it was killed and cannot, or is not "
+                    f"wanted, remove {others[0]} below {self.path}",
                 )
             time.sleep(secrets.randbelow(_TURN_MS) / 1000)  # both have withdrawn
         return False

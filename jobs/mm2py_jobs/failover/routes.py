@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 BEGIN_S: Final = 60.0
 """How long a request waits for the plan of a driver and its first record."""
 ANSWER_S: Final = 60.0
-_NOT_NOW: Final = frozenset({409, 503})
+_NOT_NOW: Final = frozenset({409, 500, 502, 503, 504})
+"""A worker that fails may be one that its leader left in the middle of a change."""
 
 Kind = Annotated[FailoverKind, Query(description="failover, or failback")]
 DryRun = Annotated[bool, Query(description="only show what would be done")]

@@ -16,7 +16,7 @@ from mm2py.client.send.lane import MAX_EPOCH, TOO_LARGE, LaneState, SenderLane
 from mm2py.client.send.limits import LaneLimits
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.repair import refusal, repaired
-from mm2py.client.send.tail import NO_PRODUCER, CopiedSoFar, KeptProducer, whole_batches
+from mm2py.client.send.tail import CopiedSoFar, KeptProducer, whole_batches
 from mm2py.clock import Clock
 from mm2py.errors import (
     FatalServerError,
@@ -160,23 +160,31 @@ class LaneRecovery:
         if lane.lasting and not _all_ours(lane, found):
             self._owner.failed(lane, late_write(lane.target))
             return
-        # Before anything is settled: until then nothing can be sent under the old id.
-        writer = await self._next_writer(lane) if lane.bump_wanted else None
         if lane.state is not LaneState.RESOLVING:
             return  # failed or abandoned meanwhile
         try:
             offsets = {sequence: landed.offset for sequence, landed in found.items()}
-            self._owner.delivered(lane, lane.resolved(offsets))
+            delivered = lane.resolved(offsets)
         except ValueError as error:
             self._owner.failed(lane, Mm2pyError(f"order on the target is broken: {error}"))
             return
-        if writer is not None:
-            lane.lasting = False
-            lane.new_epoch(*writer)
-            log.info(
-                "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
-                lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
-            )  # fmt: skip
+        if lane.bump_wanted:
+            lane.must_resolve()  # nothing can be sent under the old id
+        self._owner.delivered(lane, delivered)
+        if lane.bump_wanted:
+            await self._renew(lane)
+
+    async def _renew(self, lane: SenderLane) -> None:
+        """Change the producer id or epoch of a lane in RESOLVING, whose outcomes are all known."""
+        writer = await self._next_writer(lane)
+        if lane.state is not LaneState.RESOLVING:
+            return  # failed or abandoned meanwhile
+        lane.lasting = False
+        lane.new_epoch(*writer)
+        log.info(
+            "producer state renewed partition=%s producer=%d epoch=%d cause=%s",
+            lane.target, lane.producer_id, lane.epoch, codes.error_name(lane.error[0]),
+        )  # fmt: skip
 
     def _doubt(self, lane: SenderLane, cause: Exception) -> None:
         """Report what is sent again although it may be in the log."""
@@ -198,8 +206,8 @@ class LaneRecovery:
         fenced = lane.error[0] == codes.INVALID_PRODUCER_EPOCH
         if lane.lasting or lane.epoch >= MAX_EPOCH or fenced:
             writer = await self._owner.new_producer()
-            # Before its first batch: a successor takes another id's records behind the kept one
-            # for another writer's (``LaneTail``).
+            # Before its first batch, and with a map of what the id before it wrote: a successor
+            # takes another id's records for another writer's (``LaneTail``).
             if self._copied is not None:
                 kept = await self._beginning(lane, writer[0])
                 await self._copied.replace_producer(lane.source, kept)
@@ -211,7 +219,7 @@ class LaneRecovery:
         try:
             end = await _log_end(self._cluster, lane.target)
         except FatalServerError:
-            return NO_PRODUCER  # no right to describe the topic
+            end = -1  # no right to describe the topic
         return KeptProducer(producer_id, end, lasts=False)
 
 

@@ -241,11 +241,8 @@ class LaneResume:
             tail.is_over = True
             return
         if lane.queue and lane.queue[0][1] is batch:  # else the lane was abandoned meanwhile
-            if rest is not None and tail.is_over and tail.has_holes:
-                gone = Mm2pyError(
-                    "retention or compaction of the target removed what a predecessor wrote last"
-                )
-                self._doubt(lane, tail, rest, gone)
+            if rest is not None and tail.is_over and (cause := tail.doubt):
+                self._doubt(lane, tail, rest, Mm2pyError(cause))
             self._owner.recognised(lane, parts, rest)
 
     def _doubt(
@@ -282,16 +279,20 @@ class LaneResume:
     async def _leave_unreadable(
         self, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
     ) -> None:
-        """Store of lanes that are opened without Describe on their topic that the id is not
-        known."""
-        for lane in lanes:
-            end = ends[lane.target]
-            if (
-                end.error is not None
-                and _may_begin(end)
-                and self._copied.producer(lane.source).producer_id >= 0
-            ):
-                await self._copied.replace_producer(lane.source, NO_PRODUCER)
+        """Store the own id of lanes that are opened without Describe on their topic, where no other
+        can be continued."""
+        blind = [
+            it for it in lanes if ends[it.target].error is not None and _may_begin(ends[it.target])
+        ]
+        ids = {it: -1 if it.transactional else it.producer_id for it in blind}
+        # The first write has most of them: the others find nothing to write.
+        await asyncio.gather(
+            *(
+                self._copied.replace_producer(it.source, KeptProducer(own, -1, lasts=False))
+                for it, own in ids.items()
+                if self._copied.producer(it.source).producer_id != own
+            )
+        )
 
     def _continued(self, lane: SenderLane) -> KeptProducer:
         """Return the stored id where a successor continues its sequences."""

@@ -3,9 +3,10 @@
 Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
 batches are compared with it, in order -> those in the log count as delivered, a batch that is there
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
-in any batch with the producer id of the copies; anything else in the tail is another writer's. The
-contents alone decide before that id began to write, and where none is stored. The map is written
-after the records (``offset_maps``), so after a crash the log may be ahead of it.
+in any batch with the producer id of the copies; anything else in the tail is another writer's: an id
+is stored together with a map that has what the one before it wrote. Where none is stored, the
+contents alone decide. The map is written after the records (``offset_maps``), so after a crash the
+log may be ahead of it.
 
 Invariants, tests of the same names:
 
@@ -49,8 +50,9 @@ from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""How far a record is looked for after records of others, those in transactions included."""
+AHEAD_BYTES: Final = 256 * 1024 * 1024
+"""How far a record is looked for after records of others, those in transactions included; what is
+behind that is in doubt."""
 
 ALIKE: Final = 16
 """Records behind a hole that must be the same on both sides, where there are so many."""
@@ -235,8 +237,25 @@ class LaneTail:
 
     @property
     def left(self) -> int:
-        """How many of its offsets were not recognised."""
+        """How many of its offsets were not recognised, or not looked at."""
+        if self._is_cut and not self.has_holes:
+            return self.end - (self._open[0][0] if self._open else self._position)
         return self.end - self.start - self.recognised
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether it is over before its end."""
+        is_far = self._passed_bytes > AHEAD_BYTES
+        return is_far and bool(self._open or self._stored or self._position < self.end)
+
+    @property
+    def doubt(self) -> str:
+        """Why records that were not recognised may be in the log all the same; empty: they are
+        not."""
+        if self.has_holes:
+            return "retention or compaction of the target removed what a predecessor wrote last"
+        text = "others wrote so much behind the last known copy that the rest was not searched"
+        return text if self._is_cut else ""
 
     async def behind(self) -> Behind:
         """Return how many copies are in it; its own place stays as it is.
@@ -262,11 +281,12 @@ class LaneTail:
                     continue
                 records, passed_bytes = records + last + 1 - base, 0
                 # What is gone of it may have been a copy.
-                is_known &= count == last + 1 - base and base >= self._kept.began
+                is_known &= count == last + 1 - base
             if position == before and fetched.high_watermark >= self.end:
                 gone, position = self.end - position, self.end
             records, is_known = records + gone, is_known and not gone
-        return Behind(min(records, self.end - self.start), is_known)
+        unread = max(0, self.end - position)
+        return Behind(min(records + unread, self.end - self.start), is_known and not unread)
 
     async def hole(self) -> int:
         """Return how many offsets there are before the next record whose records are gone, as far
@@ -446,10 +466,8 @@ class LaneTail:
 
     def _is_of_another(self, header: Sequence[int]) -> bool:
         """Whether a batch is another writer's: equal contents do not make it a copy."""
-        producer_id, began, _ = self._kept
-        if producer_id < 0:
-            return self.is_aborted
-        return header[0] >= began and header[9] != producer_id
+        producer_id = self._kept.producer_id
+        return self.is_aborted if producer_id < 0 else header[9] != producer_id
 
 
 # ---- records

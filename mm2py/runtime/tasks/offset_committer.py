@@ -6,15 +6,17 @@ the task reports that nothing was left to copy; 2 it never passes a failed parti
 commit that fails loses nothing: its positions are pending again unless newer ones are; 4 an
 unchanged position is not written again, nor is a value that is the stored one; 5 a position waits
 while the loss ledger has an event of its partition that is not acknowledged; 6 a stored position is
-never ahead of the offset map; 7 it is stored with the id of the topic that its record is in.
+never ahead of the offset map; 7 it is stored with the id of the topic that its record is in; 8
+where the topic of positions was deleted, those that do not change are written again.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.clock import Clock
 from mm2py.errors import NO_ANSWER, Mm2pyError
 from mm2py.mirror.source_offsets import (
     committed_epoch,
@@ -24,6 +26,7 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 
@@ -98,6 +101,8 @@ class OffsetCommitter:
         """Topic ids of the positions in ``_pending``; those of what was written are in
         ``_written_ids``."""
         self._written_ids: dict[TopicPartition, bytes] = {}
+        self._again: Mapping[bytes, bytes | None] = {}
+        """Values that are written again with the next commit."""
         self._failing = False
         self._turn = asyncio.Lock()
 
@@ -105,6 +110,17 @@ class OffsetCommitter:
     def pending(self) -> Mapping[TopicPartition, int]:
         """Positions that are acknowledged and not yet written."""
         return self._pending
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._pending or self._again)
+
+    def write_again(self, found: Mapping[bytes, bytes]) -> None:
+        """Let the next commit write every position, of those that were not written since the start
+        the value that was ``found`` then."""
+        written = {self._keys[it]: value for it, (_, value) in self._written.items()}
+        self._again = {**found, **written}
 
     def has_few(self, records: int) -> bool:
         """Whether fewer than so many would be copied again after a kill; a first position is
@@ -142,7 +158,7 @@ class OffsetCommitter:
         async with self._turn:
             taken = self._take()
             # A map may have changed without a position, as by a loss on the target.
-            if not taken and not self._maps.changed:
+            if not taken and not self._maps.changed and not self._again:
                 return True
             ids = {it: self._ids[it] for it in taken}
             offsets = {
@@ -154,6 +170,8 @@ class OffsetCommitter:
             self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
             written, values = False, self._encoded(offsets)
             new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
+            again, self._again = self._again, {}
+            new = {**again, **new}
             try:
                 async with asyncio.timeout(self._timeout_s):
                     # What was acknowledged by now is in the maps: a position is taken after its
@@ -172,6 +190,7 @@ class OffsetCommitter:
             # them again changes nothing.
             finally:
                 if not written:
+                    self._again = {**again, **self._again}
                     for partition, position in taken.items():
                         # Newer positions may have come during the await: those stay.
                         self._pending.setdefault(partition, position)
@@ -222,6 +241,60 @@ class OffsetCommitter:
         self._failing = True
         cause = str(error) or f"the target {NO_ANSWER} within {timeout_s:g} s"
         self._on_failure(f"{cause}: positions are stored later")
+
+
+LOOK_S: Final = 30.0
+TIMEOUT_S: Final = 60.0
+
+
+@final
+class LostPositions:
+    """Notices that the topic of a task's positions is gone, or another one (8).
+
+    Args:
+        topic: its name, on the target.
+        sender: the target's topics.
+        found: the stored positions that the task began with.
+        committer: writes them again.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        sender: TaskSender,
+        found: Callable[[], Mapping[bytes, bytes]],
+        committer: OffsetCommitter,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._topic, self._sender = topic, sender
+        self._found, self._committer, self._clock = found, committer, clock
+        self._topic_id = b""
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self.look()
+            except (Mm2pyError, TimeoutError) as error:
+                log.debug("the topic of positions is not known now cause=%s", error)
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Compare its id with that of the last look.
+
+        Raises:
+            Mm2pyError: not now.
+        """
+        here = (await self._sender.topic_ids([self._topic])).get(self._topic, b"")
+        # A broker that lags names the one of before: what is written once more changes nothing.
+        if self._topic_id not in (b"", here):
+            log.warning(
+                "topic of positions was deleted, they are written again topic=%s", self._topic
+            )
+            self._committer.write_again(self._found())
+        self._topic_id = here or self._topic_id
 
 
 def _tied(position: int, topic_id: bytes) -> SourceOffset:

@@ -131,6 +131,7 @@ class TaskParts:
     offset_flush_timeout_ms: int
     graceful_timeout_ms: int
     target_name: str
+    offsets_topic: str = ""
     events: EventSink = field(default_factory=NoLedger)
     on_topic: Callable[[TaskId, str], None] = _ignore_topic
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
@@ -315,6 +316,7 @@ class TaskAssembly:
             or routes
             or framework.partition_failure_policy == "fail",
             target_name=parts.target_name,
+            offsets_topic=framework.offsets_storage_topic or parts.offsets_topic,
         )
         worker = (WorkerTask if order is None else OrderedWorkerTask)(
             task,

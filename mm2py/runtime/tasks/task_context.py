@@ -67,6 +67,7 @@ MAY_BE_BEHIND: Final = (
 NOT_READ: Final = "; some of the first of them may be on the target, whose log was not read"
 BEHIND: Final = "; the {records} records before them had been copied by a task that was killed"
 NOTED_BEFORE: Final = "deleted before it was copied, as a task noticed that has ended since"
+LOST_BEFORE: Final = "lost by the target, as a task noticed that has ended since"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
@@ -173,6 +174,8 @@ class WorkerTaskContext:
         """Why the target takes nothing now: the source may not answer besides, and each ends
         without the other."""
         self._asked: set[TopicPartition] = set()
+        self._stored: dict[TopicPartition, tuple[bytes, bytes]] = {}
+        """Key and value of positions, as they were when they were asked for."""
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = self.linger_ms = 0
         self.left_out: set[TopicPartition] = set()
@@ -228,6 +231,11 @@ class WorkerTaskContext:
         self._asked.update(mirrored)
         # Together: thousands of partitions start with two reads instead of two in a row.
         values, _ = await asyncio.gather(self._store.get(keys), self.maps.load(mirrored))
+        for partition, key, value in zip(asked, keys, values, strict=True):
+            if partition is not None:
+                self._stored.pop(partition, None)
+                if value is not None:
+                    self._stored[partition] = key, value
         offsets = [
             _parsed(key, value, fails=partition is None)
             for partition, key, value in zip(asked, keys, values, strict=True)
@@ -236,6 +244,10 @@ class WorkerTaskContext:
             offset if partition is None else self._resumed(partition, offset)
             for partition, offset in zip(asked, offsets, strict=True)
         ]
+
+    def stored(self) -> Mapping[bytes, bytes]:
+        """Return the stored positions that the task began with, of what it copies."""
+        return dict(at for it, at in self._stored.items() if it not in self.left_out)
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Note what the task does not copy because it is kept out; it is shown as HELD."""
@@ -261,6 +273,9 @@ class WorkerTaskContext:
             return stored  # not a position: the map must not be set back for it
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
         self._gaps.pop(partition, None)  # it is found again
+        # The map does not wait for the ledger, and has the end of the log as it is now.
+        if (lost := offset_map.target_loss) is not None:
+            self._report(EventKind.TARGET_LOST, partition, *lost, LOST_BEFORE, again=True)
         # A crash between the map's write and the position's: the stored position names the topic
         # before.
         if offset_map.follows(position, topic_id):
@@ -555,7 +570,14 @@ class WorkerTaskContext:
         return await self._events.flush(timeout_s)
 
     def _report(
-        self, kind: EventKind, partition: TopicPartition, first: int, last: int, cause: str
+        self,
+        kind: EventKind,
+        partition: TopicPartition,
+        first: int,
+        last: int,
+        cause: str,
+        *,
+        again: bool = False,
     ) -> bool:
         event = LossEvent(
             kind=kind,
@@ -565,6 +587,7 @@ class WorkerTaskContext:
             policy=policy_of(self._policies, kind),
             cause=cause,
             task=self.task_id,
+            again=again,
         )
         return self._events.report(event)
 

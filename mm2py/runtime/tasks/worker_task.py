@@ -34,7 +34,7 @@ from mm2py.runtime.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_committer import LostPositions, OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import LostCopies, MapPruning
 from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import SenderFactory
@@ -82,6 +82,8 @@ class TaskSettings:
     graceful_timeout_ms: int = 5_000
     fail_on_partition_failure: bool = False
     target_name: str = "target cluster"
+    offsets_topic: str = ""
+    """Name of the topic of positions; empty where they are in a file."""
 
 
 class WorkerTask:
@@ -170,7 +172,7 @@ class WorkerTask:
                 self._commit_transaction,
                 lambda: (
                     permit.valid
-                    and bool(self._arrivals.waiting or committer.pending or context.maps.changed)
+                    and bool(self._arrivals.waiting or committer.waits or context.maps.changed)
                 ),
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
@@ -625,6 +627,9 @@ class WorkerTask:
                 runs.append(MapPruning(maps, task, sender, permit=permit, clock=clock).run)
             if maps.copied is not None:
                 runs.append(LostCopies(maps, task, sender, permit=permit, clock=clock).run)
+            if topic := self._settings.offsets_topic:
+                found, committer = self._context.stored, self._committer
+                runs.append(LostPositions(topic, sender, found, committer, clock=clock).run)
         await asyncio.gather(*map(self._run_visibly, runs))
 
     async def _run_visibly(self, run: Callable[[], Awaitable[None]]) -> None:

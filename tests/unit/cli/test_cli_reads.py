@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
+import httpx
 import pytest
 import yaml
 
@@ -329,9 +330,11 @@ def test_wait_ends_when_the_flow_is_in_its_state() -> None:
     (running,) = cast("list[dict[str, object]]", FLOW["connectors"])
     source, beside = {**running, "state": "PAUSED"}, {**running, "name": "beside"}
     resting = {**FLOW, "state": "PAUSED", "connectors": [source, beside]}
-    found.answers["GET", PATH] = Turns([busy, resting, {**resting, "connectors": [source, source]}])
+    of_a_proxy = httpx.Response(502, text="<html>")
+    done = {**resting, "connectors": [source, source]}
+    found.answers["GET", PATH] = Turns([busy, of_a_proxy, resting, done])
     assert found.run("flow", "pause", "A/B", "--wait").code == 0
-    assert len(found.requests) == 4, "a connector beside its source goes on"
+    assert len(found.requests) == 5, "a connector beside its source goes on"
 
 
 def test_wait_ends_with_3_when_the_flow_does_not_get_there() -> None:

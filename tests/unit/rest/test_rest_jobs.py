@@ -599,6 +599,7 @@ async def test_a_worker_asks_itself_as_an_operator() -> None:
     [
         ((409, {"message": "a rebalance"}), RetriableError),
         ((503, {"message": "starting"}), RetriableError),
+        ((500, {"message": "its leader is gone"}), RetriableError),
         ((400, {"message": "wrong"}), FatalError),
         ((200, {"not": "a list"}), ProtocolError),
     ],

@@ -1,4 +1,4 @@
-"""Invariants 1-4 and 7 of the committer, and the bytes it writes."""
+"""Invariants 1-4, 7 and 8 of the committer, and the bytes it writes."""
 
 import asyncio
 import random
@@ -15,14 +15,16 @@ from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
 from mm2py.mirror.offset_map import PAGE_SEGMENTS, decode_page_key
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
+from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.tasks import offset_maps
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_committer import LostPositions, OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import MapPruning, TaskOffsetMaps
+from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
-from tests.unit.runtime.runtime_fakes import FakeStore
+from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
 from tests.unit.runtime.test_offset_maps import Copies, a_committer, page_of, stored_maps
 
 ORDERS = TopicPartition("orders", 3)
@@ -81,6 +83,38 @@ async def test_invariant_4_a_value_that_is_stored_is_not_written_again() -> None
         assert await committer.commit()
     assert await committer.commit(), "nothing was acknowledged since"
     assert (len(store.writes), committer.pending) == (1, {})
+
+
+async def test_invariant_8_positions_outlive_their_topic() -> None:
+    """Of a partition without a new record too, and of one that a Spark lane copies they are not ours."""
+    store, sender, topic = FakeStore(), FakeSender(), "mm2-offsets.A.internal"
+    idle, lane = (ORDERS._replace(partition=it) for it in (4, 5))
+    keys = {it: KEY.replace(b"3", b"%d" % it.partition) for it in (idle, lane)}
+    await store.inner.set({key: b'{"offset":%d}' % it.partition for it, key in keys.items()})
+    clock = EagerClock()
+    context = WorkerTaskContext(
+        "MirrorSourceConnector", "0", store=store, meter=FlowMeter(FLOW, clock), clock=clock
+    )
+    asked = [mirror_source_partition("A", it) for it in (ORDERS, idle, lane)]
+    await context.committed_offsets(asked)
+    context.leave_out([lane])
+    committer = a_committer(store)
+    committer.acknowledged(ORDERS, 9)
+    watch = LostPositions(topic, sender, context.stored, committer, clock=clock)
+    for topic_id in (OLD, OLD):
+        sender.ids = {topic: topic_id}
+        await watch.look()
+        await committer.commit()
+    assert store.written() == {KEY: b'{"offset":9}'}
+    for ids in ({}, {topic: NEW}):
+        sender.ids, store.writes = ids, []
+        await watch.look()
+        assert committer.waits
+        store.errors = [ConnectionFailedError("away")]
+        assert [await committer.commit(), await committer.commit()] == [False, True]
+        assert store.written() == {KEY: b'{"offset":9}', keys[idle]: b'{"offset":4}'}
+    await watch.look()
+    assert not committer.waits
 
 
 async def test_few_records_are_counted_from_what_is_written() -> None:

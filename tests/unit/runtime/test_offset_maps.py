@@ -422,10 +422,14 @@ async def test_a_kill_behind_a_loss_at_a_take_over_leaves_the_beginning(topic: M
 
 
 @pytest.mark.parametrize("is_in_ledger", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "first", "last", "resumed"),
+    [(EventKind.RETENTION, 40, 59, 65), (EventKind.TARGET_LOST, 30, 39, 40)],
+)
 async def test_a_loss_that_only_the_map_has_after_a_kill_comes_into_the_ledger(
-    topic: MemoryTopic, *, is_in_ledger: bool
+    topic: MemoryTopic, kind: EventKind, first: int, last: int, resumed: int, *, is_in_ledger: bool
 ) -> None:
-    """The start continues behind it, so that the source is not asked for it again."""
+    """The start continues behind it, so that neither cluster is asked for it again."""
     events, store = Events(), FakeStore()
 
     async def started() -> WorkerTaskContext:
@@ -438,15 +442,19 @@ async def test_a_loss_that_only_the_map_has_after_a_kill_comes_into_the_ledger(
     committer = a_committer(store, context.maps)
     committer.acknowledged(ORDERS, 39)
     await committer.commit()
-    context.report_gap(SourceGap(ORDERS, 40, 59, EventKind.RETENTION, ""))
-    context.maps.of(ORDERS).add(60, 5, 40)
-    await context.maps.write()  # the position waits for the ledger
+    if kind is EventKind.RETENTION:
+        context.report_gap(SourceGap(ORDERS, first, last, kind, ""))
+        context.maps.of(ORDERS).add(last + 1, 5, 40)
+        await context.maps.write()  # the position waits for the ledger
+    else:
+        await context.maps.begin({ORDERS: LogEnd(first, OLD)})
     if not is_in_ledger:
         events.known, events.written = KnownEvents(), []
-    context = await started()
-    assert context.maps.of(ORDERS).resume(40) == 65
+    for _ in range(2):
+        context = await started()
+        assert context.maps.of(ORDERS).resume(40) == resumed
     assert [(it.kind, it.first_offset, it.last_offset) for it in events.written] == [
-        (EventKind.RETENTION, 40, 59)
+        (kind, first, last)
     ]
 
 

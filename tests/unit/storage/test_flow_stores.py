@@ -653,7 +653,10 @@ async def test_positions_wait_while_the_target_is_away_and_the_trouble_is_said_o
         bench.store.report(an_event(10, 19))
         await until(lambda: len(log.open_errors) < 3)
         assert list(bench.store.unwritten()) == [ORDERS]
+        (shown,) = bench.meter.findings
+        assert (shown.count, "away" in shown.text) == (1, True)
         assert await bench.store.flush(5)
+        await until(lambda: not bench.meter.findings)
     assert log.ranges() == [("retention", "orders-0", 10, 19)]
     assert caplog.text.count("ledger cannot be written") == 1
     assert caplog.text.count("ledger works again") == 1
