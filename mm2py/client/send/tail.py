@@ -206,7 +206,7 @@ class LaneTail:
     ) -> None:
         self.target, self.start, self.end = target, start, end
         self._read, self._kept = read, kept
-        self._position = start
+        self._position: int = start
         self._stored: deque[_Stored] = deque()
         self._open: deque[tuple[int, Content]] = deque()
         """Remaining records of the batch that was decoded last."""

@@ -170,7 +170,8 @@ class OffsetCommitter:
             self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
             written, values = False, self._encoded(offsets)
             new = {self._keys[it]: value for it, value in values.items() if self._is_new(it, value)}
-            again, self._again = self._again, {}
+            again = self._again
+            self._again = {}
             new = {**again, **new}
             try:
                 async with asyncio.timeout(self._timeout_s):
