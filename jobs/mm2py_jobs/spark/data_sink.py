@@ -2,8 +2,8 @@
 and checks them.
 
 Flow: columns and options, checked on the driver -> one task per partition of the frame -> Arrow
-batches -> ``SinkRows`` -> ``RowSender`` -> the task ends when each of its records is acknowledged. At least
-once: a task that is tried again writes its rows again.
+batches -> ``SinkRows`` -> ``RowSender`` -> the task ends when each of its records is acknowledged.
+At least once: a task that is tried again writes its rows again.
 """
 
 import asyncio
