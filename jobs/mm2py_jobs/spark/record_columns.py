@@ -1,7 +1,7 @@
 """Records of a log as Arrow record batches: one row per record, the columns of ``format("mm2py")``.
 
-Flow: ``LogBatch`` -> ``columns``, a buffer per column -> ``pyarrow.RecordBatch``; no object of Python
-per record. Shared by the data source and by archives of the shape ``records``.
+Flow: ``LogBatch`` -> ``columns``, a buffer per column -> ``pyarrow.RecordBatch``; no object of
+Python per record. Shared by the data source and by archives of the shape ``records``.
 """
 
 from collections.abc import Iterator

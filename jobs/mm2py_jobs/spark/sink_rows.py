@@ -1,7 +1,7 @@
 """Rows of an Arrow batch as records of partitions, column by column; no object of Python per row.
 
-Flow: columns of ``format("mm2py")`` -> ``SinkRows`` -> topics, partitions and an order of the rows by
-pyarrow -> ``pack`` reads key, value and headers from Arrow's own buffers -> payload of a batch.
+Flow: columns of ``format("mm2py")`` -> ``SinkRows`` -> topics, partitions and an order of the rows
+by pyarrow -> ``pack`` reads key, value and headers from Arrow's own buffers -> payload of a batch.
 """
 
 from collections.abc import Collection, Mapping
