@@ -2,7 +2,7 @@
  *
  * Every function has a pure-Python twin with the same results (mm2py.protocol.kernel names them);
  * tests compare both. Input comes from the network: every length is checked before it is used, a
- * damaged one raises ValueError. The GIL is held throughout, calls take microseconds.
+ * damaged one raises ValueError. The GIL is held throughout: calls take microseconds, of columns milliseconds.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -24,7 +24,7 @@
 #endif
 
 /* Changes whenever a function's arguments or results do; kernel.py refuses another one. */
-#define INTERFACE 5
+#define INTERFACE 6
 
 #define HEADER_BYTES 61
 #define CRC_OFFSET 17
@@ -1057,6 +1057,451 @@ failed:
     return NULL;
 }
 
+/* --- records as columns, and back ------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *bytes;
+    int64_t size; /* below 0: there is none */
+} Field;
+
+static inline const uint8_t *read_field(const uint8_t *at, const uint8_t *end, Field *out)
+{
+    at = read_varint(at, end, &out->size);
+    if (!at || out->size > end - at)
+        return NULL;
+    out->bytes = at;
+    return out->size > 0 ? at + out->size : at;
+}
+
+/* A column in Arrow's layout: where each value begins and ends, a bit for each that is there, and
+ * the bytes of all. It is counted first, as long as there is no room. */
+typedef struct {
+    int64_t rows, bytes;
+    PyObject *room[3]; /* ends, bits, bytes */
+    int32_t *ends;
+    uint8_t *bits, *data;
+} Filled;
+
+static inline void fill(Filled *column, const Field *field)
+{
+    const int64_t row = column->rows++, from = column->bytes;
+    if (field->size > 0)
+        column->bytes += field->size;
+    if (!column->data)
+        return;
+    column->ends[row + 1] = (int32_t)column->bytes;
+    if (field->size < 0)
+        return;
+    column->bits[row >> 3] |= (uint8_t)(1 << (row & 7));
+    memcpy(column->data + from, field->bytes, (size_t)field->size);
+}
+
+static void *room_of(PyObject **out, int64_t size)
+{
+    if (!(*out = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size)))
+        return NULL;
+    return memset(PyByteArray_AS_STRING(*out), 0, (size_t)size);
+}
+
+static int make_room(Filled *column)
+{
+    if (column->bytes > INT32_MAX || column->rows >= INT32_MAX / 4)
+        return damaged("more records than columns of 2 GiB can hold");
+    column->ends = room_of(&column->room[0], 4 * (column->rows + 1));
+    column->bits = column->ends ? room_of(&column->room[1], (column->rows + 7) / 8) : NULL;
+    column->data = column->bits ? room_of(&column->room[2], column->bytes) : NULL;
+    column->rows = column->bytes = 0;
+    return column->data ? 0 : -1;
+}
+
+typedef struct {
+    int64_t end, rows;
+    PyObject *room[4]; /* offsets, timestamps, kinds, ends of headers */
+    int64_t *offsets, *stamps;
+    int32_t *kinds, *header_ends;
+    Filled keys, values, names, texts;
+} Columns;
+
+static inline int64_t plus(int64_t stamp, int64_t delta)
+{
+    int64_t sum;
+    return __builtin_add_overflow(stamp, delta, &sum) ? -1 : sum;
+}
+
+/* Adds a record, or counts it; its fields are checked also where it is left out. */
+static int take_fields(Columns *columns, const Record *record, int kept)
+{
+    Field key, value, name, text;
+    int64_t headers = 0;
+    const uint8_t *at = read_field(record->body, record->end, &key);
+    if (at && (at = read_field(at, record->end, &value)))
+        at = read_varint(at, record->end, &headers);
+    for (int64_t i = 0; at && i < headers; i++) {
+        if (!(at = read_field(at, record->end, &name)) || !(at = read_field(at, record->end, &text)))
+            break;
+        if (name.size < 0)
+            name.size = 0;
+        if (kept) {
+            fill(&columns->names, &name);
+            fill(&columns->texts, &text);
+        }
+    }
+    if (at != record->end)
+        return damaged("a record does not end where its length says");
+    if (kept) {
+        fill(&columns->keys, &key);
+        fill(&columns->values, &value);
+    }
+    return 0;
+}
+
+/* The offsets of a batch that was converted from an old format, one after the other. */
+static int next_in_runs(PyObject *runs, Py_ssize_t *run, int64_t *taken, int64_t *offset)
+{
+    long long first, count;
+    while (*run < PyTuple_GET_SIZE(runs)) {
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(runs, *run), "LL", &first, &count))
+            return -1;
+        if (*taken < count)
+            return __builtin_add_overflow(first, (*taken)++, offset) ? damaged("an offset is impossible") : 0;
+        ++*run;
+        *taken = 0;
+    }
+    return damaged("the runs do not count the records");
+}
+
+static int take_part(Columns *columns, PyObject *part)
+{
+    Py_buffer view;
+    Record record;
+    PyObject *runs;
+    long long count, base, stamp, first;
+    int64_t previous = -1, taken = 0, offset;
+    Py_ssize_t run = 0;
+    int is_append, failed = -1;
+    if (!PyTuple_Check(part) || !PyArg_ParseTuple(part, "y*LLLpLO!", &view, &count, &base, &stamp,
+                                                  &is_append, &first, &PyTuple_Type, &runs))
+        return PyErr_Occurred() ? -1 : damaged("a part is no tuple");
+    const uint8_t *at = view.buf, *end = at + view.len;
+    if (check_count(count, view.len) < 0)
+        goto done;
+    for (int64_t i = 0; i < count; i++) {
+        if (next_record(&at, end, previous, &record) < 0)
+            goto done;
+        previous = record.offset_delta;
+        if (PyTuple_GET_SIZE(runs)) {
+            if (next_in_runs(runs, &run, &taken, &offset) < 0)
+                goto done;
+        } else if (__builtin_add_overflow(base, previous, &offset))
+            offset = -1;
+        if (offset < 0) {
+            damaged("an offset is impossible");
+            goto done;
+        }
+        const int kept = first <= offset && offset < columns->end;
+        if (take_fields(columns, &record, kept) < 0)
+            goto done;
+        if (!kept)
+            continue;
+        if (columns->kinds) {
+            columns->offsets[columns->rows] = offset;
+            columns->stamps[columns->rows] = is_append ? stamp : plus(stamp, record.timestamp_delta);
+            columns->kinds[columns->rows] = is_append;
+            columns->header_ends[columns->rows + 1] = (int32_t)columns->names.rows;
+        }
+        columns->rows++;
+    }
+    failed = ends_here(at, end);
+done:
+    PyBuffer_Release(&view);
+    return failed;
+}
+
+static int columns_room(Columns *columns)
+{
+    if (make_room(&columns->keys) < 0 || make_room(&columns->values) < 0 ||
+        make_room(&columns->names) < 0 || make_room(&columns->texts) < 0 ||
+        !(columns->offsets = room_of(&columns->room[0], 8 * columns->rows)) ||
+        !(columns->stamps = room_of(&columns->room[1], 8 * columns->rows)) ||
+        !(columns->header_ends = room_of(&columns->room[3], 4 * (columns->rows + 1))) ||
+        !(columns->kinds = room_of(&columns->room[2], 4 * columns->rows)))
+        return -1;
+    columns->rows = 0;
+    return 0;
+}
+
+PyDoc_STRVAR(columns_doc,
+             "columns(parts, end, /)\n--\n\n"
+             "Return the records of all parts with offsets below end as buffers of Arrow's columns:\n"
+             "offsets, timestamps, kinds, keys, values, ends of headers, their keys and values.\n"
+             "A part is (payload, count, base offset, timestamp, is log append, first offset, runs).");
+
+static PyObject *kernel_columns(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Columns columns = {.rows = 0};
+    Filled *const filled[4] = {&columns.keys, &columns.values, &columns.names, &columns.texts};
+    PyObject *parts, *result = NULL;
+    if (expect("columns", nargs, 2) < 0 || read_i64(args[1], &columns.end) < 0 ||
+        !(parts = PySequence_Tuple(args[0])))
+        return NULL;
+    for (int fills = 0; fills < 2; fills++) {
+        if (fills && columns_room(&columns) < 0)
+            goto done;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts); i++)
+            if (take_part(&columns, PyTuple_GET_ITEM(parts, i)) < 0)
+                goto done;
+    }
+    PyObject **k = columns.keys.room, **v = columns.values.room, **n = columns.names.room,
+             **t = columns.texts.room, **c = columns.room;
+    result = Py_BuildValue("OOO(OOO)(OOO)O(OOO)(OOO)", c[0], c[1], c[2], k[0], k[1], k[2], v[0],
+                           v[1], v[2], c[3], n[0], n[1], n[2], t[0], t[1], t[2]);
+done:
+    Py_DECREF(parts);
+    for (int i = 0; i < 4; i++) {
+        Py_XDECREF(columns.room[i]);
+        for (int j = 0; j < 3; j++)
+            Py_XDECREF(filled[i]->room[j]);
+    }
+    return result;
+}
+
+/* A column of Arrow's that is given: its buffers, and the rows of them that it has. */
+typedef struct {
+    Py_buffer bits, ends, data; /* bits and data may be empty */
+    int64_t first, rows;
+} Given;
+
+static void close_given(Given *column)
+{
+    Py_buffer *const views[3] = {&column->bits, &column->ends, &column->data};
+    for (int i = 0; i < 3; i++)
+        if (views[i]->obj)
+            PyBuffer_Release(views[i]);
+}
+
+/* Opens (bits or None, ends, bytes or None, first, rows); nothing for None. */
+static int open_given(PyObject *object, Given *column)
+{
+    PyObject *bits, *data;
+    long long first, rows;
+    memset(column, 0, sizeof *column);
+    column->rows = -1;
+    if (object == Py_None)
+        return 0;
+    if (!PyTuple_Check(object) ||
+        !PyArg_ParseTuple(object, "Oy*OLL", &bits, &column->ends, &data, &first, &rows))
+        return PyErr_Occurred() ? -1 : damaged("a column is no tuple");
+    if ((bits != Py_None && PyObject_GetBuffer(bits, &column->bits, PyBUF_SIMPLE) < 0) ||
+        (data != Py_None && PyObject_GetBuffer(data, &column->data, PyBUF_SIMPLE) < 0))
+        return -1;
+    column->first = first;
+    column->rows = rows;
+    /* The ends may be missing where there is no row. */
+    if (first < 0 || rows < 0 || first > INT32_MAX || rows > INT32_MAX ||
+        (rows && column->ends.len / 4 < first + rows + 1) ||
+        (column->bits.obj && column->bits.len < (first + rows + 7) / 8))
+        return damaged("a column is shorter than its rows");
+    return 0;
+}
+
+static inline int is_there(const Given *column, int64_t row)
+{
+    const uint8_t *bits = column->bits.buf;
+    const int64_t at = column->first + row;
+    return !bits || (bits[at >> 3] >> (at & 7) & 1);
+}
+
+/* Finds the part of the bytes, or of the values of a list, that a row has. */
+static inline int span_of(const Given *column, int64_t row, int64_t most, int32_t *from, int64_t *size)
+{
+    int32_t ends[2];
+    memcpy(ends, (const uint8_t *)column->ends.buf + 4 * (column->first + row), sizeof ends);
+    *from = ends[0];
+    *size = (int64_t)ends[1] - ends[0];
+    return *from < 0 || *size < 0 || ends[1] > most ? damaged("a value lies outside of its column") : 0;
+}
+
+static inline int look_up(const Given *column, int64_t row, Field *out)
+{
+    int32_t from;
+    out->size = -1;
+    if (column->rows < 0)
+        return 0;
+    if (row < 0 || row >= column->rows)
+        return damaged("a row lies outside of its column");
+    if (!is_there(column, row))
+        return 0;
+    if (span_of(column, row, column->data.len, &from, &out->size) < 0)
+        return -1;
+    out->bytes = (const uint8_t *)column->data.buf + from;
+    return 0;
+}
+
+static inline int64_t field_bytes(const Field *field)
+{
+    return varint_bytes(zigzag(field->size)) + (field->size > 0 ? field->size : 0);
+}
+
+static inline uint8_t *write_field(uint8_t *at, const Field *field)
+{
+    at = write_varint(at, zigzag(field->size));
+    if (field->size <= 0)
+        return at;
+    memcpy(at, field->bytes, (size_t)field->size);
+    return at + field->size;
+}
+
+typedef struct {
+    Given keys, values, headers, names, texts;
+} Rows;
+
+/* Writes the record of a row at a place, or only measures it where that is NULL; -1: damaged. */
+static int64_t row_record(const Rows *rows, int64_t row, int64_t delta, uint8_t *at)
+{
+    Field key, value, name, text;
+    int32_t first = 0;
+    int64_t count = 0, size;
+    if (row < 0 || row >= rows->values.rows)
+        return damaged("a row lies outside of its column");
+    if (look_up(&rows->keys, row, &key) < 0 || look_up(&rows->values, row, &value) < 0)
+        return -1;
+    if (row < rows->headers.rows && is_there(&rows->headers, row) &&
+        span_of(&rows->headers, row, rows->names.rows, &first, &count) < 0)
+        return -1;
+    size = 2 + varint_bytes(zigzag(delta)) + field_bytes(&key) + field_bytes(&value) +
+           varint_bytes(zigzag(count));
+    for (int64_t i = 0; i < count; i++) {
+        if (look_up(&rows->names, first + i, &name) < 0 || look_up(&rows->texts, first + i, &text) < 0)
+            return -1;
+        if (name.size < 0)
+            return damaged("a header has no key");
+        size += field_bytes(&name) + field_bytes(&text);
+    }
+    if (size > INT32_MAX / 2)
+        return damaged("a record is larger than 1 GiB");
+    if (at) {
+        at = write_varint(at, zigzag(size));
+        *at++ = 0; /* record attributes are unused */
+        *at++ = 0; /* all have the timestamp of the batch */
+        at = write_varint(at, zigzag(delta));
+        at = write_field(write_field(at, &key), &value);
+        at = write_varint(at, zigzag(count));
+        for (int64_t i = 0; i < count; i++) {
+            look_up(&rows->names, first + i, &name);
+            look_up(&rows->texts, first + i, &text);
+            at = write_field(write_field(at, &name), &text);
+        }
+    }
+    return varint_bytes(zigzag(size)) + size;
+}
+
+PyDoc_STRVAR(pack_doc,
+             "pack(order, start, limit, reserve, keys, values, headers, names, texts, /)\n--\n\n"
+             "Return the records of rows as a payload behind reserve zero bytes, and how many they are:\n"
+             "those that order, of uint64, names from start on, as many as limit bytes have room for,\n"
+             "one at least.");
+
+static PyObject *kernel_pack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer order;
+    Py_ssize_t start, reserve;
+    Rows rows;
+    Given *const given[5] = {&rows.keys, &rows.values, &rows.headers, &rows.names, &rows.texts};
+    int64_t limit, count = 0, bytes = 0;
+    PyObject *out = NULL, *result = NULL;
+    memset(&rows, 0, sizeof rows);
+    if (expect("pack", nargs, 9) < 0 || read_size(args[1], &start) < 0 ||
+        read_i64(args[2], &limit) < 0 || read_size(args[3], &reserve) < 0 ||
+        PyObject_GetBuffer(args[0], &order, PyBUF_SIMPLE) < 0)
+        return NULL;
+    for (int i = 0; i < 5; i++)
+        if (open_given(args[4 + i], given[i]) < 0)
+            goto done;
+    const int64_t total = order.len / 8 - start;
+    const uint8_t *first = (const uint8_t *)order.buf + 8 * start;
+    int64_t row;
+    for (; count < total; count++) {
+        memcpy(&row, first + 8 * count, sizeof row);
+        const int64_t size = row_record(&rows, row, count, NULL);
+        if (size < 0)
+            goto done;
+        if (count && bytes + size > limit)
+            break;
+        bytes += size;
+    }
+    if (!(out = PyByteArray_FromStringAndSize(NULL, reserve + (Py_ssize_t)bytes)))
+        goto done;
+    uint8_t *at = memset(PyByteArray_AS_STRING(out), 0, (size_t)reserve);
+    at += reserve;
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(&row, first + 8 * i, sizeof row);
+        at += row_record(&rows, row, i, at);
+    }
+    result = Py_BuildValue("OL", out, (long long)count);
+done:
+    for (int i = 0; i < 5; i++)
+        close_given(given[i]);
+    PyBuffer_Release(&order);
+    Py_XDECREF(out);
+    return result;
+}
+
+/* Java's Utils.murmur2. */
+static uint32_t murmur2(const uint8_t *at, int64_t size)
+{
+    const uint32_t multiplier = 0x5BD1E995;
+    uint32_t value = 0x9747B28C ^ (uint32_t)size, k;
+    for (; size >= 4; at += 4, size -= 4) {
+        k = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        k *= multiplier;
+        k ^= k >> 24;
+        value = value * multiplier ^ k * multiplier;
+    }
+    if (size) {
+        for (int64_t i = 0; i < size; i++)
+            value ^= (uint32_t)at[i] << 8 * i;
+        value *= multiplier;
+    }
+    value ^= value >> 13;
+    value *= multiplier;
+    return value ^ value >> 15;
+}
+
+PyDoc_STRVAR(spread_doc, "spread(keys, partitions, /)\n--\n\n"
+                         "Return for each key of a column the partition that Java's partitioner\n"
+                         "chooses, as int32; -1 where there is none.");
+
+static PyObject *kernel_spread(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Given keys;
+    Field key;
+    int64_t partitions;
+    PyObject *out = NULL;
+    if (expect("spread", nargs, 2) < 0 || read_i64(args[1], &partitions) < 0)
+        return NULL;
+    if (partitions < 1 || partitions > INT32_MAX) {
+        damaged("a topic has at least one partition");
+        return NULL;
+    }
+    if (open_given(args[0], &keys) < 0)
+        goto failed;
+    int32_t *found = room_of(&out, 4 * (keys.rows > 0 ? keys.rows : 0));
+    if (!found)
+        goto failed;
+    for (int64_t row = 0; row < keys.rows; row++) {
+        if (look_up(&keys, row, &key) < 0)
+            goto failed;
+        found[row] = key.size < 0 ? -1
+                                  : (int32_t)((murmur2(key.bytes, key.size) & 0x7FFFFFFF) % partitions);
+    }
+    close_given(&keys);
+    return out;
+failed:
+    close_given(&keys);
+    Py_XDECREF(out);
+    return NULL;
+}
+
 /* --- module ----------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
@@ -1067,6 +1512,9 @@ static PyMethodDef methods[] = {
     {"same", (PyCFunction)(void (*)(void))kernel_same, METH_FASTCALL, same_doc},
     {"join", (PyCFunction)(void (*)(void))kernel_join, METH_FASTCALL, join_doc},
     {"scan", (PyCFunction)(void (*)(void))kernel_scan, METH_FASTCALL, scan_doc},
+    {"columns", (PyCFunction)(void (*)(void))kernel_columns, METH_FASTCALL, columns_doc},
+    {"pack", (PyCFunction)(void (*)(void))kernel_pack, METH_FASTCALL, pack_doc},
+    {"spread", (PyCFunction)(void (*)(void))kernel_spread, METH_FASTCALL, spread_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,7 +2,7 @@
 
 Flow: ``mm2py/protocol/kernel.c`` -> built at install where a C compiler is -> ``native`` or None.
 Each of its functions has a ``plain_`` twin in Python with the same results: ``plain_sign`` and
-``plain_scan`` in ``batch_stage``, the others in ``record_bytes``.
+``plain_scan`` in ``batch_stage``, those of columns in ``columns``, the others in ``record_bytes``.
 """
 
 import os
@@ -13,12 +13,28 @@ from typing import Final, Protocol, TypeAlias, TypeVar, cast
 SWITCH: Final = "MM2PY_NATIVE"
 """Environment variable; 0 disables the kernel."""
 
-_INTERFACE: Final = 5  # kernel.c has the same number; a library of another build is not used
+_INTERFACE: Final = 6  # kernel.c has the same number; a library of another build is not used
 _KNOWN_ANSWER: Final = (b"123456789" * 100, 0x0482DB52)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 Made = TypeVar("Made")
+
+Part: TypeAlias = tuple[Bytes, int, int, int, bool, int, Runs]
+"""The records of a batch to be read: decompressed payload, their number, base offset, base
+timestamp (the one of all where it is log append time, as the next member says), the first offset
+that counts, and runs of a batch that was converted from an old format."""
+Filled: TypeAlias = tuple[bytearray, bytearray, bytearray]
+"""Buffers of a column in Arrow's layout: where each value begins and ends (int32), a bit for each
+that is there, the bytes of all."""
+Columns: TypeAlias = tuple[
+    bytearray, bytearray, bytearray, Filled, Filled, bytearray, Filled, Filled
+]
+"""Offsets and timestamps (int64), 1 for log append time (int32), keys, values; where the headers of
+each record begin and end (int32), their keys and values."""
+Given: TypeAlias = tuple[Bytes | None, Bytes, Bytes | None, int, int]
+"""A column in the same layout, bits first: bits or None where all are there, ends, bytes (None: it
+is a list), its first row and their number."""
 
 
 class Joinable(Protocol):
@@ -112,6 +128,30 @@ class Kernel(Protocol):
         /,
     ) -> tuple[int, int, int]:
         """See ``batch_stage.plain_scan``."""
+        ...
+
+    def columns(self, parts: Sequence[Part], end: int, /) -> Columns:
+        """See ``columns.plain_columns``."""
+        ...
+
+    def pack(  # noqa: PLR0913 - see there
+        self,
+        order: Bytes,
+        start: int,
+        limit: int,
+        reserve: int,
+        keys: Given | None,
+        values: Given,
+        headers: Given | None,
+        names: Given | None,
+        texts: Given | None,
+        /,
+    ) -> tuple[bytearray, int]:
+        """See ``columns.plain_pack``."""
+        ...
+
+    def spread(self, keys: Given, partitions: int, /) -> bytearray:
+        """See ``columns.plain_spread``."""
         ...
 
 

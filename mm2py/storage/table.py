@@ -29,6 +29,7 @@ from mm2py.client.fetch.log_reader import LogReader, Reread
 from mm2py.client.parts import parts_of
 from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, ServerError
+from mm2py.protocol.columns import partition_of
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.types import TopicPartition
@@ -300,32 +301,3 @@ class KafkaTable:
     def _tail_ended(self, tail: "asyncio.Task[None]") -> None:
         if not tail.cancelled() and (error := tail.exception()) is not None:
             log.error("topic is followed no longer topic=%s", self._topic, exc_info=error)
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Java's default partitioner chooses for a key."""
-    # ``Utils.toPositive``: the sign bit is cut, not negated. Connect's topics
-    # may be read by Java workers, and keys of one partition stay in order.
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-def murmur2(data: bytes) -> int:
-    """Hash as Java's ``Utils.murmur2``, as an unsigned 32-bit number."""
-    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
-    length = len(data)
-    value = (0x9747B28C ^ length) & mask
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        # Java's shifts keep 32 bits by themselves, here each step is masked.
-        k = int.from_bytes(data[at : at + 4], "little")
-        k = k * multiplier & mask
-        k ^= k >> 24
-        k = k * multiplier & mask
-        value = (value * multiplier & mask) ^ k
-    if tail := data[whole:]:
-        # Java's switch falls through its cases: the bytes of the rest, the lowest first.
-        value ^= int.from_bytes(tail, "little")
-        value = value * multiplier & mask
-    value ^= value >> 13
-    value = value * multiplier & mask
-    return value ^ (value >> 15)

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from bench.workloads import batch_shape
-from mm2py.storage.table import partition_of
+from mm2py.protocol.columns import partition_of
 from tests.integration.mirror_maker_1 import (
     Files,
     committed,

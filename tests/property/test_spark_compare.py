@@ -358,6 +358,41 @@ async def test_5_keys_that_are_open_are_bounded_whatever_number_of_keys_there_ar
     assert 1_000 <= most < 1_600
 
 
+@pytest.mark.parametrize("fate", ["written later", "deleted later", "lost"])
+async def test_5_places_of_compaction_and_what_no_later_record_explains_are_bounded_too(
+    monkeypatch: pytest.MonkeyPatch, fate: str
+) -> None:
+    """Records that both have lie between; the target has removed tombstones with what they delete."""
+    monkeypatch.setattr(compare_module, "OPEN_KEYS", 1_000)
+    count = 6_000
+    log = [Rec(n, b"k%d" % (n // 2) if n % 2 else b"both%d" % n, b"v%d" % n, n) for n in range(2 * count)]  # fmt: skip
+    later = None if fate == "deleted later" else b"w"
+    more = [] if fate == "lost" else [Rec(2 * count + n, b"k%d" % n, later, n) for n in range(count)]  # fmt: skip
+    theirs = [*log[::2], *(more if later else [])]
+    log += more
+    found, most = Findings(), 0
+
+    async def keys(first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
+        nonlocal most
+        most = max(most, len(found.gone_on_target))
+        async for it in keys_of(theirs)(first, end):
+            yield it
+
+    monkeypatch.setattr(compare_module, "Findings", lambda: found)
+    rules = CompareRules(covered=len(log), target_compacts=True, expected=in_place, most=500)
+    ours, copy = side(batches(log, [100])), side(batches(theirs, [1]))
+    compared = await compare(ours, copy, rules, (keys_of(log), keys))
+    assert 1_000 <= most < 2_600
+    assert found.regions == []
+    if fate == "lost":
+        assert not compared.complete
+        assert {it.kind for it in compared.differences} == {DifferenceKind.MISSING}
+        assert 500 < len(compared.differences) < 2_600
+    else:
+        assert (compared.matched, compared.differences) == (len(theirs), [])
+        assert compared.complete
+
+
 async def test_3_an_altered_record_of_a_compacted_topic_is_named() -> None:
     log = [Rec(n, b"k%d" % (n // 3), b"v%d" % n) for n in range(99)]
     kept = [it for it in log if it.offset % 3]

@@ -27,6 +27,7 @@ from mm2py.mirror.offset_map import Page, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import source_offset_key
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.columns import partition_of
 from mm2py.protocol.record_batch import HEADER, TRANSACTIONAL_FLAG
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
@@ -46,7 +47,7 @@ from mm2py.runtime.tasks.task_transactions import (
 from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask, TransformedTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapsOver, NoMapStore, StoredMap, page_entries
-from mm2py.storage.table import Entry, partition_of
+from mm2py.storage.table import Entry
 from mm2py.testing.waiting import eventually
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
 from tests.kit.fakes.batches import source_batch

@@ -1,19 +1,14 @@
 """Lanes share: ``--max-lanes-per-broker``, where lanes at one broker follow each other and leave their slots to others, and rates."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
-import pyspark
 import pytest
 from typer.testing import CliRunner
 
@@ -26,18 +21,15 @@ from mm2py_cli.app import app
 from mm2py_jobs.copy.dealing import DealtWork, answers_of
 from mm2py_jobs.copy.leaders import LedPartition
 from mm2py_jobs.copy.rate_desk import opened_desk, part_of_rate
-from mm2py_jobs.spark.java import find_java
 from mm2py_jobs.spark.lane_gate import LaneGate
 from mm2py_jobs.spark.session import OpenSession, run_lanes
 from tests.integration.cluster_changes import create_led_by, delete_topic
 from tests.integration.mirror_process import until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, read, write
-from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import Region
 from tests.spark import lane_functions
 from tests.spark.backfill_process import BackfillProcess, command, leases_of
-from tests.spark.standalone_cluster import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -150,44 +142,6 @@ def test_a_stopped_run_ends_with_the_lanes_that_run_and_begins_none_that_waits(
     again = command(flow, "run", "--master", "local[2]", *options[:4])
     assert (again.code, again.report["state"]) == (0, "DONE"), again.err
     assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
-
-
-@pytest.fixture
-def connect(tmp_path: Path) -> Iterator[str]:
-    """A server of Spark Connect from the jars of pyspark, with two slots; its URL."""
-    pytest.importorskip("grpc", reason="Spark Connect: pip install 'pyspark[connect]'")
-    pytest.importorskip("grpc_status")
-    port = free_port()
-    conf = {"spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false"}
-    options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    jars = str(Path(pyspark.__path__[0]) / "jars" / "*")
-    command_line = [str(find_java().executable), "-Xmx512m", "-cp", jars]
-    command_line += ["--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"]
-    command_line += ["--add-opens=java.base/java.nio=ALL-UNNAMED"]
-    command_line += ["org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", *options]
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command_line, "--class", server, "spark-internal"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-            start_new_session=True,
-        )
-    REAPER.watch_process(process.pid)
-
-    def answers() -> bool:
-        assert process.poll() is None, (tmp_path / "server.log").read_text()[-2_000:]
-        with socket.socket() as asked:
-            return asked.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(answers, 200, "the server of Spark Connect")
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.chaos

@@ -12,8 +12,10 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import pyspark
 import pytest
 
+import mm2py_cli
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.mirror.backfills import LANE_LOST
 from mm2py.testing.waiting import eventually
@@ -188,6 +190,40 @@ async def test_no_java_is_named_before_anything_is_started(tmp_path: Path) -> No
     )
     _, errors = await process.communicate()
     assert b"ConfigError: no Java 17 or newer" in errors
+
+
+@pytest.mark.parametrize(
+    "text", ["--deploy-mode cluster", "--conf spark.submit.deployMode=cluster"]
+)
+async def test_a_driver_elsewhere_is_refused_where_this_process_is_it(text: str) -> None:
+    code = "from mm2py_jobs.spark.session import open_session; open_session('spark://127.0.0.1:1')"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{text} pyspark-shell"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert b"ConfigError: PYSPARK_SUBMIT_ARGS asks for --deploy-mode cluster, but this" in errors
+
+
+async def test_a_standalone_cluster_takes_no_driver_in_python() -> None:
+    """As docs/reference/jobs.md has it: Spark's own refusal, before it connects."""
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    main = Path(mm2py_cli.__path__[0], "__main__.py")
+    process = await asyncio.create_subprocess_exec(
+        submit,
+        *("--master", "spark://127.0.0.1:1", "--deploy-mode", "cluster", main, "version"),
+        env={**os.environ, "SPARK_HOME": str(submit.parents[1])},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert (
+        b"Cluster deploy mode is currently not supported for python applications on standalone"
+        in errors
+    )
 
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])

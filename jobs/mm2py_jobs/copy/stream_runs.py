@@ -7,6 +7,7 @@ Flow: ``StreamOptions`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_ses
 
 import asyncio
 import logging
+import os
 from dataclasses import replace
 from typing import final
 
@@ -38,9 +39,15 @@ async def run_stream(options: StreamOptions, printer: Printer, mask: SecretMask)
 
     Raises:
         BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else
-            copies it.
+            copies it; the master is one of Spark Connect.
         Mm2pyError: Spark or a cluster cannot be used.
     """
+    if options.master.startswith("sc://") or "SPARK_REMOTE" in os.environ:
+        raise BackfillRefusedError(
+            "a stream plans its terms in the process of its driver, which over Spark Connect is "
+            "elsewhere",
+            remedy="run it with --master spark://host:7077, yarn or local[*], or by spark-submit",
+        )
     return await _StreamRun(options, printer, mask, SYSTEM_CLOCK).run()
 
 

@@ -2,14 +2,16 @@
 and checks them.
 
 Flow: columns and options, checked on the driver -> one task per partition of the frame -> Arrow
-batches -> ``RecordSender`` -> the task ends when each of its records is acknowledged. At least
-once: a task that is tried again writes its rows again.
+batches -> ``SinkRows`` -> ``RowSender`` -> the task ends when each of its records is acknowledged.
+At least once: a task that is tried again writes its rows again.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, final
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -26,18 +28,20 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
-from mm2py.config.librdkafka import producer_settings
-from mm2py.errors import ConfigError, FatalError
+from mm2py.config.clients import producer_settings
+from mm2py.errors import ConfigError
 from mm2py_jobs.spark.read_options import client_properties
+from mm2py_jobs.spark.row_sender import RowSender
+from mm2py_jobs.spark.sink_rows import SinkRows
 
 if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
+    from pyarrow import RecordBatch
 
-    from mm2py_connectors.record_sender import RecordSender, SentRecord
+T = TypeVar("T")
 
 _OPTIONS: Final = {"topic", "includeheaders"}
 _REFUSED: Final = ("key.serializer", "value.serializer")
+_ACKS: Final = ("all", "-1", "0", "1")
 _TIMEOUT: Final = "delivery.timeout.ms"
 _TIMEOUT_MS: Final = 120_000
 """Java's default."""
@@ -82,6 +86,9 @@ class WriteOptions:
                 remedy='write option("topic", "orders")',
             )
         producer_settings(self.properties, scope='format("mm2py")')
+        acks = self.properties.get("acks", "all")
+        if acks not in _ACKS:
+            raise ConfigError(f"acks={acks} is not one of {', '.join(_ACKS)}")
         timeout = self.properties.get(_TIMEOUT, str(_TIMEOUT_MS))
         self.timeout_s = int(timeout) / 1000 if timeout.isdecimal() else _TIMEOUT_MS / 1000
 
@@ -120,104 +127,47 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
             ``delivery.timeout.ms``.
     """
     # Spark may run a task again, also at the same time: rows are written at least once, as by its
-    # own Kafka sink. Only executors that write load librdkafka.
-    from mm2py_connectors.record_sender import RecordSender, SentRecord
+    # own Kafka sink.
+    with _event_loop() as run:
+        sender = run(_sender(options))
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    rows = SinkRows(batch, options.columns, topic=options.topic, first=sender.rows)
+                    run(sender.take(rows))
+            run(sender.finish())
+        finally:
+            run(sender.close())
+    return Written(sender.rows)
 
-    values = producer_settings(options.properties, scope='format("mm2py")').values
-    sender = RecordSender(values, _refuse)
-    idle = _IdleLimit(sender, options.timeout_s)
-    count = 0
+
+async def _sender(options: WriteOptions) -> RowSender:
+    return RowSender(options.properties, options.timeout_s)
+
+
+class _Run(Protocol):
+    def __call__(self, work: Coroutine[None, None, T], /) -> T: ...
+
+
+@contextmanager
+def _event_loop() -> Generator[_Run]:
+    """Run an event loop beside this thread: batches leave, and answers come, while it waits for
+    rows."""
+    begun: Future[asyncio.AbstractEventLoop] = Future()
+    stopped = asyncio.Event()
+
+    async def serve() -> None:
+        begun.set_result(asyncio.get_running_loop())
+        await stopped.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="rows", daemon=True)
+    thread.start()
+    loop = begun.result()
     try:
-        for batch in batches:
-            idle.rows_came()
-            with sender.hold(idle):
-                for record in _records(options, batch):
-                    if not record.topic:
-                        raise FatalError(
-                            f"row {count} has no topic",
-                            remedy="fill the column topic, or set the option topic",
-                        )
-                    if record.partition is not None and record.partition < 0:
-                        raise FatalError(f"row {count} has the partition {record.partition}")
-                    place = (
-                        record.topic,
-                        -1 if record.partition is None else record.partition,
-                        count,
-                    )
-                    sender.send(SentRecord(place, record), idle)
-                    count = idle.handed = count + 1
-                sender.serve(idle)
-        with sender.hold(idle):
-            sender.flush(idle)
+        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
     finally:
-        sender.close()
-    return Written(count)
-
-
-def _records(options: WriteOptions, batch: "RecordBatch") -> Iterator[OutgoingRecord]:
-    """Return the rows as records, without a step of Python for columns that are not there."""
-    there = {name: batch.column(name) for name in options.columns}
-    return map(
-        OutgoingRecord,
-        _objects(there["topic"]) if options.topic is None else repeat(options.topic),
-        _bytes(there["key"]) if "key" in there else repeat(None),
-        _bytes(there["value"]),
-        map(_headers, there["headers"].to_pylist()) if "headers" in there else repeat(()),
-        repeat(None),
-        there["partition"].to_pylist() if "partition" in there else repeat(None),
-    )
-
-
-def _bytes(column: "Array") -> list[object]:
-    """Return bytes, also of text: its UTF-8."""
-    as_bytes = {"string": "binary", "large_string": "large_binary"}.get(str(column.type))
-    return _objects(column.cast(as_bytes) if as_bytes else column)
-
-
-def _objects(column: "Array") -> list[object]:
-    # A ``to_pylist`` makes an object of Arrow for each value first.
-    return column.to_numpy(zero_copy_only=False).tolist()
-
-
-def _headers(value: object) -> Headers:
-    found = cast("list[dict[str, object]] | None", value) or ()
-    return [(cast("str", it["key"]), cast("bytes | None", it["value"])) for it in found]
-
-
-class _IdleLimit:
-    """Called while the target is waited for: raises when it has taken nothing for so long."""
-
-    def __init__(self, sender: "RecordSender", timeout_s: float) -> None:
-        self.handed = 0
-        """Records that were handed to the sender."""
-        self._sender, self._timeout_s = sender, timeout_s
-        self._taken, self._since_s = 0, time.monotonic()
-
-    def rows_came(self) -> None:
-        """Begin anew where nothing waits for the target: it had nothing to take while rows were
-        made."""
-        if not self._sender.waiting[0]:
-            self._since_s = time.monotonic()
-
-    def __call__(self) -> None:
-        waiting, cause = self._sender.waiting
-        # librdkafka counts errors that it has not reported yet among its records.
-        waiting = min(waiting, self.handed)
-        taken, now_s = self.handed - waiting, time.monotonic()
-        if taken > self._taken:
-            self._taken, self._since_s = taken, now_s
-        elif now_s > self._since_s + self._timeout_s:
-            raise FatalError(
-                f"the target has taken nothing for {self._timeout_s:g} s ({_TIMEOUT}), {waiting} "
-                f"records wait: {cause or 'no answer'}",
-                remedy="look whether its brokers can be reached and take records",
-            )
-
-
-def _refuse(sent: "SentRecord", text: str) -> None:
-    topic, _, row = sent.place
-    cause = text.partition(" was not taken by the target: ")[2]
-    raise FatalError(f"row {row} of this task was not taken by topic {topic}: {cause}")
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
 
 
 @final

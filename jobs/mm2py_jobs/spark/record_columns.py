@@ -1,7 +1,7 @@
 """Records of a log as Arrow record batches: one row per record, the columns of ``format("mm2py")``.
 
-Flow: ``LogBatch`` -> ``decode_batch`` -> lists per column -> ``pyarrow.RecordBatch``. Shared by the
-data source and by archives of the shape ``records``.
+Flow: ``LogBatch`` -> ``columns``, a buffer per column -> ``pyarrow.RecordBatch``; no object of
+Python per record. Shared by the data source and by archives of the shape ``records``.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,10 @@ from typing import Final, cast, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mm2py.protocol.records import Record, decode_batch
+from mm2py.protocol.columns import columns
+from mm2py.protocol.compression import decompress
+from mm2py.protocol.kernel import Columns, Filled, Part
+from mm2py.protocol.record_bytes import damaged
 from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch
 
@@ -69,15 +72,8 @@ class RecordColumns:
         self._clear()
 
     def _clear(self) -> None:
-        self._offsets: list[int] = []
-        self._stamps: list[int | None] = []
-        self._types: list[int] = []
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._header_ends: list[int] = [0]
-        self._header_keys: list[str] = []
-        self._header_values: list[bytes | None] = []
-        self._bytes = 0
+        self._parts: list[Part] = []
+        self._rows = self._bytes = 0
 
     def take(self, batch: LogBatch) -> Iterator[pa.RecordBatch]:
         """Add a batch's records; yields what is full.
@@ -85,11 +81,23 @@ class RecordColumns:
         Raises:
             ProtocolError: a record is damaged.
         """
-        kind = int(batch.is_log_append)
-        for record in decode_batch(batch.data, batch.runs).records:
-            if self._first <= record.offset < self._end:
-                self._add(record, kind)
-        if len(self._offsets) >= _ROWS or self._bytes >= _BYTES:
+        # A copy: the batch lies in the answer of a broker, most of which may not be wanted.
+        payload = bytes(decompress(batch.codec, batch.payload))
+        stamp = batch.max_timestamp if batch.is_log_append else batch.base_timestamp
+        self._parts.append(
+            (
+                payload,
+                batch.count,
+                batch.base_offset,
+                stamp,
+                batch.is_log_append,
+                self._first,
+                batch.runs,
+            )
+        )
+        self._rows += batch.count
+        self._bytes += len(payload)
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
             yield from self.rest()
 
     def begin_at(self, first: int) -> None:
@@ -97,40 +105,65 @@ class RecordColumns:
         self._first = first
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was gathered since the last time."""
-        if self._offsets:
-            yield self._arrow()
-            self._clear()
+        """Yield what was gathered since the last time.
 
-    def _add(self, record: Record, kind: int) -> None:
-        stamp, key, value = record.timestamp, record.key, record.value
-        self._offsets.append(record.offset)
-        # -1 is a record without a time (``RecordBatch.NO_TIMESTAMP``); others may be later than
-        # microseconds in 64 bits can say, as applications write what they like.
-        self._stamps.append(stamp * 1000 if 0 <= stamp <= _LAST_MS else None)
-        self._types.append(kind)
-        self._keys.append(key)
-        self._values.append(value)
-        self._bytes += len(key or b"") + len(value or b"")
-        for name, content in record.headers:
-            self._header_keys.append(name.decode("utf-8", "backslashreplace"))
-            self._header_values.append(content)
-        self._header_ends.append(len(self._header_keys))
+        Raises:
+            ProtocolError: a record is damaged.
+        """
+        parts = self._parts
+        self._clear()
+        try:
+            found = columns(parts, self._end)
+        except ValueError as error:  # the C kernel knows none of our errors
+            raise damaged(f"{self._tp}: {error}") from None
+        if found[0]:
+            yield self._arrow(found)
 
-    def _arrow(self) -> pa.RecordBatch:
-        rows, schema = len(self._offsets), ARROW_SCHEMA
-        headers = pa.StructArray.from_arrays(
-            [pa.array(self._header_keys, pa.string()), pa.array(self._header_values, pa.binary())],
-            fields=list(_HEADER),
+    def _arrow(self, found: Columns) -> pa.RecordBatch:
+        offsets, stamps, kinds, keys, values, header_ends, names, texts = found
+        rows, tp = len(offsets) // 8, self._tp
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.repeat(pa.scalar(tp.topic, pa.string()), rows),
+                pa.repeat(pa.scalar(tp.partition, pa.int32()), rows),
+                _numbers(pa.int64(), offsets),
+                _times(_numbers(pa.int64(), stamps)),
+                _numbers(pa.int32(), kinds),
+                _binary(keys),
+                _binary(values),
+                pa.ListArray.from_arrays(
+                    _numbers(pa.int32(), header_ends),
+                    pa.StructArray.from_arrays(
+                        [_text(_binary(names)), _binary(texts)], fields=list(_HEADER)
+                    ),
+                ),
+            ],
+            schema=ARROW_SCHEMA,
         )
-        columns = [
-            pa.array([self._tp.topic] * rows, schema.field(0).type),
-            pa.array([self._tp.partition] * rows, schema.field(1).type),
-            pa.array(self._offsets, schema.field(2).type),
-            pa.array(self._stamps, schema.field(3).type),
-            pa.array(self._types, schema.field(4).type),
-            pa.array(self._keys, schema.field(5).type),
-            pa.array(self._values, schema.field(6).type),
-            pa.ListArray.from_arrays(pa.array(self._header_ends, pa.int32()), headers),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _numbers(kind: pa.DataType, buffer: bytearray) -> pa.Array:
+    size = len(buffer) * 8 // kind.bit_width
+    return pa.Array.from_buffers(kind, size, [None, pa.py_buffer(buffer)])
+
+
+def _binary(filled: Filled) -> pa.Array:
+    ends, bits, data = (pa.py_buffer(it) for it in filled)
+    return pa.Array.from_buffers(pa.binary(), ends.size // 4 - 1, [bits, ends, data])
+
+
+def _times(stamps: pa.Array) -> pa.Array:
+    # -1 is a record without a time (``RecordBatch.NO_TIMESTAMP``); others may be later than
+    # microseconds in 64 bits can say, as applications write what they like.
+    is_time = pc.and_(pc.greater_equal(stamps, 0), pc.less_equal(stamps, _LAST_MS))
+    known = pc.if_else(is_time, stamps, pa.scalar(None, pa.int64()))
+    return pc.multiply(known, 1000).cast(ARROW_SCHEMA.field("timestamp").type)
+
+
+def _text(names: pa.Array) -> pa.Array:
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Brokers accept keys of headers that are not UTF-8: few have any.
+        texts = (cast("bytes", it).decode("utf-8", "backslashreplace") for it in names.to_pylist())
+        return pa.array(list(texts), pa.string())

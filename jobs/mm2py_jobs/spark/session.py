@@ -86,6 +86,7 @@ job.
 
 _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 _ADDRESSED = re.compile(r"(spark|sc)://(?P<hosts>[^/;]+)")
+_CLUSTER_MODE = re.compile(r"(?:--deploy-mode|spark\.submit\.deployMode)[\s=]+cluster\b")
 _DEFAULT_PORTS: Final = {"spark": 7077, "sc": 15002}
 _REMEDY: Final = "pip install 'mm2py[spark]'"
 
@@ -219,6 +220,8 @@ def open_session(
     # are not ours. ``pyspark --remote`` names a Spark Connect server by the other variable.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
+    if not submitted:
+        _refuse_cluster_mode()
     master_url = _with_attempts(master or ("" if submitted else "local[*]"))
     if not master_url.startswith("sc://") and "SPARK_REMOTE" not in os.environ:
         _prepare_jvm(master_url)
@@ -624,6 +627,17 @@ def _with_attempts(master: str) -> str:
         return master
     cores, attempts = match.groups()
     return f"local[{cores or 1},{attempts or TASK_ATTEMPTS}]"
+
+
+def _refuse_cluster_mode() -> None:
+    """Refuse at once: Spark's launcher ends with "not applicable to Spark shells" and the exit of
+    its JVM alone."""
+    if _CLUSTER_MODE.search(os.environ.get("PYSPARK_SUBMIT_ARGS", "")):
+        raise ConfigError(
+            "PYSPARK_SUBMIT_ARGS asks for --deploy-mode cluster, but this process is the driver",
+            remedy="leave it out; spark-submit --deploy-mode cluster runs the command on YARN or "
+            "Kubernetes, a standalone cluster runs Python in client mode alone",
+        )
 
 
 def _prepare_jvm(master: str) -> None:

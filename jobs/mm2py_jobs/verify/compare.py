@@ -15,15 +15,15 @@ Invariants, tests of the same names:
    a tombstone whose log has no older one.
 4. Source records after the last one that was copied are counted as not copied yet, and are no
    difference.
-5. Of keys whose record one side lacks at most ``OPEN_KEYS`` are kept, beside those that really are
-   missing.
+5. Of keys whose record one side lacks about ``OPEN_KEYS`` are kept, whatever number there are; of
+   places where only such records differ nothing is.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from difflib import SequenceMatcher
 from itertools import islice, takewhile
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py_jobs.verify.differences import (
     MOST_PAIRS,
@@ -57,8 +57,8 @@ _SAME_TRIED: Final = 16
 """Places of equal records in a window that are tried for each record."""
 
 OPEN_KEYS: Final = 250_000
-"""Keys whose record one side lacks; its log is read for them when there are so many. About 60
-MB."""
+"""Keys whose record one side lacks; its log is read for them when there are so many more, and where
+so many are left the other side's. About 60 MB, for a while twice."""
 
 Keys = Callable[[int, int], AsyncGenerator[tuple[int, int]]]
 """Offset and hashed key of each record with a key that a log has between two offsets (the second
@@ -66,25 +66,34 @@ exclusive) when it is read."""
 
 
 async def compare(
-    source: LogSide, target: LogSide, rules: CompareRules, logs: tuple[Keys, Keys] | None = None
+    source: LogSide,
+    target: LogSide,
+    rules: CompareRules,
+    logs: tuple[Keys, Keys] | None = None,
+    compared: tuple[Keys, Keys] | None = None,
 ) -> Comparison:
     """Read both sides to their ends, and return what differs.
 
     ``logs``, of source and target, are asked about keys that compaction may have removed; not
-    needed where neither side compacts.
+    needed where neither side compacts. ``compared`` has of each what the sides have, where that is
+    less.
 
     Raises:
         Mm2pyError: a side cannot be read.
     """
-    return classify(await find(source, target, rules, logs), rules)
+    return classify(await find(source, target, rules, logs, compared), rules)
 
 
 async def find(
-    source: LogSide, target: LogSide, rules: CompareRules, logs: tuple[Keys, Keys] | None = None
+    source: LogSide,
+    target: LogSide,
+    rules: CompareRules,
+    logs: tuple[Keys, Keys] | None = None,
+    compared: tuple[Keys, Keys] | None = None,
 ) -> Findings:
     """Read both sides to their ends, and return what one has alone; arguments and errors as
     ``compare``."""
-    return await _Comparer(source, target, rules, logs).run()
+    return await _Comparer(source, target, rules, logs, compared or logs).run()
 
 
 @final
@@ -95,15 +104,22 @@ class _Comparer:
         target: LogSide,
         rules: CompareRules,
         logs: tuple[Keys, Keys] | None,
+        compared: tuple[Keys, Keys] | None,
     ) -> None:
         self._source, self._target, self._rules = source, target, rules
         self._found = findings = Findings()
         ours, theirs = logs or (None, None)
-        self._on_target = _Absent(theirs, findings.gone_on_target, findings.missing)
-        self._on_source = _Absent(ours, findings.gone_on_source, findings.extra)
+        here, there = compared or (None, None)
+        covered = _END if rules.covered is None else rules.covered
+        self._on_target = _Absent(
+            theirs, _Own(here, covered), findings.gone_on_target, findings.missing
+        )
+        self._on_source = _Absent(ours, _Own(there, _END), findings.gone_on_source, findings.extra)
         self._kept = 0
         self._matched_at = 0
         """How many had matched when the last region was found."""
+        self._parted_at = 0
+        """How many had when both sides differed last, compaction included."""
 
     async def run(self) -> Findings:
         source, target = self._source, self._target
@@ -121,7 +137,7 @@ class _Comparer:
             self._pass_equal()
             if source.entries and target.entries:
                 await self._part()
-            elif not waits and self._found.matched - self._matched_at >= _CALM:
+            elif not waits and self._found.matched - self._parted_at >= _CALM:
                 source.put_back()
                 target.put_back()
         else:
@@ -243,6 +259,9 @@ class _Comparer:
         )
         self._excuse(region)
         findings = self._found
+        self._parted_at = findings.matched
+        if not region.source and not region.target:
+            return  # compaction leaves millions of such places (5)
         if self._matched_at == findings.matched and findings.regions:
             findings.regions[-1].source += region.source
             findings.regions[-1].target += region.target
@@ -288,13 +307,22 @@ def _set_aside(kept: list[Kept], altered: set[int], absent: "_Absent") -> list[K
     return left
 
 
+class _Own(NamedTuple):
+    """What is compared of the side that has the records, and where it ends."""
+
+    log: Keys | None
+    end: int
+
+
 @final
 class _Absent:
     """Keys whose newest record one side lacks: compaction, or a loss, as the log of that side shows
     (3, 5)."""
 
-    def __init__(self, log: Keys | None, values: dict[int, Gone], lost: list[int]) -> None:
-        self._log, self._values, self._lost = log, values, lost
+    def __init__(
+        self, log: Keys | None, own: _Own, values: dict[int, Gone], lost: list[int]
+    ) -> None:
+        self._log, self._own, self._values, self._lost = log, own, values, lost
         self._tombstones: dict[int, Gone] = {}
         self._looked_for = 0
         """Values that the log had no later record for when it was read last; a later tombstone may
@@ -327,9 +355,25 @@ class _Absent:
                 if not values and not tombstones:
                     break
         tombstones.clear()
+        if len(values) >= OPEN_KEYS:
+            lost += await self._without_later()
         self._lost += lost
         self._looked_for = len(values)
         return len(lost)
+
+    async def _without_later(self) -> list[int]:
+        """Return the values without a later record of their key on their own side, which would be
+        judged in their place when it is reached; forget all."""
+        values = self._values
+        if self._own.log is not None:
+            first = min(it.offset for it in values.values())
+            async with aclosing(self._own.log(first, self._own.end)) as records:
+                async for offset, key in records:
+                    if key in values and offset > values[key].offset:
+                        del values[key]
+        lost = [it.offset for it in values.values()]
+        values.clear()
+        return lost
 
     def end(self) -> None:
         """Values that are left are lost."""

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, cast, final
 
 from mm2py.client.connect.admin import Admin
@@ -59,6 +60,8 @@ _CAUSE: Final = "cause"
 
 _TRIES: Final = 10
 """Of a partition whose records are deleted in the moment they are read."""
+
+_WHOLE: Final = (OffsetRange(0, 2**63 - 1),)
 
 Lane = Mapping[str, object]
 
@@ -366,15 +369,19 @@ class PartitionLog:
         offset = (await Admin(self._cluster).offsets([self._tp], timestamp))[self._tp]
         return min(max(offset, log.first), log.end) if offset >= 0 else log.end
 
-    async def keys(self, first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
-        """Yield offset and hashed key of the records with a key that the log has now."""
+    async def keys(
+        self, first: int, end: int, *, within: Sequence[OffsetRange] = _WHOLE
+    ) -> AsyncGenerator[tuple[int, int]]:
+        """Yield offset and hashed key of the records with a key that the log has now in these
+        ranges."""
         log = await self.ends()
-        offsets = OffsetRange(max(first, log.start), min(end, log.end))
-        async with aclosing(self.read([offsets])) as pieces:
-            async for _, batches in pieces:
+        first, end = max(first, log.start), min(end, log.end)
+        ranges = [OffsetRange(max(first, it.first), min(end, it.end)) for it in within]
+        async with aclosing(self.read([it for it in ranges if it.first < it.end])) as pieces:
+            async for offsets, batches in pieces:
                 for entry in (it for batch in batches for it in entries_of(batch)):
                     key = part_hash(fields_of(entry.body).key)
-                    if key is not None:
+                    if key is not None and offsets.first <= entry.offset < offsets.end:
                         yield entry.offset, key
 
 
@@ -442,7 +449,16 @@ async def _compare(
 ) -> dict[str, object]:
     ours = LogSide(source.read(plan.source_ranges), digests=tier > 1)
     theirs = LogSide(target.read(plan.target_ranges), digests=tier > 1)
-    findings = await find(ours, theirs, rules_of(plan, tier), (source.keys, target.keys))
+    findings = await find(
+        ours,
+        theirs,
+        rules_of(plan, tier),
+        (source.keys, target.keys),
+        (
+            partial(source.keys, within=plan.source_ranges),
+            partial(target.keys, within=plan.target_ranges),
+        ),
+    )
     if older is not None and not findings.matched:
         findings = Findings()  # which record is the copy of which is not known
     elif older is not None and findings.from_start:

@@ -102,7 +102,8 @@ class Sender:
     partition. With ``copied`` records that a predecessor wrote are recognised in the target's log
     (tail.py). With ``transactions`` a lane sends only while they admit it, and an unknown outcome
     or a lost producer state ends the transaction instead of a read of the log; with ``sends_last``
-    this Sender is for the records that go last in each transaction.
+    this Sender is for the records that go last in each transaction. With ``shares_partitions``
+    other writers of a partition are nothing to report.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
@@ -122,6 +123,7 @@ class Sender:
         copied: CopiedSoFar | None = None,
         transactions: Transactions | None = None,
         sends_last: bool = False,
+        shares_partitions: bool = False,
     ) -> None:
         self.transactions, self._sends_last = transactions, sends_last
         self._cluster, self._owns_cluster = cluster, owns_cluster
@@ -132,7 +134,7 @@ class Sender:
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
         self._on_throttled: Callable[[Mapping[int, float]], None] = _ignore_throttles
-        self._mirror_ids = mirror_ids
+        self._mirror_ids, self._shares_partitions = mirror_ids, shares_partitions
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
         self._end_watch = permit.watch(self._permit_changed)
@@ -609,6 +611,8 @@ class Sender:
         identical."""
         assert lane.foreign is not None
         (first, end), lane.foreign = lane.foreign, None
+        if self._shares_partitions:
+            return
         required = self._copied is not None and self._copied.identical is Identical.REQUIRE
         now = self._clock.monotonic()
         if required or self._foreign.get(lane.target, now) <= now:

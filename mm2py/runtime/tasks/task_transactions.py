@@ -38,13 +38,14 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import FatalError, ServerError
 from mm2py.mirror.offset_map import Page
+from mm2py.protocol.columns import partition_of
 from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.offset_map_store import MapsOver, MapStore, page_entries
-from mm2py.storage.table import Entry, batched, partition_of
+from mm2py.storage.table import Entry, batched
 from mm2py.types import TaskId, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -396,3 +396,14 @@ def test_a_stream_that_waits_follows_changes_and_outlives_a_target_that_is_away_
     options = StreamOptions(file=Path("f"), flow="A->B", term_s=10)
     assert asyncio.run(stream_runs.run_stream(options, Printer(Output.JSON), SecretMask())) == 0
     assert Opened.count == 3
+
+
+@pytest.mark.parametrize(("master", "remote"), [("sc://host", ""), ("", "sc://host")])
+async def test_a_stream_over_spark_connect_is_refused_before_anything_is_opened(
+    monkeypatch: pytest.MonkeyPatch, master: str, remote: str
+) -> None:
+    if remote:
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+    options = StreamOptions(file=Path("f"), flow="A->B", master=master)
+    with pytest.raises(BackfillRefusedError, match="over Spark Connect is elsewhere"):
+        await stream_runs.run_stream(options, Printer(Output.JSON), SecretMask())

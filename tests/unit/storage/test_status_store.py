@@ -18,6 +18,7 @@ from mm2py.errors import (
     RetriableError,
 )
 from mm2py.mirror.producer_ids import decode_producer
+from mm2py.protocol.columns import murmur2
 from mm2py.protocol.records import Record
 from mm2py.storage import producer_id_store
 from mm2py.storage.memory import MemoryTable, MemoryTopic, memory_statuses
@@ -37,7 +38,6 @@ from mm2py.storage.status_records import (
     topic_key,
     topic_value,
 )
-from mm2py.storage.table import murmur2
 from mm2py.testing.waiting import eventually
 from mm2py.types import State, TaskId
 from tests.kit.fakes.stores import HeldTable, a_producer

@@ -22,6 +22,7 @@ from mm2py.errors import (
     ServerError,
 )
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.columns import partition_of
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.fetch import FETCH_KEY
 from mm2py.protocol.produce import PRODUCE_KEY
@@ -29,7 +30,7 @@ from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NewTopic
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
-from mm2py.storage.table import KafkaTable, partition_of
+from mm2py.storage.table import KafkaTable
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_workers.flow_target import FlowTarget
 from tests.kit.fakes.broker import FakeBroker
