@@ -132,19 +132,17 @@ class Arrival:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until ``set`` is called from now on, at most so many real seconds."""
+    def wait(self, timeout_s: float) -> asyncio.Future[None]:
+        """Return what ends when ``set`` is called from now on, at most so many real seconds later;
+        an earlier one is not ended any more."""
         loop = self._loop
         self._due = loop.time() + timeout_s
         if self._timer is None or self._timer.when() > self._due:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(self._due, self._look)
-        self._waiter = loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = loop.create_future()
+        return waiter
 
     def set(self) -> None:
         """End the wait."""
@@ -153,7 +151,7 @@ class Arrival:
 
     def _look(self) -> None:
         self._timer = None
-        if self._waiter is None:
+        if self._waiter is None or self._waiter.done():
             return
         if self._loop.time() < self._due:
             self._timer = self._loop.call_at(self._due, self._look)

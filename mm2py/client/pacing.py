@@ -85,14 +85,16 @@ class Throttle:
         ``withheld``: the response has nothing of what was asked for, so it does not say either that
         there is nothing.
         """
+        if throttle_ms <= 0:
+            self._withheld_since = None
+            return
         now = self._clock.monotonic()
-        if not (withheld and throttle_ms > 0):
+        if not withheld:
             self._withheld_since = None
         elif self._withheld_since is None:
             self._withheld_since = now
-        if throttle_ms > 0:
-            # Responses of other requests on the connection may carry shorter times.
-            self._until = max(self._until, now + throttle_ms / 1000)
+        # Responses of other requests on the connection may carry shorter times.
+        self._until = max(self._until, now + throttle_ms / 1000)
 
     def lift(self) -> None:
         """Forget the announced time: the connection that it was announced on is closed."""

@@ -1,8 +1,8 @@
 """Distance of a broker: the shortest round trip that any connection to its address has measured.
 
 Flow: the pool gives each connection the ``RoundTrip`` of its address -> a new connection: ``ping``
-a few times; later each response -> ``RoundTrip.took`` -> ``is_distant`` decides how much may be in
-flight. On a busy machine the first responses are late, and on a connection with large requests in
+a few times; each response, until one was quick -> ``RoundTrip.took`` -> ``is_distant`` decides how
+much may be in flight. On a busy machine the first responses are late, and on a connection with large requests in
 flight all of them are. Any quick response corrects that, also to a small request on another
 connection, and the Sender pings a broker that seems distant each second.
 """

@@ -26,11 +26,17 @@ class FetchOwner(Protocol):
         ...
 
     def room_bytes(self) -> int:
-        """Return the memory for the next response; if not positive, no Fetch is sent."""
+        """Return the memory for the next response, at most ``most_bytes``; if not positive, no Fetch
+        is sent."""
         ...
 
     def wake(self) -> None:
-        """Check for room again, after a response that was smaller than its limit."""
+        """Check again what may be asked for."""
+        ...
+
+    def freed(self) -> None:
+        """Check for room again where there was none, after a response that was smaller than its
+        limit."""
         ...
 
     def most_bytes(self) -> int:
