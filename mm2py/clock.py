@@ -124,20 +124,21 @@ class Arrival:
     """What one task waits for again and again, with a limit that rarely ends the wait: one timer
     serves many waits."""
 
-    __slots__ = ("_due", "_loop", "_timer", "_waiter")
+    __slots__ = ("_due", "_looks_at", "_loop", "_timer", "_waiter")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._due = self._looks_at = 0.0
 
     def wait(self, timeout_s: float) -> asyncio.Future[None]:
         """Return what ends when ``set`` is called from now on, at most so many real seconds later;
         an earlier one is not ended any more."""
         loop = self._loop
         self._due = loop.time() + timeout_s
-        if self._timer is None or self._timer.when() > self._due:
+        if self._timer is None or self._looks_at > self._due:
+            self._looks_at = self._due
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(self._due, self._look)
@@ -154,6 +155,7 @@ class Arrival:
         if self._waiter is None or self._waiter.done():
             return
         if self._loop.time() < self._due:
+            self._looks_at = self._due
             self._timer = self._loop.call_at(self._due, self._look)
         else:
             self.set()

@@ -132,7 +132,9 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
         out += _SESSION.pack(session_id, session_epoch)
     _add_topics(version, out, partitions)
     if version >= 7:
-        _add_forgotten(version, out, forgotten)
+        out += array_size(len(forgotten), flexible=flexible)
+        if forgotten:
+            _add_forgotten(version, out, forgotten)
     # KIP-392: the broker chooses a replica by rack.
     if version >= 11:
         out += known_text(rack_id, flexible=flexible)
@@ -150,7 +152,7 @@ def _add_topics(version: int, out: bytearray, partitions: Sequence[FetchPartitio
     flexible = version >= _FLEXIBLE
     out += array_size(len(topics), flexible=flexible)
     for name, parts in topics.items():
-        out += _topic(name, flexible=flexible)
+        out += name if isinstance(name, bytes) else known_text(name, flexible=flexible)
         out += array_size(len(parts), flexible=flexible)
         for part in parts:
             out += _ask(version, part)
@@ -180,19 +182,14 @@ def _ask(version: int, part: FetchPartition) -> bytes:
 
 def _add_forgotten(version: int, out: bytearray, forgotten: Sequence[ForgottenTopic]) -> None:
     flexible = version >= _FLEXIBLE
-    out += array_size(len(forgotten), flexible=flexible)
     for topic in forgotten:
-        name = topic.topic_id if version >= _BY_ID else topic.topic
-        out += _topic(name, flexible=flexible)
+        by_id = version >= _BY_ID
+        out += topic.topic_id if by_id else known_text(topic.topic, flexible=flexible)
         out += array_size(len(topic.partitions), flexible=flexible)
         for partition in topic.partitions:
             out += INT32.pack(partition)
         if flexible:
             out.append(0)
-
-
-def _topic(name: str | bytes, *, flexible: bool) -> bytes:
-    return name if isinstance(name, bytes) else known_text(name, flexible=flexible)
 
 
 def decode_fetch(version: int, body: memoryview) -> FetchResponse:
@@ -223,8 +220,9 @@ def _flexible(version: int, body: memoryview) -> FetchResponse:
         partitions, position = read_unsigned(body, position)
         for _ in range(partitions - 1):
             position = _flexible_partition(body, position, (name, topic_id), answer.partitions)
-        position = skip_tags(body, position)
-    skip_tags(body, position)
+        position = skip_tags(body, position) if body[position] else position + 1
+    if body[position]:
+        skip_tags(body, position)
     return answer
 
 

@@ -115,7 +115,9 @@ def read_string(body: memoryview, position: int) -> tuple[str | None, int]:
 
 def read_compact_string(body: memoryview, position: int) -> tuple[str | None, int]:
     """Read a nullable string with a varint length plus one."""
-    size, position = read_unsigned(body, position)
+    size, position = body[position], position + 1
+    if size >= 0x80:
+        size, position = read_unsigned(body, position - 1)
     return _text(body, position, size - 1)
 
 

@@ -103,6 +103,8 @@ class BrokerConnection:
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
         """Expiry of the broker's certificate; None without TLS."""
+        self.closed = False
+        """Whether requests can no longer be sent."""
         self.pace: RequestPace | None = None
         """Paces ``call``; negotiation, logins and ``exchange`` do not wait for it."""
         self._settings = settings
@@ -229,13 +231,6 @@ class BrokerConnection:
     def address(self) -> str:
         """``host:port``."""
         return f"{self.host}:{self.port}"
-
-    @property
-    def closed(self) -> bool:
-        """Whether requests can no longer be sent."""
-        if self._closed_reason or self._lost.done():
-            return True
-        return self._wire is not None and self._wire.closed  # by the other side, in this turn
 
     @property
     def in_flight(self) -> int:
@@ -398,6 +393,7 @@ class BrokerConnection:
             return
         self._closed_reason = reason
         if self._wire is None:
+            self.closed = True
             self._sock.close()
             self.connection_lost(None)
         else:

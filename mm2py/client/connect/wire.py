@@ -56,6 +56,9 @@ _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.
 class Peer(Protocol):
     """The owner of a wire."""
 
+    closed: bool
+    """Set with the end of the socket; ``connection_lost`` may still be to come."""
+
     def began(self, first_bytes: bytes) -> None:
         """Inspect the first bytes of the stream (at most two) before they are taken for a frame."""
         ...
@@ -202,8 +205,6 @@ class Wire:
         self._rcvlowat = 1
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
-        self.closed = False
-        """Whether the socket is closed; ``connection_lost`` may still be to come."""
         # By number: the loop may still have an event of a
         # socket that was closed after its wait for events.
         self._fd = sock.fileno()
@@ -218,7 +219,7 @@ class Wire:
         """Write; the parts must stay unchanged until the request is answered."""
         waiting = bool(self._unsent)
         self._unsent.extend(parts)
-        if not waiting and not self.closed:
+        if not waiting and not self._peer.closed:
             self._flush()
             if self._unsent:
                 self._loop.add_writer(self._fd, self._flush_rest)
@@ -226,9 +227,9 @@ class Wire:
     def close(self, cause: Exception | None = None) -> None:
         """Close the socket and drop what waits; ``connection_lost`` follows. Safe twice."""
         # ``began`` may have closed it.
-        if self.closed:
+        if self._peer.closed:
             return
-        self.closed = True
+        self._peer.closed = True
         self._unsent.clear()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
@@ -250,8 +251,8 @@ class Wire:
                     self._take(buffer, count)
                 else:
                     self.close()
-                return
-            self._read_records(self._tls)
+            else:
+                self._read_records(self._tls)
         except _NOT_NOW:
             return
         except OSError as error:
@@ -266,7 +267,7 @@ class Wire:
         if not self._began:
             self._began = True
             peer.began(bytes(buffer[: min(count, 2)]))
-            if self.closed:
+            if self._peer.closed:
                 return
         try:
             receiver.take(count, peer.received)
@@ -282,7 +283,7 @@ class Wire:
                 _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
             )
         low_water = max(1, min(missing, _RCVLOWAT_CAP_BYTES))
-        if low_water != self._rcvlowat and not self.closed:
+        if low_water != self._rcvlowat and not self._peer.closed:
             self._rcvlowat = low_water
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
@@ -291,7 +292,7 @@ class Wire:
         it."""
         left = _READ_BYTES
         while left > 0:
-            if self.closed:
+            if self._peer.closed:
                 return
             buffer = self._receiver.get_buffer()[:left]
             size, count = len(buffer), 0
@@ -314,7 +315,7 @@ class Wire:
 
     def _flush_rest(self) -> None:
         self._flush()
-        if not self._unsent and not self.closed:
+        if not self._unsent and not self._peer.closed:
             self._loop.remove_writer(self._fd)
 
     def _flush(self) -> None:

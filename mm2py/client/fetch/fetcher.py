@@ -275,7 +275,7 @@ class Fetcher:
 
     def throttled_s(self) -> Mapping[int, float]:
         """Return how long brokers are not fetched from because of a quota, by node id."""
-        left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes}
+        left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes.values()}
         return {node_id: left_s for node_id, left_s in left.items() if left_s > 0}
 
     def silent_s(self, tp: TopicPartition) -> float:
@@ -371,8 +371,8 @@ class Fetcher:
         """Return the memory that is neither read nor asked for, or less where the caller of
         ``fetch`` has less room: at most ``most_bytes``."""
         held = self._cluster.pool.leased_bytes
-        for node in self._routes.nodes:
-            held += node.asked_bytes
+        for node in self._routes.nodes.values():
+            held += node.asked_bytes + node.stripes.asked_bytes
         room = min(self._room, self._buffer_bytes - held, self.most_bytes())
         self._is_short = self._is_short or room <= 0
         return room
@@ -390,7 +390,7 @@ class Fetcher:
         brokers."""
         # The other half is for responses that are not settled yet.
         busy = 0
-        for node in self._routes.nodes:
+        for node in self._routes.nodes.values():
             busy += bool(node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
 
@@ -480,7 +480,7 @@ class Fetcher:
             else:
                 viewed += size
         if _REST_PART * viewed <= total:
-            # Copies of the few that were not joined: they alone would keep the whole receive buffer.
+            # The few that were not joined: they alone would keep the whole receive buffer.
             for batch in batches:
                 batch.detach()
         return total

@@ -20,7 +20,7 @@ from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
-from mm2py.client.fetch.session import FetchPlan, FetchSession, shares
+from mm2py.client.fetch.session import FetchSession, shares
 from mm2py.client.fetch.stripes import NO_LEASE, Stripes
 from mm2py.client.pacing import QUOTAS_EVERY_S, ByteRate, LongPoll, Throttle
 from mm2py.client.quota_watch import QuotaWatch
@@ -130,9 +130,11 @@ class FetchNode:
         self._linger_s = max(0, min(linger_ms - 1, longest_ms)) / 1000
         self._lingers_until = 0.0
         self._gathers_ms = 0
-        self._asked_bytes = self._most_bytes = self._oversized_bytes = 0
+        self._most_bytes = self._oversized_bytes = 0
         self._long_poll = LongPoll(clock)
-        self._stripes = Stripes(
+        self.asked_bytes = 0
+        """Upper limit of the response that is outstanding."""
+        self.stripes = Stripes(
             node_id,
             cluster,
             settings,
@@ -141,11 +143,6 @@ class FetchNode:
             throttle=self.throttle,
             rate=rate,
         )
-
-    @property
-    def asked_bytes(self) -> int:
-        """Upper limit of the responses that are outstanding."""
-        return self._asked_bytes + self._stripes.asked_bytes
 
     def add(self, cursor: Cursor) -> None:
         """Fetch a partition from here."""
@@ -162,7 +159,7 @@ class FetchNode:
             self._unready.pop(cursor, None)
             self._full.pop(cursor, None)
             self._long_poll.release(cursor)
-            self._stripes.remove(cursor)
+            self.stripes.remove(cursor)
             self._session.touch(cursor)
 
     def touch(self, cursor: Cursor) -> None:
@@ -186,11 +183,11 @@ class FetchNode:
     def wake(self) -> None:
         """Check again for memory, and for something to read."""
         self._wake.set()
-        self._stripes.wake()
+        self.stripes.wake()
 
     def look_after(self) -> None:
         """Once a second: see ``Stripes.look_after``."""
-        self._stripes.look_after()
+        self.stripes.look_after()
 
     def silent_s(self, now: float) -> float:
         """Return for how long a response or connection has been overdue; ``now`` is monotonic."""
@@ -218,7 +215,7 @@ class FetchNode:
         return self.throttle.remaining_s() > 0 or self.throttle.withheld_s() > 0
 
     def _owed_since(self) -> float | None:
-        asked = [it for it in (self._asking_since, self._stripes.owed_since()) if it is not None]
+        asked = [it for it in (self._asking_since, self.stripes.owed_since()) if it is not None]
         return min(asked, default=None)
 
     async def run(self) -> None:
@@ -289,7 +286,7 @@ class FetchNode:
         reason = "a quota of the cluster was changed"
         if self._connection is not None:
             self._connection.reset(reason, on_purpose=True)
-        self._stripes.reset(reason)
+        self.stripes.reset(reason)
         self._quotas.forget()
 
     async def _look_up(self, connection: BrokerConnection) -> None:
@@ -321,7 +318,7 @@ class FetchNode:
             if cursor.fetchable:
                 return True
         # What is read in stripes counts while its throttle is long: quotas are looked at here.
-        return self._stripes.waits_long
+        return self.stripes.waits_long
 
     async def _rounds(self, connection: BrokerConnection, room: int) -> None:
         """Fetch until something has to be waited for; each answer sends the next Fetch."""
@@ -333,7 +330,7 @@ class FetchNode:
         try:
             await over
         finally:
-            self._asked_bytes = 0
+            self.asked_bytes = 0
 
     def _ask(self, connection: BrokerConnection, room: int) -> None:
         """Send one Fetch; ``room`` limits its response."""
@@ -343,9 +340,24 @@ class FetchNode:
         plan = session.plan(self.cursors, self._partition_bytes)
         correlation_id = connection.next_correlation_id()
         self._most_bytes = min(room, self._answer_bytes)
-        self._asked_bytes = max(self._most_bytes, self._oversized_bytes)
+        self.asked_bytes = max(self._most_bytes, self._oversized_bytes)
         self._lingers_until = 0.0
-        frame = self._frame(correlation_id, plan)
+        settings = self._settings
+        gathers_ms, self._gathers_ms = self._gathers_ms, 0
+        frame = encode_fetch(
+            self._version,
+            correlation_id,
+            self._cluster.settings.client_id,
+            partitions=plan.partitions,
+            max_wait_ms=gathers_ms or self._long_poll.wait_ms(settings.fetch_max_wait_ms),
+            min_bytes=GATHER_BYTES if gathers_ms else settings.fetch_min_bytes,
+            max_bytes=self._most_bytes,
+            isolation_level=self._isolation,
+            session_id=plan.session_id,
+            session_epoch=plan.epoch,
+            forgotten=plan.forgotten,
+            rack_id=self._cluster.settings.client_rack,
+        )
         connection.send((frame,), correlation_id, self._answered, self._lost)
 
     def _lost(self, error: Exception) -> None:
@@ -356,7 +368,7 @@ class FetchNode:
         over, connection = self._over, self._connection
         if over is None or over.done() or connection is None:
             return  # it was stopped meanwhile
-        self._asked_bytes = 0
+        self.asked_bytes = 0
         # A batch above the limit is returned all the same (KIP-74).
         # After one, other brokers wait for the next response.
         is_oversized = len(body) > self._most_bytes + _FRAMING_BYTES
@@ -373,7 +385,7 @@ class FetchNode:
         if self._linger_s:
             self._linger(connection, read_bytes)
         now = self._clock.monotonic()
-        if not self.throttle.withheld_s():
+        if self.throttle.withheld_since is None:
             self._answered_at = now
         self._owner.freed()
         room, pause_s = (0, 0.0) if self._unready or connection.closed else self._room_now()
@@ -383,7 +395,7 @@ class FetchNode:
         self._asking_since = now
         try:
             self._ask(connection, room)
-        except Exception as error:  # noqa: BLE001 - of the request, not of the answer; raised by ``run``
+        except Exception as error:  # noqa: BLE001 - of the request, not of the answer: for ``run``
             over.set_exception(error)
 
     def _measure(self, connection: BrokerConnection) -> None:
@@ -418,24 +430,6 @@ class FetchNode:
                 enabled = self._version >= SESSION_VERSION
                 self._session = FetchSession(enabled=enabled, by_name=by_name)
         return self._session
-
-    def _frame(self, correlation_id: int, plan: FetchPlan) -> bytes:
-        settings = self._settings
-        gathers_ms, self._gathers_ms = self._gathers_ms, 0
-        return encode_fetch(
-            self._version,
-            correlation_id,
-            self._cluster.settings.client_id,
-            partitions=plan.partitions,
-            max_wait_ms=gathers_ms or self._long_poll.wait_ms(settings.fetch_max_wait_ms),
-            min_bytes=GATHER_BYTES if gathers_ms else settings.fetch_min_bytes,
-            max_bytes=self._most_bytes,
-            isolation_level=self._isolation,
-            session_id=plan.session_id,
-            session_epoch=plan.epoch,
-            forgotten=plan.forgotten,
-            rack_id=self._cluster.settings.client_rack,
-        )
 
     def _linger(self, connection: BrokerConnection, read_bytes: int) -> None:
         """Delay the next Fetch where records trickle, no log has more and the broker is near."""
@@ -484,7 +478,7 @@ class FetchNode:
             # ``fetched`` may have moved, paused or failed it.
             if self._in_stripes and cursor in cursors and cursor.fetchable:
                 read = cursor.position - asked.wanted.position
-                self._stripes.add(cursor, len(part.records or b""), read)
+                self.stripes.add(cursor, len(part.records or b""), read)
             if cursor.filled and not cursor.paused:
                 full[cursor] = None
             elif cursor in full:

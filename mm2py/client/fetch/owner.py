@@ -26,8 +26,8 @@ class FetchOwner(Protocol):
         ...
 
     def room_bytes(self) -> int:
-        """Return the memory for the next response, at most ``most_bytes``; if not positive, no Fetch
-        is sent."""
+        """Return the memory for the next response, at most ``most_bytes``; if not positive, no
+        Fetch is sent."""
         ...
 
     def wake(self) -> None:

@@ -88,6 +88,9 @@ QUIET_FAILURES: Final = 3
 Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 """The batches of one Produce request by (topic, partition): the response may have any order."""
 
+Parts = dict[tuple[str, int], bytearray | memoryview]
+"""The same as bytes."""
+
 
 @final
 class ProduceNode:
@@ -166,7 +169,8 @@ class ProduceNode:
             self._connection.reset(reason, on_purpose=True)
 
     def ready(self, lane: SenderLane, *, later: bool = True) -> None:
-        """Send what ``lane`` has at the end of this loop iteration; not ``later``: with ``pump``."""
+        """Send what ``lane`` has: ``later`` at the end of this loop iteration, else with
+        ``pump``."""
         self._ready[lane] = None
         if later and not self._scheduled:
             self._schedule()
@@ -253,13 +257,14 @@ class ProduceNode:
             and (self._calm >= CALM_ANSWERS or self._asked <= 0)
             and connection.takes_more(UNSENT_BYTES)
         ):
-            entries = self._collect(connection)
+            entries, parts = self._collect(connection)
             if entries:
-                self._send(connection, entries)
+                self._send(connection, entries, parts)
 
-    def _collect(self, connection: BrokerConnection) -> Entries:
+    def _collect(self, connection: BrokerConnection) -> tuple[Entries, Parts]:
         """Take one batch of every lane that can send, up to the size of a request."""
         entries: Entries = {}
+        parts: Parts = {}
         size = 0
         ready = self._ready
         node_id, channel, limit = self._node_id, self._channel, self._most_bytes
@@ -283,32 +288,33 @@ class ProduceNode:
                 plan = plan and plan._replace(target=min(plan.target, limit - size))
             sent = lane.take(plan)
             entries[lane.target] = (lane, sent)
+            data = parts[lane.target] = sent.batch.data
             if not lane.queue:
                 del ready[lane]
-            size += len(sent.batch.data)
+            size += len(data)
             if size >= REQUEST_BYTES:
                 break
-        return entries
+        return entries, parts
 
     def _plan(self, connection: BrokerConnection) -> MergePlan:
         if connection.round_trip.is_distant:
             return ASKED if self._asks else DISTANT
         return LOCAL
 
-    def _send(self, connection: BrokerConnection, entries: Entries) -> None:
+    def _send(self, connection: BrokerConnection, entries: Entries, parts: Parts) -> None:
         correlation_id = connection.next_correlation_id()
         self._asked += 1
         try:
-            parts = encode_produce(
+            frame = encode_produce(
                 self._version,
                 correlation_id,
                 self._cluster.settings.client_id,
-                {key: sent.batch.data for key, (_, sent) in entries.items()},
+                parts,
                 transactional_id=self._transactional_id,
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )
             connection.send(
-                parts, correlation_id, partial(self._answer, entries), partial(self._lose, entries)
+                frame, correlation_id, partial(self._answer, entries), partial(self._lose, entries)
             )
         except Exception as error:  # noqa: BLE001 - the lanes report it, and try again
             self._lose(

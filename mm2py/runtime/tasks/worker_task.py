@@ -1,7 +1,7 @@
 """The loop of one source task: poll, send, acknowledge, commit.
 
-Flow: ``task.poll`` -> ``sender.enqueue_all`` -> acknowledgement -> position + ``task.delivered``; every
-``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
+Flow: ``task.poll`` -> ``sender.enqueue_all`` -> acknowledgement -> position + ``task.delivered``;
+every ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
 ``buffer.memory``; a source partition whose target cannot drain is held on its own, and returns what
 was not sent. Without the flow's permit nothing is polled, sent or committed. A paused task polls
 nothing; what it has sent is acknowledged and committed.
@@ -515,9 +515,10 @@ class WorkerTask:
         its commit."""
         source, runs, newest = delivery.source, delivery.runs, delivery.max_timestamp_ms
         meter = self._meters[source]
-        if runs:
+        if runs and delivery.target.topic not in self._topics:
             self._first_record(delivery.target.topic)
-        meter.records += sum(run.records for run in runs)
+        for run in runs:
+            meter.records += run.records
         meter.bytes += delivery.size_bytes
         if newest >= 0:
             at_ms = delivery.at_ms
