@@ -230,30 +230,25 @@ class MirrorSourceTask(BatchSourceTask):
         if self._reader is None:
             return ()
         reader = self._reader.reader
-        if self._ends:
+        if self._to_drop or self._ends.are_set:
             self._follow_ends(reader)
-        # Not in the callback that found it: the reader may be in the middle of a response.
-        while self._to_drop:
-            reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
         if self._to_begin:
             self._report_begun(reader)
         self._polled_at = now = self._context.clock.monotonic()
         due = self._due_reports(reader, now) if now >= self._next_report else ()
-        self._report_lag(due)
-        # The fetch may have returned batches of partitions that failed during it.
-        if self._failed:
-            fetched = self._without_failed(fetched)
-        if self._ends:
-            cut = [(source, self._ends.below_end(source, batches)) for source, batches in fetched]
-            fetched = [(source, batches) for source, batches in cut if batches]
+        if due:
+            self._report_lag(due)
+        if self._failed or self._ends.are_set:
+            fetched = self._to_copy(fetched)
         outgoing: list[Outgoing] = []
         for source, batches in fetched:
             outgoing.append(Outgoing(source, self._targets[source], batches))
             if batches:
                 self._hand_out(reader, source, batches)
         # After the hand-over: what this fetch returned counts as under way by now.
-        self._report_covered(due)
+        if due:
+            self._report_covered(due)
         return outgoing
 
     def _hand_out(
@@ -268,7 +263,10 @@ class MirrorSourceTask(BatchSourceTask):
             self._delivered[source] = before  # the log was cut, or is another one
         first, count = batches[-1].runs[-1]
         self._handed[source] = first + count - 1
-        self._covered.handed_out(source, sum(batch.count for batch in batches))
+        records = 0
+        for batch in batches:
+            records += batch.count
+        self._covered.handed_out(source, records)
 
     def delivered(self, delivery: Delivery) -> None:
         """Note where records landed, and what transforms left without a copy; called in source
@@ -279,7 +277,9 @@ class MirrorSourceTask(BatchSourceTask):
         self._reports_left[delivery.source] = NEWS_REPORTS
         last = delivery.last
         self._delivered[delivery.source] = last
-        records = sum(run.records for run in runs) + passed
+        records = passed
+        for run in runs:
+            records += run.records
         self._covered.delivered(delivery.source, records, last)
         if self._loops is not None:
             self._loops.conflicts.delivered(delivery.source, last)
@@ -623,13 +623,15 @@ class MirrorSourceTask(BatchSourceTask):
         text = f"a broker of the source {alias} {NO_ANSWER}: {error.message}"
         return ConnectionFailedError(text, remedy=error.remedy)
 
-    def _without_failed(
+    def _to_copy(
         self, fetched: list[tuple[TopicPartition, list[RecordBatch]]]
     ) -> list[tuple[TopicPartition, list[RecordBatch]]]:
+        """Leave out what is behind an end, and partitions that failed during the fetch."""
         kept: list[tuple[TopicPartition, list[RecordBatch]]] = []
         for source, batches in fetched:
             if source not in self._failed:
-                kept.append((source, batches))
+                if below := self._ends.below_end(source, batches):
+                    kept.append((source, below))
                 continue
             for batch in batches:
                 if batch.lease is not None:
@@ -639,7 +641,8 @@ class MirrorSourceTask(BatchSourceTask):
     # -- the ends of a job ------------------------------------------------------------------------
 
     def _follow_ends(self, reader: SourceReader) -> None:
-        """Release partitions that are read up to their end, and those whose end is gone."""
+        """Release partitions that are read up to their end, those whose end is gone, and those that
+        failed."""
         # Covered up to the end even where its last offsets hold no record.
         for source, end in self._ends.take_ended():
             del self._targets[source]
@@ -649,6 +652,10 @@ class MirrorSourceTask(BatchSourceTask):
             self._on_failed(source, error)
         for source in self._ends.take_drops():
             reader.drop(source)
+        # Here, not in the callback that found the failure: the reader may have been in the middle
+        # of a response.
+        while self._to_drop:
+            reader.drop(self._to_drop.pop())
 
     def _due_reports(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
         """Return partitions with a new lag or covered position: reading one takes microseconds."""

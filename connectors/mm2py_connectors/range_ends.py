@@ -43,6 +43,7 @@ class RangeEnds:
         self, ends: Mapping[TopicPartition, int], covered: CoveredPositions, clock: Clock
     ) -> None:
         self._ends, self._covered, self._clock = ends, covered, clock
+        self.are_set: Final = bool(ends)
         self._read_up: set[TopicPartition] = set()
         self._gone: dict[TopicPartition, int] = {}
         """Records of the old log that are still to be handed out."""
@@ -51,9 +52,6 @@ class RangeEnds:
         """How often positions were stored since the last record of the old log was delivered."""
         self._short_since: dict[TopicPartition, float] = {}
         self._to_drop: list[TopicPartition] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._ends)
 
     def is_over(self, source: TopicPartition) -> bool:
         """Whether nothing of it is read any more, and what was read cannot be read again."""

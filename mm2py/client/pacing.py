@@ -72,12 +72,13 @@ class Throttle:
     earlier only ages.
     """
 
-    __slots__ = ("_clock", "_until", "_withheld_since")
+    __slots__ = ("_clock", "_until", "withheld_since")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until = 0.0
-        self._withheld_since: float | None = None
+        self.withheld_since: float | None = None
+        """Since when every response has been withheld, None when the last one was not."""
 
     def honour(self, throttle_ms: int, *, withheld: bool = False) -> None:
         """Apply the ``throttle_time_ms`` of a response; a shorter one never ends a longer one.
@@ -85,14 +86,16 @@ class Throttle:
         ``withheld``: the response has nothing of what was asked for, so it does not say either that
         there is nothing.
         """
+        if throttle_ms <= 0:
+            self.withheld_since = None
+            return
         now = self._clock.monotonic()
-        if not (withheld and throttle_ms > 0):
-            self._withheld_since = None
-        elif self._withheld_since is None:
-            self._withheld_since = now
-        if throttle_ms > 0:
-            # Responses of other requests on the connection may carry shorter times.
-            self._until = max(self._until, now + throttle_ms / 1000)
+        if not withheld:
+            self.withheld_since = None
+        elif self.withheld_since is None:
+            self.withheld_since = now
+        # Responses of other requests on the connection may carry shorter times.
+        self._until = max(self._until, now + throttle_ms / 1000)
 
     def lift(self) -> None:
         """Forget the announced time: the connection that it was announced on is closed."""
@@ -100,7 +103,7 @@ class Throttle:
 
     def withheld_s(self) -> float:
         """Return for how long every response has been withheld, 0 when the last one was not."""
-        since = self._withheld_since
+        since = self.withheld_since
         return 0.0 if since is None else self._clock.monotonic() - since
 
     def is_reportable(self) -> bool:

@@ -147,8 +147,38 @@ def classify(
     references back.
     """
     result = StageResult(wanted_offset)
+    passing = None if origins is None else origins.passing
+    walker: _Walk | None = None  # most record sets need none
+    position, total, floor = 0, len(record_set), -1
     try:
-        _stage(record_set, wanted_offset, lease, aborted, origins, result)
+        while position < total:
+            # Under read_committed with aborted transactions each batch is examined by itself, in
+            # order.
+            if not aborted:
+                begin = position
+                # All ordinary batches in one call, in C where it was built.
+                position, floor, epoch = scan(
+                    record_set,
+                    position,
+                    wanted_offset,
+                    floor,
+                    RecordBatch,
+                    lease,
+                    result.batches,
+                    passing,
+                )
+                if position > begin:
+                    result.last_epoch, result.next_offset = epoch, floor + 1
+            if total - position < HEADER_BYTES or record_set[position + 16] != 2:
+                break
+            walker = walker or _Walk(result, wanted_offset, lease, aborted, origins)
+            end = walker.step(record_set, position, floor)
+            if end is None:
+                return result
+            position, floor = end
+        if position < total:
+            walker = walker or _Walk(result, wanted_offset, lease, aborted, origins)
+            walker.foreign(record_set, position, floor)
     # MemoryError, for instance: each batch holds a reference that no owner would give back.
     except BaseException:
         for batch in result.batches:
@@ -156,46 +186,6 @@ def classify(
                 batch.lease.release()
         raise
     return result
-
-
-def _stage(
-    record_set: memoryview,
-    wanted_offset: int,
-    lease: BufferLease | None,
-    aborted: Sequence[tuple[int, int]],
-    origins: Origins | None,
-    result: "StageResult",
-) -> None:
-    passing = None if origins is None else origins.passing
-    walker: _Walk | None = None  # most record sets need none
-    position, total, floor = 0, len(record_set), -1
-    while True:
-        # Under read_committed with aborted transactions each batch is examined by itself, in order.
-        if not aborted:
-            begin = position
-            # All ordinary batches in one call, in C where it was built.
-            position, floor, epoch = scan(
-                record_set,
-                position,
-                wanted_offset,
-                floor,
-                RecordBatch,
-                lease,
-                result.batches,
-                passing,
-            )
-            if position > begin:
-                result.last_epoch, result.next_offset = epoch, floor + 1
-        if total - position < HEADER_BYTES or record_set[position + 16] != 2:
-            break
-        walker = walker or _Walk(result, wanted_offset, lease, aborted, origins)
-        end = walker.step(record_set, position, floor)
-        if end is None:
-            return
-        position, floor = end
-    if position < total:
-        walker = walker or _Walk(result, wanted_offset, lease, aborted, origins)
-        walker.foreign(record_set, position, floor)
 
 
 def plain_scan(

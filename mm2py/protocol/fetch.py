@@ -14,16 +14,15 @@ from typing import Final
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.protocol.wire import (
     INT32,
-    compact_string,
+    array_size,
+    known_text,
     read_compact_string,
     read_string,
     read_tags,
     read_unsigned,
     request_header,
     skip_tags,
-    string,
     truncated,
-    unsigned,
 )
 
 FETCH_KEY: Final = 1
@@ -133,10 +132,12 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
         out += _SESSION.pack(session_id, session_epoch)
     _add_topics(version, out, partitions)
     if version >= 7:
-        _add_forgotten(version, out, forgotten)
+        out += array_size(len(forgotten), flexible=flexible)
+        if forgotten:
+            _add_forgotten(version, out, forgotten)
     # KIP-392: the broker chooses a replica by rack.
     if version >= 11:
-        out += compact_string(rack_id) if flexible else string(rack_id)
+        out += known_text(rack_id, flexible=flexible)
     if flexible:
         out.append(0)
     INT32.pack_into(out, 0, len(out) - 4)
@@ -148,13 +149,14 @@ def _add_topics(version: int, out: bytearray, partitions: Sequence[FetchPartitio
     for part in partitions:
         # The protocol groups partitions by topic: one entry for each.
         topics.setdefault(part.topic_id if version >= _BY_ID else part.topic, []).append(part)
-    out += _count(version, len(topics))
+    flexible = version >= _FLEXIBLE
+    out += array_size(len(topics), flexible=flexible)
     for name, parts in topics.items():
-        out += _topic(version, name)
-        out += _count(version, len(parts))
+        out += name if isinstance(name, bytes) else known_text(name, flexible=flexible)
+        out += array_size(len(parts), flexible=flexible)
         for part in parts:
             out += _ask(version, part)
-        if version >= _FLEXIBLE:
+        if flexible:
             out.append(0)
 
 
@@ -179,24 +181,15 @@ def _ask(version: int, part: FetchPartition) -> bytes:
 
 
 def _add_forgotten(version: int, out: bytearray, forgotten: Sequence[ForgottenTopic]) -> None:
-    out += _count(version, len(forgotten))
+    flexible = version >= _FLEXIBLE
     for topic in forgotten:
-        out += _topic(version, topic.topic_id if version >= _BY_ID else topic.topic)
-        out += _count(version, len(topic.partitions))
+        by_id = version >= _BY_ID
+        out += topic.topic_id if by_id else known_text(topic.topic, flexible=flexible)
+        out += array_size(len(topic.partitions), flexible=flexible)
         for partition in topic.partitions:
             out += INT32.pack(partition)
-        if version >= _FLEXIBLE:
+        if flexible:
             out.append(0)
-
-
-def _count(version: int, count: int) -> bytes:
-    return unsigned(count + 1) if version >= _FLEXIBLE else INT32.pack(count)
-
-
-def _topic(version: int, name: str | bytes) -> bytes:
-    if isinstance(name, bytes):
-        return name
-    return compact_string(name) if version >= _FLEXIBLE else string(name)
 
 
 def decode_fetch(version: int, body: memoryview) -> FetchResponse:
@@ -227,8 +220,9 @@ def _flexible(version: int, body: memoryview) -> FetchResponse:
         partitions, position = read_unsigned(body, position)
         for _ in range(partitions - 1):
             position = _flexible_partition(body, position, (name, topic_id), answer.partitions)
-        position = skip_tags(body, position)
-    skip_tags(body, position)
+        position = skip_tags(body, position) if body[position] else position + 1
+    if body[position]:
+        skip_tags(body, position)
     return answer
 
 
@@ -236,11 +230,13 @@ def _flexible_partition(
     body: memoryview, position: int, topic: tuple[str, bytes], found: list[FetchedPartition]
 ) -> int:
     index, code, high, stable, start = _FOUND_V5.unpack_from(body, position)
-    count, position = read_unsigned(body, position + _FOUND_V5.size)
+    position += _FOUND_V5.size
     aborted: list[tuple[int, int]] = []
-    for _ in range(count - 1):
-        aborted.append(_ABORTED.unpack_from(body, position))
-        position = skip_tags(body, position + _ABORTED.size)
+    # Null or empty in nearly every partition.
+    if body[position] < 2:
+        position += 1
+    else:
+        position = _add_aborted(body, position, aborted)
     preferred = INT32.unpack_from(body, position)[0]
     size, position = read_unsigned(body, position + 4)
     records, position = _records(body, position, size - 1)
@@ -260,6 +256,14 @@ def _flexible_partition(
     # CurrentLeader (v12), with FENCED_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
     if 1 in tags:
         part.current_leader = _LEADER.unpack_from(tags[1])
+    return position
+
+
+def _add_aborted(body: memoryview, position: int, aborted: list[tuple[int, int]]) -> int:
+    count, position = read_unsigned(body, position)
+    for _ in range(count - 1):
+        aborted.append(_ABORTED.unpack_from(body, position))
+        position = skip_tags(body, position + _ABORTED.size)
     return position
 
 

@@ -39,6 +39,7 @@ from mm2py.protocol.topics import BrokerNode, PartitionOutcome
 from mm2py.protocol.wire import (
     INT16,
     INT32,
+    array_size,
     compact_string,
     read_compact_string,
     read_string,
@@ -47,7 +48,6 @@ from mm2py.protocol.wire import (
     skip_tags,
     string,
     truncated,
-    unsigned,
 )
 from mm2py.types import TopicPartition
 
@@ -464,9 +464,9 @@ def _append_topics(
 ) -> None:
     flexible = version >= _FLEXIBLE
     end = b"\0" if flexible else b""
-    out += _count(len(topics), flexible=flexible)
+    out += array_size(len(topics), flexible=flexible)
     for topic, parts in topics:
-        out += text(topic) + _count(len(parts), flexible=flexible)
+        out += text(topic) + array_size(len(parts), flexible=flexible)
         for part in parts:
             out += _PARTITION.pack(part.partition, part.offset)
             if version >= _WITH_EPOCH:
@@ -475,10 +475,6 @@ def _append_topics(
             out += text(part.metadata) + end
         out += end
     out += end
-
-
-def _count(number: int, *, flexible: bool) -> bytes:
-    return unsigned(number + 1) if flexible else INT32.pack(number)
 
 
 def _read_outcomes(version: int, body: memoryview) -> tuple[PartitionOutcome, ...]:

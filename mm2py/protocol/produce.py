@@ -15,14 +15,14 @@ from typing import Final, TypeAlias
 
 from mm2py.protocol.wire import (
     INT32,
-    compact_string,
+    array_size,
+    known_text,
     read_compact_string,
     read_string,
     read_tags,
     read_unsigned,
     request_header,
     skip_tags,
-    string,
     truncated,
     unsigned,
 )
@@ -98,15 +98,15 @@ def encode_produce(
         # order of batches within a request has no meaning.
         topics.setdefault(topic, {})[partition] = data
     head = request_header(PRODUCE_KEY, version, correlation_id, client_id, flexible=flexible)
-    head += compact_string(transactional_id) if flexible else string(transactional_id)
+    head += known_text(transactional_id, flexible=flexible)
     # acks=all: what only the leader has appended may be lost with it.
     head += _ACKS_TIMEOUT.pack(-1, timeout_ms)
-    head += unsigned(len(topics) + 1) if flexible else INT32.pack(len(topics))
+    head += array_size(len(topics), flexible=flexible)
     first, size = head, 0
     parts: list[Buffer] = []
     for name, of_topic in topics.items():
-        head += compact_string(name) if flexible else string(name)
-        head += unsigned(len(of_topic) + 1) if flexible else INT32.pack(len(of_topic))
+        head += known_text(name, flexible=flexible)
+        head += array_size(len(of_topic), flexible=flexible)
         for partition, data in of_topic.items():
             length = len(data)
             if flexible:

@@ -6,6 +6,7 @@ Reads may raise ``struct.error`` or ``IndexError`` on truncated input; the messa
 ``ProtocolError``. No schema here: the messages know their layouts.
 """
 
+from functools import lru_cache
 from struct import Struct, error
 from typing import Final
 
@@ -14,8 +15,11 @@ from mm2py.errors import ProtocolError, UnsendableError
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 _REQUEST: Final = Struct(">ihhih")  # size, api key, version, correlation id, client id length
+_CORRELATION_ID_OFFSET: Final = 8
 _LONGEST_STRING: Final = 0x7FFF
 """Kafka's limit of every text, compact ones too: a broker closes the connection on a longer one."""
+_KNOWN_TEXTS: Final = 4096
+"""Texts that are kept encoded: names of topics are the same in every request."""
 _SHOWN_OF_TEXT: Final = 60
 
 
@@ -31,6 +35,12 @@ def unsigned(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+@lru_cache(maxsize=512)
+def array_size(count: int, *, flexible: bool) -> bytes:
+    """Encode the number of elements of an array, compact or not (KIP-482)."""
+    return unsigned(count + 1) if flexible else INT32.pack(count)
 
 
 def read_unsigned(body: memoryview, position: int) -> tuple[int, int]:
@@ -91,6 +101,12 @@ def compact_string(value: str | None) -> bytes:
     return unsigned(len(data) + 1) + data
 
 
+@lru_cache(maxsize=_KNOWN_TEXTS)
+def known_text(value: str | None, *, flexible: bool) -> bytes:
+    """Encode a text that is sent again and again, as ``compact_string`` or ``string``."""
+    return compact_string(value) if flexible else string(value)
+
+
 def read_string(body: memoryview, position: int) -> tuple[str | None, int]:
     """Read a nullable string with an int16 length."""
     size = INT16.unpack_from(body, position)[0]
@@ -99,7 +115,9 @@ def read_string(body: memoryview, position: int) -> tuple[str | None, int]:
 
 def read_compact_string(body: memoryview, position: int) -> tuple[str | None, int]:
     """Read a nullable string with a varint length plus one."""
-    size, position = read_unsigned(body, position)
+    size, position = body[position], position + 1
+    if size >= 0x80:
+        size, position = read_unsigned(body, position - 1)
     return _text(body, position, size - 1)
 
 
@@ -161,14 +179,17 @@ def request_header(
     api_key: int, version: int, correlation_id: int, client_id: str, *, flexible: bool
 ) -> bytearray:
     """Start a framed request; its first four bytes are the size, to be filled in at the end."""
-    name = sendable(client_id, "client id")
-    out = bytearray(_REQUEST.pack(0, api_key, version, correlation_id, len(name)))
-    out += name
-    if flexible:
-        # No tagged fields. The client id before them
-        # stays a string with an int16 length (header v2).
-        out.append(0)
+    out = bytearray(_header(api_key, version, client_id, flexible=flexible))
+    INT32.pack_into(out, _CORRELATION_ID_OFFSET, correlation_id)
     return out
+
+
+@lru_cache(maxsize=512)
+def _header(api_key: int, version: int, client_id: str, *, flexible: bool) -> bytes:
+    name = sendable(client_id, "client id")
+    # Behind it no tagged fields. The client id before them
+    # stays a string with an int16 length (header v2).
+    return _REQUEST.pack(0, api_key, version, 0, len(name)) + name + b"\0" * flexible
 
 
 def truncated(what: str, version: int, cause: error | IndexError | ValueError) -> ProtocolError:

@@ -75,14 +75,15 @@ class Patience:
         self._quiet_s = quiet_s
         self._waits: MutableMapping[str, str] = {} if waits is None else waits
         self._logged = False
-        self._failures = 0
+        self.failures = 0
+        """Since it worked last."""
         self._since = 0.0
         self._logged_at = 0.0
 
     async def wait(self, error: RetriableError) -> bool:
         """Log if it is due, pause, and return whether to try again (False: stopping)."""
         now = self._clock.monotonic()
-        if self._failures == 0:
+        if self.failures == 0:
             self._since = now
         if now - self._since >= self._quiet_s:
             self._waits[self._what] = (
@@ -94,13 +95,13 @@ class Patience:
             log.warning(
                 "waiting for=%s waited_s=%.0f cause=%s", self._what, now - self._since, error
             )
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
-        self._failures += 1
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
+        self.failures += 1
         return not await wait_or_stop(self._clock, pause, self._stop)
 
     def lasting(self, for_s: float) -> str:
         """Return what has been tried in vain for so long, empty where nothing was."""
-        lasts = self._failures and self._clock.monotonic() - self._since >= for_s
+        lasts = self.failures and self._clock.monotonic() - self._since >= for_s
         return f"waits for {self._what}" if lasts else ""
 
     def succeeded(self) -> None:
@@ -112,5 +113,5 @@ class Patience:
                 self._clock.monotonic() - self._since,
             )
         self._waits.pop(self._what, None)
-        self._failures = 0
+        self.failures = 0
         self._logged = False

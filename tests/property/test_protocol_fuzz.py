@@ -137,7 +137,7 @@ def test_frames_survive_any_chunking(sizes: list[int], chunks: list[int]) -> Non
         most = chunks[position % len(chunks)] if chunks else 1 << 20
         piece = stream[position : position + min(most, len(buffer))]
         buffer[: len(piece)] = piece
-        received += [(number, bytes(body)) for number, body, _ in receiver.take(len(piece))]
+        receiver.take(len(piece), lambda number, body, _: received.append((number, bytes(body))))
         position += len(piece)
     assert received == sent
     assert pool.leased_bytes == 0

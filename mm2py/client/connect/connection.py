@@ -103,6 +103,8 @@ class BrokerConnection:
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
         """Expiry of the broker's certificate; None without TLS."""
+        self.closed = False
+        """Whether requests can no longer be sent."""
         self.pace: RequestPace | None = None
         """Paces ``call``; negotiation, logins and ``exchange`` do not wait for it."""
         self._settings = settings
@@ -231,13 +233,6 @@ class BrokerConnection:
         return f"{self.host}:{self.port}"
 
     @property
-    def closed(self) -> bool:
-        """Whether requests can no longer be sent."""
-        if self._closed_reason or self._lost.done():
-            return True
-        return self._wire is not None and self._wire.closed  # by the other side, in this turn
-
-    @property
     def in_flight(self) -> int:
         """Requests sent and not answered."""
         return len(self._in_flight)
@@ -248,10 +243,9 @@ class BrokerConnection:
         oldest = next(iter(self._in_flight.values()), None)
         return 0.0 if oldest is None else self._loop.time() - oldest.sent_at
 
-    @property
-    def write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        return 0 if self._wire is None else self._wire.pending_bytes
+    def takes_more(self, most_bytes: int) -> bool:
+        """Whether it is open and the kernel has taken all but ``most_bytes`` of the requests."""
+        return not self.closed and (self._wire is None or self._wire.pending_bytes < most_bytes)
 
     def next_correlation_id(self) -> int:
         """Return the id for the next request."""
@@ -294,8 +288,8 @@ class BrokerConnection:
         correlation id; without a lease the view is valid only during the call. ``on_lost`` means
         that the outcome is unknown; if ``on_response`` raises, ``on_lost`` follows and the
         connection ends. A response that takes longer than ``timeout_ms`` (default
-        ``request.timeout.ms``) closes the connection. All callers but the Sender, which has several
-        requests in flight, use ``exchange``.
+        ``request.timeout.ms``) closes the connection. Callers that wait for one answer use
+        ``exchange``.
 
         Raises:
             ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.
@@ -399,6 +393,7 @@ class BrokerConnection:
             return
         self._closed_reason = reason
         if self._wire is None:
+            self.closed = True
             self._sock.close()
             self.connection_lost(None)
         else:
@@ -428,7 +423,9 @@ class BrokerConnection:
         if request is None:
             # The stream is out of step: no later frame could be attributed.
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
-        self.round_trip.took(self._loop.time() - request.sent_at)
+        # Once it is near nothing depends on how near.
+        if self.round_trip.is_distant:
+            self.round_trip.took(self._loop.time() - request.sent_at)
         try:
             request.on_response(body, lease)
         except Exception as error:

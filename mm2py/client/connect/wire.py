@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from struct import Struct
 from typing import Final, Protocol, TypeAlias, final
@@ -23,9 +23,9 @@ from mm2py.protocol.record_batch import BufferLease
 log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
-Frame: TypeAlias = tuple[int, memoryview, BufferLease | None]
-"""Correlation id (its first int32), the bytes after it, and the lease of its pooled buffer; without
-one the view is valid only until the next frame is requested."""
+Receive: TypeAlias = Callable[[int, memoryview, BufferLease | None], None]
+"""Takes a frame: correlation id (its first int32), the bytes after it, and the lease of its pooled
+buffer; without one the view is valid only during the call."""
 
 HEAD_BYTES: Final = 16 * 1024
 """Frames that fit here are delivered without a pooled buffer."""
@@ -56,12 +56,15 @@ _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.
 class Peer(Protocol):
     """The owner of a wire."""
 
+    closed: bool
+    """Set with the end of the socket; ``connection_lost`` may still be to come."""
+
     def began(self, first_bytes: bytes) -> None:
         """Inspect the first bytes of the stream (at most two) before they are taken for a frame."""
         ...
 
     def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
-        """Take one frame, as ``Frame``."""
+        """Take one frame, as ``Receive``."""
         ...
 
     def abort(self, reason: str) -> None:
@@ -79,8 +82,8 @@ class FrameReceiver:
     """Cuts the stream of one connection into length-prefixed frames; no I/O.
 
     Short frames are in one fixed head buffer, long ones in a pooled buffer of their own, so that
-    record data is never copied again. The receiver holds one reference of it until the next frame
-    is requested: a caller that keeps the view must retain the lease.
+    record data is never copied again. The receiver holds one reference of it during the call of
+    ``Receive``: who keeps the view must retain the lease.
     """
 
     def __init__(self, pool: BufferPool) -> None:
@@ -94,27 +97,40 @@ class FrameReceiver:
 
     def get_buffer(self) -> memoryview:
         """Return where the next bytes of the stream go; never empty."""
-        return (self._head if self._long is None else self._long_view)[self._filled :]
+        whole = self._head if self._long is None else self._long_view
+        return whole[self._filled :] if self._filled else whole
 
-    def take(self, nbytes: int) -> Iterator[Frame]:
-        """Account for ``nbytes`` that were written to the buffer, and yield the complete frames.
+    def take(self, nbytes: int, received: Receive) -> None:
+        """Account for ``nbytes`` that were written to the buffer, and pass on the complete frames.
 
         Raises:
             ProtocolError: the length of a frame is impossible; close the connection.
         """
-        self._filled += nbytes
-        long = self._long
-        if long is None:
-            yield from self._cut_head()
+        filled = self._filled + nbytes
+        if self._long is not None:
+            self._take_long(self._long, filled, received)
             return
-        view = self._long_view
-        self.missing_bytes = len(view) - self._filled
-        if self.missing_bytes == 0:
-            self._long, self._long_view, self._filled = None, self._head[:0], 0
-            try:
-                yield _SIZE.unpack_from(view)[0], view[4:], long
-            finally:
-                long.release()
+        head, position, size = self._head, 0, 0
+        while filled - position >= 4:
+            size = _SIZE.unpack_from(head, position)[0]
+            # At least a correlation id.
+            if not 4 <= size <= _MAX_FRAME_BYTES:
+                raise _impossible(size)
+            if filled - position - 4 < size:
+                break
+            body = position + 8
+            position += 4 + size
+            received(_SIZE.unpack_from(head, body - 4)[0], head[body:position], None)
+            size = 0
+        rest = filled - position
+        if size + 4 > HEAD_BYTES:
+            self._start_long(position + 4, filled, size)
+            return
+        # ``bytes`` first: source and destination overlap.
+        if position and rest:
+            head[:rest] = bytes(head[position:filled])
+        self._filled = rest
+        self.missing_bytes = size + 4 - rest if size else 0
 
     def close(self) -> None:
         """Give back the buffer of an unfinished frame."""
@@ -123,34 +139,22 @@ class FrameReceiver:
         if long is not None:
             long.release()
 
-    def _cut_head(self) -> Iterator[Frame]:
-        head, filled, position = self._head, self._filled, 0
-        size = 0
-        while filled - position >= 4:
-            size = _checked(_SIZE.unpack_from(head, position)[0])
-            if filled - position - 4 < size:
-                break
-            body = position + 8
-            position += 4 + size
-            yield _SIZE.unpack_from(head, body - 4)[0], head[body:position], None
-            size = 0
-        rest = filled - position
-        if size + 4 > HEAD_BYTES:
-            self._start_long(position + 4, size)
-            return
-        # ``bytes`` first: source and destination overlap.
-        if position and rest:
-            head[:rest] = bytes(head[position:filled])
-        self._filled = rest
-        self.missing_bytes = size + 4 - rest if size else 0
+    def _take_long(self, long: PooledBuffer, filled: int, received: Receive) -> None:
+        view, self._filled = self._long_view, filled
+        self.missing_bytes = len(view) - filled
+        if self.missing_bytes == 0:
+            self._long, self._long_view, self._filled = None, self._head[:0], 0
+            try:
+                received(_SIZE.unpack_from(view)[0], view[4:], long)
+            finally:
+                long.release()
 
-    def _start_long(self, position: int, size: int) -> None:
-        received = self._filled - position
+    def _start_long(self, position: int, filled: int, size: int) -> None:
+        self._filled = filled - position
         self._long = self._pool.acquire(size)
         self._long_view = memoryview(self._long.data)[:size]
-        self._long_view[:received] = self._head[position : self._filled]
-        self._filled = received
-        self.missing_bytes = size - received
+        self._long_view[: self._filled] = self._head[position:filled]
+        self.missing_bytes = size - self._filled
 
 
 async def start_tls(
@@ -201,27 +205,21 @@ class Wire:
         self._rcvlowat = 1
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
-        self._closed = False
         # By number: the loop may still have an event of a
         # socket that was closed after its wait for events.
         self._fd = sock.fileno()
         self._loop.add_reader(self._fd, self._read)
 
     @property
-    def closed(self) -> bool:
-        """Whether the socket is closed; ``connection_lost`` may still be to come."""
-        return self._closed
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        return sum(map(len, self._unsent))
+        return sum(map(len, self._unsent)) if self._unsent else 0
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """Write; the parts must stay unchanged until the request is answered."""
         waiting = bool(self._unsent)
         self._unsent.extend(parts)
-        if not waiting and not self._closed:
+        if not waiting and not self._peer.closed:
             self._flush()
             if self._unsent:
                 self._loop.add_writer(self._fd, self._flush_rest)
@@ -229,9 +227,9 @@ class Wire:
     def close(self, cause: Exception | None = None) -> None:
         """Close the socket and drop what waits; ``connection_lost`` follows. Safe twice."""
         # ``began`` may have closed it.
-        if self._closed:
+        if self._peer.closed:
             return
-        self._closed = True
+        self._peer.closed = True
         self._unsent.clear()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
@@ -253,8 +251,8 @@ class Wire:
                     self._take(buffer, count)
                 else:
                     self.close()
-                return
-            self._read_records(self._tls)
+            else:
+                self._read_records(self._tls)
         except _NOT_NOW:
             return
         except OSError as error:
@@ -269,23 +267,23 @@ class Wire:
         if not self._began:
             self._began = True
             peer.began(bytes(buffer[: min(count, 2)]))
-            if self._closed:
+            if self._peer.closed:
                 return
         try:
-            for correlation_id, body, lease in receiver.take(count):
-                peer.received(correlation_id, body, lease)
+            receiver.take(count, peer.received)
         except Mm2pyError as error:
             peer.abort(str(error))
             return
         # With a fixed SO_RCVLOWAT the last bytes of the stream
         # would never wake the loop, so it follows each frame.
-        missing = receiver.missing_bytes
+        if not (missing := receiver.missing_bytes) and self._rcvlowat == 1:
+            return
         if self._tls is not None:
             missing -= (
                 _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
             )
         low_water = max(1, min(missing, _RCVLOWAT_CAP_BYTES))
-        if low_water != self._rcvlowat and not self._closed:
+        if low_water != self._rcvlowat and not self._peer.closed:
             self._rcvlowat = low_water
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
@@ -294,7 +292,7 @@ class Wire:
         it."""
         left = _READ_BYTES
         while left > 0:
-            if self._closed:
+            if self._peer.closed:
                 return
             buffer = self._receiver.get_buffer()[:left]
             size, count = len(buffer), 0
@@ -317,7 +315,7 @@ class Wire:
 
     def _flush_rest(self) -> None:
         self._flush()
-        if not self._unsent and not self._closed:
+        if not self._unsent and not self._peer.closed:
             self._loop.remove_writer(self._fd)
 
     def _flush(self) -> None:
@@ -370,11 +368,8 @@ def _resolve(ready: "asyncio.Future[None]") -> None:
         ready.set_result(None)
 
 
-def _checked(size: int) -> int:
-    # At least a correlation id.
-    if 4 <= size <= _MAX_FRAME_BYTES:
-        return size
-    raise ProtocolError(
+def _impossible(size: int) -> ProtocolError:
+    return ProtocolError(
         f"a frame announces {size} bytes",
         remedy="check that the port is a Kafka listener of the configured security.protocol",
     )

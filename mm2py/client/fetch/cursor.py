@@ -315,10 +315,10 @@ class Cursor:
             newest = result.batches[-1]
             self.newest_ms = newest.max_timestamp
             self.batch_bytes = len(newest.data)
-        if result.batches or result.dropped:
+        # The log start moved between the request and the read. Holes above it are compaction.
+        if asked_for < fetched.log_start_offset and (result.batches or result.dropped):
             first = _first_offset(result)
-            # The log start moved between the request and the read. Holes above it are compaction.
-            if asked_for < first and asked_for < fetched.log_start_offset:
+            if asked_for < first:
                 self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)
                 verdict = Verdict.LOST
         # A loss is reported first; the next response begins with the problem.

@@ -118,11 +118,12 @@ class Fetcher:
         self._max_wait_s = settings.fetch_max_wait_ms / 1000
         cluster.pool.keep_at_most(buffer_bytes)
         self._room = 0
+        self._is_short = False  # something could not be asked for, for lack of memory
         self._next_check = 0.0
         self._answered: set[TopicPartition] = set()
         # A buffer that returns is room for the next Fetch;
         # without this a full pool would wait for a poll.
-        cluster.pool.on_release.add(self._routes.wake)
+        cluster.pool.on_release.add(self.freed)
 
     def add(
         self,
@@ -212,13 +213,15 @@ class Fetcher:
         returned, and what arrives until the next call, uses it up, and without room no Fetch is
         sent. Each batch holds a reference to its receive buffer.
         """
-        self._room = max_bytes - sum(_bytes_of(batches) for _, batches in self._batches)
+        self._room = max_bytes
+        for _, waiting in self._batches:
+            self._room -= _bytes_of(waiting)
         now = self._clock.monotonic()
         if now >= self._next_check:
             self._next_check = now + _CHECK_S
             self._look_after(now)
         if not self._batches:
-            self._routes.wake()
+            self.freed()
             await self._arrived.wait(max_wait_ms / 1000)
         batches, self._batches = self._batches, []
         return batches
@@ -272,7 +275,7 @@ class Fetcher:
 
     def throttled_s(self) -> Mapping[int, float]:
         """Return how long brokers are not fetched from because of a quota, by node id."""
-        left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes}
+        left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes.values()}
         return {node_id: left_s for node_id, left_s in left.items() if left_s > 0}
 
     def silent_s(self, tp: TopicPartition) -> float:
@@ -357,7 +360,7 @@ class Fetcher:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._cluster.pool.on_release.discard(self._routes.wake)
+        self._cluster.pool.on_release.discard(self.freed)
         for cursor in self._cursors.values():
             self._routes.leave(cursor)
         self._discard(self._cursors)
@@ -366,20 +369,36 @@ class Fetcher:
 
     def room_bytes(self) -> int:
         """Return the memory that is neither read nor asked for, or less where the caller of
-        ``fetch`` has less room."""
-        held = self._cluster.pool.leased_bytes + sum(
-            node.asked_bytes for node in self._routes.nodes
-        )
-        return min(self._room, self._buffer_bytes - held)
+        ``fetch`` has less room: at most ``most_bytes``."""
+        held = self._cluster.pool.leased_bytes
+        for node in self._routes.nodes.values():
+            held += node.asked_bytes + node.stripes.asked_bytes
+        room = min(self._room, self._buffer_bytes - held, self.most_bytes())
+        self._is_short = self._is_short or room <= 0
+        return room
 
     def wake(self) -> None:
         self._routes.wake()
+
+    def answered(self, *, short: bool) -> None:
+        if self._batches:
+            # Who waits for them sees the buffer of a long one as free if no batch uses it.
+            (self._arrived.now if short else self._arrived.set)()
+        self.freed()
+
+    def freed(self) -> None:
+        """Look again for memory where there was too little."""
+        if self._is_short:
+            self._is_short = False
+            self._routes.wake()
 
     def most_bytes(self) -> int:
         """Return what one broker's response may fill: half of the buffers, divided among the busy
         brokers."""
         # The other half is for responses that are not settled yet.
-        busy = sum(1 for node in self._routes.nodes if node.cursors)
+        busy = 0
+        for node in self._routes.nodes.values():
+            busy += bool(node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -451,15 +470,26 @@ class Fetcher:
         if cursor.paused:
             self._park(cursor.tp, batches)
         else:
-            _free_buffer(batches)
-            for batch in batches:
-                if batch.lease is None:  # joined
-                    batch.lease = CountedCopy(self._cluster.pool, len(batch.data))
-            self._room -= _bytes_of(batches)
+            self._room -= self._count(batches)
             self._batches.append((cursor.tp, batches))
-            self._arrived.set()
         if cursor.failed:  # failed in answer to what was skipped
             self._discard((cursor.tp,))
+
+    def _count(self, batches: Collection[RecordBatch]) -> int:
+        """Count the bytes of joined batches as read, and return those of all."""
+        total = viewed = 0
+        for batch in batches:
+            size = len(batch.data)
+            total += size
+            if batch.lease is None:  # joined
+                batch.lease = CountedCopy(self._cluster.pool, size)
+            else:
+                viewed += size
+        if _REST_PART * viewed <= total:
+            # The few that were not joined: they alone would keep the whole receive buffer.
+            for batch in batches:
+                batch.detach()
+        return total
 
     async def _find_origins(self, cursor: Cursor, producers: Collection[int]) -> None:
         """Look up the origin of producers, then continue with their batches."""
@@ -563,14 +593,6 @@ class Fetcher:
 
 def _bytes_of(batches: Iterable[RecordBatch]) -> int:
     return sum(len(batch.data) for batch in batches)
-
-
-def _free_buffer(batches: Collection[RecordBatch]) -> None:
-    """Copy the few batches that were not joined: they alone would keep the whole receive buffer."""
-    views = [batch for batch in batches if batch.lease is not None]
-    if _REST_PART * _bytes_of(views) <= _bytes_of(batches):
-        for batch in views:
-            batch.detach()
 
 
 def _release(batches: Iterable[RecordBatch]) -> None:

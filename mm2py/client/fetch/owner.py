@@ -26,11 +26,20 @@ class FetchOwner(Protocol):
         ...
 
     def room_bytes(self) -> int:
-        """Return the memory for the next response; if not positive, no Fetch is sent."""
+        """Return the memory for the next response, at most ``most_bytes``; if not positive, no
+        Fetch is sent."""
         ...
 
     def wake(self) -> None:
-        """Check for room again, after a response that was smaller than its limit."""
+        """Check again what may be asked for."""
+        ...
+
+    def answered(self, *, short: bool) -> None:
+        """Hand out what a response had, and check for room again where there was none.
+
+        Called by the loop, not by a task: who waits for the batches of a ``short`` one, which has
+        no receive buffer, goes on inside of this call.
+        """
         ...
 
     def most_bytes(self) -> int:

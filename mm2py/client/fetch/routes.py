@@ -7,7 +7,7 @@ partition to a follower (KIP-392), ``recheck`` brings it back. Retries without e
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -54,7 +54,8 @@ class FetchRoutes:
         self._losses = losses
         self._rate = rate
         self._linger_ms = linger_ms
-        self._nodes: dict[int, FetchNode] = {}
+        self.nodes: dict[int, FetchNode] = {}
+        """Brokers that are or were fetched from, by node id."""
         self._homeless: dict[Cursor, None] = {}
         self._patient: dict[Cursor, None] = {}
         self._away: dict[Cursor, None] = {}
@@ -64,14 +65,9 @@ class FetchRoutes:
         self._pause: asyncio.Task[None] | None = None
         self._check: asyncio.Task[None] | None = None
 
-    @property
-    def nodes(self) -> Iterable[FetchNode]:
-        """Brokers that are or were fetched from."""
-        return self._nodes.values()
-
     def leave(self, cursor: Cursor) -> None:
         """Stop fetching a partition."""
-        node = self._nodes.get(cursor.node)
+        node = self.nodes.get(cursor.node)
         if node is not None:
             node.remove(cursor)
         cursor.left()
@@ -82,28 +78,28 @@ class FetchRoutes:
 
     def known_at(self, cursor: Cursor, now: float) -> float:
         """Return when the end of a partition's log was last known; ``now`` is monotonic."""
-        node = self._nodes.get(cursor.node)
+        node = self.nodes.get(cursor.node)
         return cursor.known_at if node is None else node.known_at(cursor, now)
 
     def is_throttled(self, cursor: Cursor) -> bool:
         """Whether its broker's responses do not say where its log ends now."""
-        node = self._nodes.get(cursor.node)
+        node = self.nodes.get(cursor.node)
         return node is not None and node.is_throttled
 
     def touch(self, cursor: Cursor) -> None:
         """Note that it was paused or resumed."""
-        node = self._nodes.get(cursor.node)
+        node = self.nodes.get(cursor.node)
         if node is not None:
             node.touch(cursor)
 
     def read_again(self, cursor: Cursor) -> None:
         """Fetch from a position that went back; a response in flight is ignored."""
-        if cursor.node in self._nodes:
+        if cursor.node in self.nodes:
             self._place(cursor, cursor.node)
 
     def wake(self) -> None:
         """Notify nodes that memory may be free."""
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             node.wake()
 
     def seek(
@@ -149,13 +145,13 @@ class FetchRoutes:
             del self._unproven[cursor]
             self._owner.stalled(cursor.tp, None)
         self._report_withheld()
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             node.look_after()
         for cursor in [c for c in self._away if c.replica_until <= now]:
             del self._away[cursor]
             self._place(cursor, cursor.leader)
         if self._check is None or self._check.done():
-            silent = [node for node in self._nodes.values() if node.silent_s(now) > SILENT_S]
+            silent = [node for node in self.nodes.values() if node.silent_s(now) > SILENT_S]
             waiting = [cursor for node in silent for cursor in node.cursors]
             if waiting:
                 self._check = self._owner.spawn(self._move_from_silent(waiting))
@@ -163,7 +159,7 @@ class FetchRoutes:
     # -- inside -----------------------------------------------------------------------------------
 
     def _report_withheld(self) -> None:
-        throttled = [it for it in self._nodes.values() if it.throttle.is_reportable()]
+        throttled = [it for it in self.nodes.values() if it.throttle.is_reportable()]
         withheld = {cursor: node.node_id for node in throttled for cursor in node.cursors}
         for cursor in self._withheld - withheld.keys():
             self._owner.stalled(cursor.tp, None)
@@ -173,13 +169,13 @@ class FetchRoutes:
         self._withheld = set(withheld)
 
     def _place(self, cursor: Cursor, node_id: int) -> None:
-        node = self._nodes.get(cursor.node)
+        node = self.nodes.get(cursor.node)
         if node is not None:
             node.remove(cursor)
         cursor.placed(node_id)
-        node = self._nodes.get(node_id)
+        node = self.nodes.get(node_id)
         if node is None:
-            node = self._nodes[node_id] = FetchNode(
+            node = self.nodes[node_id] = FetchNode(
                 node_id,
                 self._cluster,
                 self._settings,

@@ -83,9 +83,13 @@ class FetchSession:
         """Compare the cursor with the session when the next request is built."""
         self._touched[cursor] = None
 
-    def asked(self, topic: str | bytes, partition: int) -> Asked | None:
-        """Return the partition as the last request, or an earlier one of the session, named it."""
-        return self._by_key.get((topic, partition))
+    def answered(self, topic: str | bytes, partition: int) -> Asked | None:
+        """Return the partition as the last request, or an earlier one of the session, named it,
+        and touch it."""
+        asked = self._by_key.get((topic, partition))
+        if asked is not None:
+            self._touched[asked.cursor] = None
+        return asked
 
     def plan(self, cursors: Collection[Cursor], max_bytes: int) -> FetchPlan:
         """Return the next request; ``cursors`` are those of this broker, ``max_bytes`` per
@@ -114,7 +118,7 @@ class FetchSession:
             elif known is not None:
                 gone.append(known)
                 del self._asked[cursor]
-        return FetchPlan(self._id, self._epoch, changed, self._forget(gone))
+        return FetchPlan(self._id, self._epoch, changed, self._forget(gone) if gone else [])
 
     def opened(self, session_id: int) -> None:
         """Note a response without an error; id 0: the broker has no free session slot."""

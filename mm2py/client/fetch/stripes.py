@@ -82,7 +82,7 @@ class PlainLease:
         return self
 
 
-_NO_LEASE: Final = PlainLease()
+NO_LEASE: Final = PlainLease()
 
 
 @final
@@ -187,6 +187,8 @@ class Stripes:
         self._limit_bytes = min(limit, settings.fetch_max_bytes)
         self._channels = [_Channel(n) for n in range(1, settings.fetch_connections_max)]
         self._readings: dict[Cursor, _Reading] = {}
+        self.asked_bytes = 0
+        """Upper limit of the responses in flight."""
         self._asked: dict[_Stripe, None] = {}
         self._held_bytes = 0  # of stripes that were asked for and not applied
         self._width = _FIRST_WIDTH
@@ -215,11 +217,13 @@ class Stripes:
             reading.stripes.clear()
 
     def look_after(self) -> None:
-        """Once a second: free buffers that were read ahead of partitions that stay paused."""
+        """Once a second: free buffers that were read ahead of partitions that stay paused, and use
+        connections again that have rested."""
         paused = {cursor for cursor in self._readings if cursor.paused}
         for cursor in paused & self._paused:
             self._hand_back(cursor)
         self._paused = paused
+        self.wake()
 
     def reset(self, reason: str) -> None:
         """Reset the connections; their requests are sent again over new ones."""
@@ -237,11 +241,6 @@ class Stripes:
         """Whether a throttle, announced for longer than quotas stay unwatched, holds back what is
         read here."""
         return bool(self._readings) and self._throttle.remaining_s() > QUOTAS_EVERY_S
-
-    @property
-    def asked_bytes(self) -> int:
-        """Upper limit of the responses in flight."""
-        return sum(stripe.size for stripe in self._asked)
 
     def wake(self) -> None:
         """Send the requests for which there are memory, a partition and a connection."""
@@ -263,6 +262,7 @@ class Stripes:
             reading, stripe = spare
             stripe.asked_at = self._clock.monotonic()
             self._asked[stripe] = None
+            self.asked_bytes += stripe.size
             channel.under_way += 1
             self._owner.spawn(self._read(reading, stripe, channel))
 
@@ -329,7 +329,8 @@ class Stripes:
             stripe.asked_at = None
         finally:
             channel.under_way -= 1
-            self._asked.pop(stripe, None)
+            del self._asked[stripe]
+            self.asked_bytes -= stripe.size
         if self._all_rest():
             for cursor in list(self._readings):  # the first connection shows the cause
                 self._hand_back(cursor)
@@ -381,6 +382,7 @@ class Stripes:
                 self._apply(reading)
             if self._rate is not None:
                 self._rate.spend(len(body))
+            self._owner.answered(short=lease is None)
             return answer.error_code, answer.throttle_ms
 
         asked_at = self._clock.monotonic()
@@ -419,7 +421,7 @@ class Stripes:
                     # An empty or refused answer ahead of the position
                     # proves nothing: the log may grow until then.
                     if part.records or (stripe.first and stripe.start == before):
-                        self._owner.fetched(cursor, part, stripe.lease or _NO_LEASE)
+                        self._owner.fetched(cursor, part, stripe.lease or NO_LEASE)
                 finally:
                     self._drop(stripe)
                 if self._readings.get(cursor) is not reading:

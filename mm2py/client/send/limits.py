@@ -54,7 +54,10 @@ def fitting(batches: Sequence[RecordBatch], limit_bytes: int) -> Sequence[Record
     A batch that cannot be cut that small (one large record, damaged bytes) stays: the target
     refuses it.
     """
-    if all(len(batch.data) <= limit_bytes for batch in batches):
+    for batch in batches:
+        if len(batch.data) > limit_bytes:
+            break
+    else:
         return batches
     cut: list[RecordBatch] = []
     for batch in batches:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -86,6 +87,9 @@ QUIET_FAILURES: Final = 3
 
 Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 """The batches of one Produce request by (topic, partition): the response may have any order."""
+
+Parts = dict[tuple[str, int], bytearray | memoryview]
+"""The same as bytes."""
 
 
 @final
@@ -164,10 +168,12 @@ class ProduceNode:
         if self._connection is not None and self._connection.in_flight:
             self._connection.reset(reason, on_purpose=True)
 
-    def ready(self, lane: SenderLane) -> None:
-        """Send what ``lane`` has at the end of this loop iteration."""
+    def ready(self, lane: SenderLane, *, later: bool = True) -> None:
+        """Send what ``lane`` has: ``later`` at the end of this loop iteration, else with
+        ``pump``."""
         self._ready[lane] = None
-        self._schedule()
+        if later and not self._scheduled:
+            self._schedule()
 
     def look_after(self, lanes: Iterable[SenderLane] = ()) -> None:
         """Each second: measure a distant broker again, which may only have been slow; look for
@@ -227,42 +233,42 @@ class ProduceNode:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self.pump)
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """Send what is ready, as far as that is possible now."""
         self._scheduled = False
         connection = self._connection
-        if not self._owner.allowed():
-            return  # ready lanes wait here until ``permitted``
+        # Ready lanes wait here until ``permitted``.
+        if not self._ready or not self._owner.allowed():
+            return
         muted_s = self._throttle.remaining_s()
         if muted_s > 0:
             if self._muted is None:
                 self._muted = self._loop.call_later(muted_s, self._unmuted)
             return
         if connection is None or connection.closed:
-            if self._ready and not self._connecting:
+            if not self._connecting:
                 self._connecting = True
                 self._owner.spawn(self._connect())
             return
-        while self._ready and self._may_ask() and _takes_more(connection):
-            entries = self._collect(connection)
+        while (
+            self._ready
+            and (self._calm >= CALM_ANSWERS or self._asked <= 0)
+            and connection.takes_more(UNSENT_BYTES)
+        ):
+            entries, parts = self._collect(connection)
             if entries:
-                self._send(connection, entries)
+                self._send(connection, entries, parts)
 
-    def _may_ask(self) -> bool:
-        return self._calm >= CALM_ANSWERS or self._asked <= 0
-
-    def _collect(self, connection: BrokerConnection) -> Entries:
+    def _collect(self, connection: BrokerConnection) -> tuple[Entries, Parts]:
         """Take one batch of every lane that can send, up to the size of a request."""
         entries: Entries = {}
+        parts: Parts = {}
         size = 0
         ready = self._ready
         node_id, channel, limit = self._node_id, self._channel, self._most_bytes
-        plan = None
-        if self._merges:
-            plan = LOCAL
-            if connection.round_trip.is_distant:
-                plan = ASKED if self._asks else DISTANT
+        plan = self._plan(connection) if self._merges else None
         for lane in list(ready):
             # It moved while it waited here; ``Sender.ready`` finds its node.
             if lane.leader != node_id or lane.channel != channel:
@@ -282,36 +288,40 @@ class ProduceNode:
                 plan = plan and plan._replace(target=min(plan.target, limit - size))
             sent = lane.take(plan)
             entries[lane.target] = (lane, sent)
-            size += len(sent.batch.data)
+            data = parts[lane.target] = sent.batch.data
+            if not lane.queue:
+                del ready[lane]
+            size += len(data)
             if size >= REQUEST_BYTES:
                 break
-        return entries
+        return entries, parts
 
-    def _send(self, connection: BrokerConnection, entries: Entries) -> None:
-        def on_response(body: memoryview, _lease: BufferLease | None) -> None:
-            self._answer(entries, body)
+    def _plan(self, connection: BrokerConnection) -> MergePlan:
+        if connection.round_trip.is_distant:
+            return ASKED if self._asks else DISTANT
+        return LOCAL
 
-        def on_lost(error: Exception) -> None:
-            self._lose(entries, error)
-
+    def _send(self, connection: BrokerConnection, entries: Entries, parts: Parts) -> None:
         correlation_id = connection.next_correlation_id()
         self._asked += 1
         try:
-            parts = encode_produce(
+            frame = encode_produce(
                 self._version,
                 correlation_id,
                 self._cluster.settings.client_id,
-                {key: sent.batch.data for key, (_, sent) in entries.items()},
+                parts,
                 transactional_id=self._transactional_id,
                 timeout_ms=self._cluster.settings.request_timeout_ms,
             )
-            connection.send(parts, correlation_id, on_response, on_lost)
+            connection.send(
+                frame, correlation_id, partial(self._answer, entries), partial(self._lose, entries)
+            )
         except Exception as error:  # noqa: BLE001 - the lanes report it, and try again
             self._lose(
                 entries, error
             )  # usually the connection closed while the previous request was written
 
-    def _answer(self, entries: Entries, body: memoryview) -> None:
+    def _answer(self, entries: Entries, body: memoryview, _lease: BufferLease | None) -> None:
         self._asked -= 1
         self._calm += 1
         answered = self._owner.answered
@@ -324,7 +334,8 @@ class ProduceNode:
                 except KeyError:
                     raise self._never_sent(key) from None
                 answered(lane, sent, 0, base_offset)
-            self._answered(entries)
+            if entries or self._ready:
+                self._answered(entries)
             return
         answer = decode_produce(self._version, body)
         if answer.throttle_ms > 0:
@@ -439,7 +450,7 @@ class ProduceNode:
                 break
         finally:
             self._connecting = False
-        self._pump()
+        self.pump()
         self.look_after()
 
     def _hand_back(self) -> None:
@@ -476,7 +487,3 @@ def _versions(transactions: Transactions | None) -> tuple[int, int]:
         return OLDEST, NEWEST
     # Produce 12 is for transaction.version 2 alone: the broker adds the partition itself (KIP-890).
     return (NEWEST, NEWEST) if transactions.implicit else (OLDEST, EXPLICIT_NEWEST)
-
-
-def _takes_more(connection: BrokerConnection) -> bool:
-    return not connection.closed and connection.write_buffer_size < UNSENT_BYTES

@@ -11,7 +11,7 @@ limits. Records are never decoded here.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
@@ -162,10 +162,10 @@ class Sender:
         self._foreign: dict[TopicPartition, float] = {}
         """Targets with another writer: when it may be identified again, never once it was
         reported."""
-        self._stirred = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._stirred, self._rests = asyncio.Event(), True
+        self._drained: asyncio.Event | None = None  # what ``flush`` waits for
         self._copied = copied
+        self._is_seamless = copied is not None and copied.identical is Identical.REQUIRE
         self._announced: set[int] = set()
         self._producer_id = -1
         self._epoch = -1
@@ -202,15 +202,35 @@ class Sender:
             await self._mirror_ids.announce(producer_id)
             self._announced.add(producer_id)
 
-    def enqueue(
-        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
+    def enqueue_all(
+        self,
+        handed_over: Iterable[tuple[TopicPartition, TopicPartition, Sequence[RecordBatch]]],
     ) -> None:
-        """Queue batches for ``target``; each holds its buffer until it is delivered or dropped."""
-        lane = self._lanes.get(target)
-        if lane is None:
-            lane = self._lanes[target] = self._new_lane(target)
-            self._opening.add(lane)
-        self._fail_at_hole(lane, batches)
+        """Queue as ``enqueue`` does, and send at once what may be sent."""
+        try:
+            for source, target, batches in handed_over:
+                self.enqueue(source, target, batches, later=False)
+        finally:
+            # A copy: a lane that has moved opens the node of its leader.
+            for node in tuple(self._nodes.values()):
+                node.pump()
+
+    def enqueue(
+        self,
+        source: TopicPartition,
+        target: TopicPartition,
+        batches: Sequence[RecordBatch],
+        *,
+        later: bool = True,
+    ) -> None:
+        """Queue batches for ``target``; each holds its buffer until it is delivered or dropped.
+
+        They are sent with others of this turn of the loop, at its end; not ``later``: by the
+        caller's ``pump``.
+        """
+        lane = self._lanes.get(target) or self._new_lane(target)
+        if self._is_seamless:
+            self._fail_at_hole(lane, batches)
         if lane.state is LaneState.FAILED:
             for batch in batches:
                 _release(batch)
@@ -224,22 +244,18 @@ class Sender:
             # meanwhile: no error of the broker would show it.
             if batches is not whole and self._limits.is_old(target.topic):
                 self.spawn(self._limits.learn_again(target.topic))
-        self._stirred.set()
+        if self._rests:
+            self._rests = False
+            self._stirred.set()
         self.buffered_bytes += lane.offer(source, batches)
-        if (
-            self._permit.was_valid and self.buffered_bytes
-        ):  # transforms may have dropped every record
-            self._idle.clear()
         if lane.state is LaneState.FLOWING:
-            self.ready(lane)
+            self.ready(lane, later=later)
         elif lane.state is LaneState.OPENING:
             self._opening.offered(lane)
 
     def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
         """End a partition whose offsets must be identical at the first source offset without a
         record."""
-        if self._copied is None or self._copied.identical is not Identical.REQUIRE:
-            return
         hole = lane.hole_before(batches)
         if hole is not None and lane.state is not LaneState.FAILED:
             text = (
@@ -272,8 +288,7 @@ class Sender:
         for batch in lane.give_back():
             _release(batch)
         self.resized(lane.queued_bytes - before)
-        if self.buffered_bytes == 0:
-            self._idle.set()
+        self._note_drained()
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or in flight; False when that takes longer than
@@ -281,7 +296,15 @@ class Sender:
 
         Without a permit it does not wait: nothing is sent, and no position may be written either.
         """
-        return await set_within(self._idle, timeout_s) and self.buffered_bytes == 0
+        if self.buffered_bytes and self._permit.was_valid:
+            self._drained = drained = self._drained or asyncio.Event()
+            await set_within(drained, timeout_s)
+        return self.buffered_bytes == 0
+
+    def _note_drained(self) -> None:
+        if self._drained is not None and (self.buffered_bytes == 0 or not self.allowed()):
+            drained, self._drained = self._drained, None
+            drained.set()
 
     async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """As ``Admin.log_starts`` of the target."""
@@ -373,7 +396,7 @@ class Sender:
 
     # -- LaneOwner: sending ------------------------------------------------------------------------
 
-    def ready(self, lane: SenderLane) -> None:
+    def ready(self, lane: SenderLane, *, later: bool = True) -> None:
         if not lane.admitted and not self._is_admitted(lane):
             return
         key = lane.leader, lane.channel
@@ -391,7 +414,7 @@ class Sender:
                 transactions=self.transactions,
             )
             self._nodes[key] = node
-        node.ready(lane)
+        node.ready(lane, later=later)
 
     def answered(
         self,
@@ -448,8 +471,8 @@ class Sender:
             self._moving(lane)
         if delivered and self.transactions is not None:
             self.transactions.landed()
-        if self.buffered_bytes == 0:
-            self._idle.set()
+        if self._drained is not None:
+            self._note_drained()
 
     def recognised(
         self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
@@ -462,8 +485,7 @@ class Sender:
         # A cut batch has bytes of its own; an uncut one keeps its receive buffer.
         if rest is not batch:
             _release(batch)
-        if self.buffered_bytes == 0:
-            self._idle.set()
+        self._note_drained()
 
     def allowed(self) -> bool:
         transactions = self.transactions
@@ -473,15 +495,13 @@ class Sender:
 
     def _permit_changed(self) -> None:
         if self.allowed():
-            if self.buffered_bytes:
-                self._idle.clear()
             for node in self._nodes.values():
                 node.permitted()
             return
         for node in self._nodes.values():
             # What the kernel has not sent yet must not leave any more (Permit, invariant 1).
             node.reset("the permit to write ended")
-        self._idle.set()
+        self._note_drained()
 
     def follow(self, lane: SenderLane) -> None:
         state = lane.state
@@ -516,13 +536,15 @@ class Sender:
             # A new epoch without InitProducerId, as Java's idempotent producer bumps its
             # own (KIP-360): the broker takes any higher one that begins at sequence 0.
             epoch = last + 1 if last < MAX_EPOCH else 0
-        return SenderLane(
+        lane = self._lanes[target] = SenderLane(
             target,
             producer_id=producer_id,
             epoch=epoch,
             max_in_flight=self._settings.max_in_flight_requests_per_connection,
             transactional=self.transactions is not None,
         )
+        self._opening.add(lane)
+        return lane
 
     def _is_admitted(self, lane: SenderLane) -> bool:
         """Whether a lane may send: retries belong to the open transaction, new batches must be
@@ -613,7 +635,7 @@ class Sender:
         (first, end), lane.foreign = lane.foreign, None
         if self._shares_partitions:
             return
-        required = self._copied is not None and self._copied.identical is Identical.REQUIRE
+        required = self._is_seamless
         now = self._clock.monotonic()
         if required or self._foreign.get(lane.target, now) <= now:
             self._foreign[lane.target] = now + FOREIGN_LOOK_S
@@ -646,8 +668,7 @@ class Sender:
                 # A batch in flight may be stored, and would be committed without its position.
                 self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was dropped")
             self.transactions.progressed()
-        if self.buffered_bytes == 0:
-            self._idle.set()
+        self._note_drained()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -678,6 +699,7 @@ class Sender:
             for node in self._nodes.values():
                 node.look_after(self._lanes.values())
             if all(lane.resting for lane in self._lanes.values()):
+                self._rests = True
                 self._stirred.clear()
 
     def _deal(self, lane: SenderLane) -> None:

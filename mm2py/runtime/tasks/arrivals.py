@@ -50,18 +50,6 @@ class _LandedRuns:
         self.size_bytes = 0
         self.newest_ms = self.at_ms = -1
 
-    def grow(self, first: int, count: int, base: int) -> None:
-        """Add one run; it continues the last one when neither side has a hole between them."""
-        # Nearly every batch of a dense partition: no object is made for it.
-        if first == self.next_source and base == self.next_target:
-            self.count += count
-        else:
-            if self.count:
-                self.runs.append(Run(self.first, self.count, self.base))
-            self.first, self.count, self.base = first, count, base
-        self.next_source = first + count
-        self.next_target = base + count
-
     def delivery(self, source: TopicPartition, passed: int = 0, through: int = -1) -> Delivery:
         if self.count:
             self.runs.append(Run(self.first, self.count, self.base))
@@ -98,8 +86,16 @@ class Arrivals:
         # One lookup on the hot path; ``_begin`` is called 20 times a second at most.
         landed = self._landed.get(source) or self._begin(source, target)
         for first, count in batch.runs:
-            landed.grow(first, count, base_offset)
+            # Nearly every run of a dense partition continues the last one: no object is made for
+            # it.
+            if first == landed.next_source and base_offset == landed.next_target:
+                landed.count += count
+            else:
+                if landed.count:
+                    landed.runs.append(Run(landed.first, landed.count, landed.base))
+                landed.first, landed.count, landed.base = first, count, base_offset
             base_offset += count
+            landed.next_source, landed.next_target = first + count, base_offset
         landed.size_bytes += len(batch.data)
         # The newest record decides the latency; -1 (no timestamp) never does.
         if batch.max_timestamp > landed.newest_ms:

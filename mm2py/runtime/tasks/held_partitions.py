@@ -69,7 +69,7 @@ class HeldPartitions:
         self._moved_at: dict[TopicPartition, float] = {}
         """For those in ``full``: when the target last accepted something, or when they were
         held."""
-        self._resting: dict[TopicPartition, float] = {}
+        self.resting: dict[TopicPartition, float] = {}
         """For those in ``full`` that have returned all batches: until when they rest."""
         self._rest_s: dict[TopicPartition, float] = {}
         self._wanted: frozenset[TopicPartition] = frozenset()
@@ -114,10 +114,10 @@ class HeldPartitions:
 
     def read_rested(self) -> None:
         """Read those again that gave back what they had, once their pause is over."""
-        if not self._resting:
+        if not self.resting:
             return
         now = self._clock.monotonic()
-        over = [source for source, until in self._resting.items() if until <= now]
+        over = [source for source, until in self.resting.items() if until <= now]
         # Forgotten before ``release``: the task may return batches for it at once.
         for source in over:
             self.forget(source)
@@ -153,7 +153,7 @@ class HeldPartitions:
     def forget(self, source: TopicPartition) -> None:
         """Stop holding a partition for its target: that drains again, or the partition failed and
         is not read any more."""
-        for by_source in (self.full, self._moved_at, self._resting):
+        for by_source in (self.full, self._moved_at, self.resting):
             by_source.pop(source, None)
 
     def pause(self, paused: frozenset[TopicPartition]) -> None:
@@ -201,7 +201,7 @@ class HeldPartitions:
         self._sender.give_back(target)
         if not self._sender.backlog_bytes(target):  # else an acknowledgement is awaited
             rest_s = self._rest_s[source] = min(2 * self._rest_s.get(source, 0.5), LONGEST_REST_S)
-            self._resting[source] = self._clock.monotonic() + rest_s
+            self.resting[source] = self._clock.monotonic() + rest_s
 
     def _hold(self, sources: list[TopicPartition]) -> None:
         if sources:

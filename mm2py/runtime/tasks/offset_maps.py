@@ -57,6 +57,14 @@ def _log_refusal(cause: str) -> None:
         log.error("%s", cause)
 
 
+class _Maps(dict[TopicPartition, PartitionMap]):
+    """Partitions that appear after ``load`` (a record task's) begin with an empty map."""
+
+    def __missing__(self, partition: TopicPartition) -> PartitionMap:
+        made = self[partition] = PartitionMap()
+        return made
+
+
 @final
 class TaskOffsetMaps:
     """Maps of the partitions that one task copies.
@@ -84,7 +92,9 @@ class TaskOffsetMaps:
         self._store, self.sweeps, self._shares_targets = store, sweeps, shares_targets
         self._in_transactions = in_transactions
         self.identical = identical
-        self._maps: dict[TopicPartition, PartitionMap] = {}
+        self._maps = _Maps()
+        self.of: Callable[[TopicPartition], PartitionMap] = self._maps.__getitem__
+        """Returns the map of a partition. Hot path."""
         self._unwritten: dict[TopicPartition, list[Page]] = {}
         self._loaded: frozenset[TopicPartition] = frozenset()
         self._topics_lost = 0
@@ -103,13 +113,6 @@ class TaskOffsetMaps:
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are
         again."""
-
-    def of(self, partition: TopicPartition) -> PartitionMap:
-        partition_map = self._maps.get(partition)
-        # Partitions that appear after ``load`` (a record task's) begin with an empty map.
-        if partition_map is None:
-            partition_map = self._maps[partition] = PartitionMap()
-        return partition_map
 
     @property
     def kept(self) -> "TaskOffsetMaps | None":

@@ -8,6 +8,7 @@ Sender is ``mm2py.client.send.sender``.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from mm2py.api.task import Outgoing
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
@@ -32,10 +33,9 @@ class TaskSender(Protocol):
         """Get a producer id; ``RetriableError`` while the target is unreachable."""
         ...
 
-    def enqueue(
-        self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch], /
-    ) -> None:
-        """Take batches of one partition over, in source order."""
+    def enqueue_all(self, handed_over: Sequence[Outgoing], /) -> None:
+        """Take batches over, of each partition in source order, and send at once what may be
+        sent."""
         ...
 
     def backlog_bytes(self, target: TopicPartition) -> int:

@@ -1,7 +1,7 @@
 """The loop of one source task: poll, send, acknowledge, commit.
 
-Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
-``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
+Flow: ``task.poll`` -> ``sender.enqueue_all`` -> acknowledgement -> position + ``task.delivered``;
+every ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
 ``buffer.memory``; a source partition whose target cannot drain is held on its own, and returns what
 was not sent. Without the flow's permit nothing is polled, sent or committed. A paused task polls
 nothing; what it has sent is acknowledged and committed.
@@ -355,11 +355,8 @@ class WorkerTask:
             if self._paused:
                 self._lifecycle.to(await self._while_paused())
                 continue
-            if self._context.left_out:
-                self._take_over()
-            if self._asked:
-                self._open_asked()
-            self._holds.read_rested()
+            if self._context.left_out or self._asked or self._holds.resting:
+                self._begin_waiting()
             budget = room_bytes()
             # ``was_valid`` is the cached answer: the exact one costs a clock read per turn, and the
             # Sender checks before each request.
@@ -371,7 +368,8 @@ class WorkerTask:
             except RetriableError as error:
                 await self._try_later(patience, error)
                 continue
-            self._succeeded(patience)
+            if patience.failures:
+                self._succeeded(patience)
             if outgoing:
                 self._send(outgoing)
             del outgoing  # a reference kept during the next poll would pin receive buffers that are acknowledged meanwhile
@@ -379,9 +377,13 @@ class WorkerTask:
     def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
         return self._task.poll(budget_bytes)
 
-    def _open_asked(self) -> None:
+    def _begin_waiting(self) -> None:
+        """Begin with partitions that waited for it."""
+        if self._context.left_out:
+            self._take_over()
+        self._holds.read_rested()
         asked, self._asked = self._asked, []
-        if isinstance(self._task, CopiedLogs):
+        if asked and isinstance(self._task, CopiedLogs):
             self._send([Outgoing(it, self._task.target_of(it), ()) for it in asked])
 
     def _take_over(self) -> None:
@@ -458,24 +460,30 @@ class WorkerTask:
     # ---------------------------------------------------------------- hot path, both ways
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
-        enqueue, meters, failed = self._sender.enqueue, self._meters, self._unsent
-        new = [(source, target) for source, target, _ in outgoing if source not in meters]
-        if new:
-            self._open_meters(new)
-        now_ms = self._clock.now_ms()
-        for source, target, batches in outgoing:
-            # The task may have had batches of it ready before it learned of the failure; their
-            # buffers go back to the pool.
-            if failed and source in failed:
-                for batch in batches:
-                    if batch.lease is not None:
-                        batch.lease.release()
-                continue
+        if self._unsent:
+            outgoing = self._without_failed(outgoing)
+        meters, now_ms = self._meters, self._clock.now_ms()
+        for source, _, batches in outgoing:
+            if source not in meters:
+                self._open_meters(outgoing)
             if batches and (newest_ms := batches[-1].max_timestamp) >= 0:
                 meters[source].age.note(now_ms - newest_ms, now_ms)
-            enqueue(source, target, batches)
+        self._sender.enqueue_all(outgoing)
         # After all were handed over: each backlog is judged with the others in it.
         self._holds.hold_full(outgoing)
+
+    def _without_failed(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Leave out what the task had ready before it learned of a failure; its buffers go back to
+        the pool."""
+        kept: list[Outgoing] = []
+        for it in outgoing:
+            if it.source not in self._unsent:
+                kept.append(it)
+                continue
+            for batch in it.batches:
+                if batch.lease is not None:
+                    batch.lease.release()
+        return kept
 
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -509,9 +517,10 @@ class WorkerTask:
         its commit."""
         source, runs, newest = delivery.source, delivery.runs, delivery.max_timestamp_ms
         meter = self._meters[source]
-        if runs:
+        if runs and delivery.target.topic not in self._topics:
             self._first_record(delivery.target.topic)
-        meter.records += sum(run.records for run in runs)
+        for run in runs:
+            meter.records += run.records
         meter.bytes += delivery.size_bytes
         if newest >= 0:
             at_ms = delivery.at_ms
@@ -769,12 +778,12 @@ class WorkerTask:
         self._stalls.close()
         self._context.close()
 
-    def _open_meters(self, new: Sequence[tuple[TopicPartition, TopicPartition]]) -> None:
+    def _open_meters(self, outgoing: Sequence[Outgoing]) -> None:
         """Open the meters of new partitions; a record task may return thousands at once."""
         partitions = self._context.known
-        for source, target in new:
+        for source, target, _ in outgoing:
             if source in self._meters:
-                continue  # of what transforms sent to another target partition
+                continue  # also of what transforms sent to another target partition
             meter = self._context.meter(source)
             meter.target = target
             self._meters[source] = meter
@@ -782,6 +791,6 @@ class WorkerTask:
             if self._transactions is not None:
                 self._transactions.check_target(target.topic)
             self._context.seen(source)
-        if not partitions.issuperset(source for source, _ in new):
+        if not partitions.issuperset(source for source, _, _ in outgoing):
             # A task that did not ask for its positions: they are paused as soon as they are known.
             self._look_at_holds()

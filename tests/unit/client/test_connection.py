@@ -465,8 +465,7 @@ def feed(receiver: FrameReceiver, inbox: Inbox, data: bytes, most: int) -> int:
         count = min(len(buffer), len(data) - position, most)
         assert count > 0
         buffer[:count] = data[position : position + count]
-        for correlation_id, body, lease in receiver.take(count):
-            inbox.received(correlation_id, body, lease)
+        receiver.take(count, inbox.received)
         position += count
     return receiver.missing_bytes
 

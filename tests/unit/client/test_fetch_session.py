@@ -90,7 +90,7 @@ def test_a_new_cursor_for_the_same_partition_takes_over_without_being_forgotten(
     plan = session.plan({new: None}, LIMIT)
     assert [(p.partition, p.position) for p in plan.partitions] == [(0, 9)]
     assert plan.forgotten == []
-    found = session.asked(old.topic_id, 0)
+    found = session.answered(old.topic_id, 0)
     assert found is not None
     assert found.cursor is new
 

@@ -140,6 +140,10 @@ class FakeSender:
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         return {it: self.ids[it] for it in topics if it in self.ids}
 
+    def enqueue_all(self, handed_over: Sequence[Outgoing]) -> None:
+        for it in handed_over:
+            self.enqueue(*it)
+
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
     ) -> None:
