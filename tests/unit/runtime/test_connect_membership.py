@@ -2,16 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
-from mm2py.errors import ConfigError, ProtocolError
+from mm2py.errors import ConfigError, ProtocolError, RequestTimedOutError
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import GroupProtocol
-from mm2py.runtime.errors import SignatureError
+from mm2py.runtime.errors import ForeignMemberError, SignatureError
 from mm2py.runtime.group.assignor import (
     FRESH,
     NO_WORK,
@@ -21,7 +22,7 @@ from mm2py.runtime.group.assignor import (
     assign,
     assign_eager,
 )
-from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.group.request_signing import (
     SeenRequests,
     SignedHead,
@@ -31,11 +32,12 @@ from mm2py.runtime.group.request_signing import (
     sign_request,
     verify_request,
 )
-from mm2py.storage.config_state import RestartRequest, SessionKey
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import ConfigSnapshot, RestartRequest, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition, Work
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
-from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
+from tests.unit.runtime.herder_fakes import a_membership
 
 COUNTS = {"source": 5, "beat": 1}
 EVERYTHING = Work(
@@ -44,30 +46,90 @@ EVERYTHING = Work(
 )
 
 
+class Configs:
+    """What a worker has read of the config topic; ``newest`` is what a refresh finds."""
+
+    def __init__(self, snapshot: ConfigSnapshot) -> None:
+        self.held = snapshot
+        self.newest: ConfigSnapshot | None = None
+
+    def snapshot(self) -> ConfigSnapshot:
+        return self.held
+
+    async def refresh(self, timeout_s: float) -> None:
+        if self.newest is None:
+            raise RequestTimedOutError(f"no answer within {timeout_s} s")
+        self.held = self.newest
+
+
+def configs(counts: Mapping[str, int], offset: int = 7) -> ConfigSnapshot:
+    """Connectors with so many tasks each; the class is named after the connector."""
+    connectors = {name: {"connector.class": f"x.{name}"} for name in counts}
+    return ConfigSnapshot(offset=offset, connectors=connectors, task_counts=counts)
+
+
+class Worker:
+    """A member that obeys its rounds, as the herder does."""
+
+    def __init__(
+        self, group: MemoryGroup, name: str, runnable: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        self.link, self.store = MemoryCoordinator(group, name), Configs(configs(COUNTS))
+        store = cast("ConfigBackingStore", self.store)
+        self.membership = a_membership(self.link, store, group.clock, runnable=runnable)
+        self.owned, self.rounds, self.signals = Work(), list[Round](), list[str]()
+        self.has_news = asyncio.Event()
+        """Set by a test: as a herder does with a new config, it asks for another round."""
+
+    async def round(self) -> Round:
+        """One round, and what follows from it."""
+        offset = self.store.snapshot().offset
+        done = await self.membership.rejoin(self.owned, offset, lambda _: False)
+        self.owned = (self.owned - done.revoked) | done.assigned
+        self.rounds.append(done)
+        return done
+
+    async def run(self) -> None:
+        """Stay in the group until cancelled."""
+        while True:
+            try:
+                if (await self.round()).revoked:
+                    continue
+            except ForeignMemberError:
+                self.owned = Work()
+                await self.membership.until_ours()
+                continue
+            signal = asyncio.create_task(self.membership.signal())
+            news = asyncio.create_task(self.has_news.wait())
+            try:
+                await asyncio.wait({signal, news}, return_when=asyncio.FIRST_COMPLETED)
+                self.signals += [signal.result().reason] if signal.done() else []
+            finally:
+                self.has_news.clear()
+                signal.cancel()
+                news.cancel()
+
+
 class Stage:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.group = MemoryGroup(self.clock)
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.stack = AsyncExitStack()
 
-    def make(self, name: str, **options: object) -> Worker:
-        link = MemoryCoordinator(self.group, name)
-        worker = Worker(link, name, Configs(configs(COUNTS)), self.clock, **options)  # type: ignore[arg-type]  # of the test
-        self.workers[name] = worker
-        return worker
+    def make(self, name: str, runnable: Callable[[str], bool] = lambda _: True) -> Worker:
+        return self.workers.setdefault(name, Worker(self.group, name, runnable))
 
     async def start(self, *names: str) -> None:
         for name in names:
-            worker = self.workers.get(name) or self.make(name)
-            self.tasks[name] = await self.stack.enter_async_context(working(worker))
+            self.tasks[name] = asyncio.create_task(self.make(name).run())
         await self.clock.advance(8.0)
 
-    def link(self, name: str) -> MemoryCoordinator:
-        link = self.workers[name].link
-        assert isinstance(link, MemoryCoordinator)
-        return link
+    async def kill(self, *names: str) -> None:
+        """End workers without leaving the group."""
+        for name in names:
+            self.tasks[name].cancel()
+        await asyncio.gather(*(self.tasks[name] for name in names), return_exceptions=True)
 
     def owned(self, *names: str) -> list[Work]:
         return [self.workers[name].owned for name in names]
@@ -82,9 +144,8 @@ class Stage:
         counts = [len(part.tasks) for part in parts]
         assert max(counts) - min(counts) <= 1, counts
 
-    def leader(self) -> Worker:
-        (leader,) = (w for w in self.workers.values() if w.membership.is_leader)
-        return leader
+    def leader_and_others(self) -> list[Worker]:
+        return sorted(self.workers.values(), key=lambda it: not it.membership.is_leader)
 
 
 @pytest.fixture
@@ -95,14 +156,14 @@ async def stage() -> AsyncGenerator[Stage]:
         try:
             yield stage
         finally:
-            await stage.stack.aclose()
+            await stage.kill(*stage.tasks)
             for worker in stage.workers.values():
                 await worker.membership.leave()
 
 
 async def test_a_follower_that_has_nothing_new_gets_its_last_round_again(stage: Stage) -> None:
     await stage.start("a", "b")
-    (follower,) = (w for w in stage.workers.values() if not w.membership.is_leader)
+    _, follower = stage.leader_and_others()
     before, generation = follower.owned, follower.membership.generation
     follower.has_news.set()
     await stage.clock.advance(1.0)
@@ -112,27 +173,21 @@ async def test_a_follower_that_has_nothing_new_gets_its_last_round_again(stage: 
 
 async def test_only_the_leader_knows_who_owns_what(stage: Stage) -> None:
     await stage.start("a", "b")
-    leader = stage.leader().membership
+    leader, other = (it.membership for it in stage.leader_and_others())
     assert leader.member_urls() == ("http://a/", "http://b/")
     for name, worker in stage.workers.items():
-        for connector in worker.owned.connectors:
-            assert leader.owner_url(connector) == f"http://{name}/"
-        for task in worker.owned.tasks:
-            assert leader.owner_url(task) == f"http://{name}/"
+        for work in worker.owned.connectors | worker.owned.tasks:
+            assert leader.owner_url(work) == f"http://{name}/"
     assert leader.owner_url("unknown") is None
-    (other,) = (w for w in stage.workers.values() if w.membership is not leader)
-    assert other.membership.member_urls() == ()
-    assert other.membership.owner_url("source") is None
+    assert (other.member_urls(), other.owner_url("source")) == ((), None)
 
 
 async def test_a_worker_is_alone_once_the_others_left_whatever_the_plan_says(stage: Stage) -> None:
     await stage.start("a", "b")
-    leader = stage.leader()
-    (other,) = (name for name, worker in stage.workers.items() if worker is not leader)
+    leader, other = stage.leader_and_others()
     assert not await leader.membership.is_alone()
-    stage.tasks[other].cancel()
-    await stage.clock.settle()
-    await stage.workers[other].membership.leave()
+    await stage.kill(other.link.client)
+    await other.membership.leave()
     assert len(leader.membership.member_urls()) == 2
     assert await leader.membership.is_alone()
 
@@ -145,7 +200,7 @@ async def test_news_and_nothing_else_make_a_round(stage: Stage) -> None:
     worker.store.held = configs({"source": 2}, offset=9)
     worker.has_news.set()
     await stage.clock.advance(1.0)
-    assert worker.log == []
+    assert worker.signals == []
     assert worker.owned.tasks == {TaskId("source", 0), TaskId("source", 1)}
     assert worker.rounds[1].config_offset == 9
 
@@ -171,7 +226,7 @@ async def test_connectors_that_are_not_installed_are_not_assigned(stage: Stage) 
     def installed(java_class: str) -> bool:
         return java_class != "x.beat"
 
-    stage.make("a", runnable=installed)
+    stage.make("a", installed)
     await stage.start("a")
     assert stage.workers["a"].owned.connectors == {"source"}
     assert len(stage.workers["a"].owned.tasks) == 5
@@ -193,13 +248,12 @@ async def test_nothing_that_was_owned_may_be_claimed_after_the_end(stage: Stage)
 
 async def test_a_round_that_failed_is_due_again(stage: Stage) -> None:
     await stage.start("a")
-    stage.tasks["a"].cancel()
-    await stage.clock.settle()
+    await stage.kill("a")
     worker = stage.workers["a"]
     joining = asyncio.create_task(worker.round())
     joining.cancel()
     await asyncio.gather(joining, return_exceptions=True)
-    stage.link("a").cut = True
+    worker.link.cut = True
     with pytest.raises(Exception, match="cut off"):
         await worker.round()
     assert await worker.membership.signal() == Rejoin("the last round did not complete")

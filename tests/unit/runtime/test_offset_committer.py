@@ -22,8 +22,8 @@ from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
-from tests.unit.runtime.runtime_fakes import FakeStore
-from tests.unit.runtime.test_offset_maps import Copies, a_committer, page_of, stored_maps
+from tests.unit.runtime.runtime_fakes import FakeStore, a_committer
+from tests.unit.runtime.test_offset_maps import Copies, page_of, stored_maps
 
 ORDERS = TopicPartition("orders", 3)
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -44,14 +44,7 @@ async def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_wi
     store = FakeStore()
     store.errors = [ConnectionFailedError("away")] * 2
     reports: list[str] = []
-    committer = OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=partial(mirror_source_partition, "A"),
-        source_offset=lambda _partition, position: source_offset(position),
-        timeout_ms=5_000,
-        on_failure=reports.append,
-    )
+    committer = a_committer(store, on_failure=reports.append)
     other = TopicPartition("bills", 0)
     committer.acknowledged(ORDERS, 1)
     committer.acknowledged(other, 5)

@@ -11,7 +11,7 @@ from math import inf
 
 import pytest
 
-from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
+from mm2py.api.context import EventKind, PartitionState, SourceGap
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, Run
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
@@ -19,43 +19,32 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
-from mm2py.mirror.source_offsets import source_offset
-from mm2py.observability.metrics import Metrics
+from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.tasks.arrivals import Arrivals, SourceOrder
 from mm2py.runtime.tasks.lifecycle import Lifecycle
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.testing.waiting import until
-from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
+from mm2py.types import State, TopicPartition
 from tests.kit.fakes.batches import a_batch
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.runtime_fakes import (
+    FLOW,
     EagerClock,
+    Events,
     FakeSender,
     FakeStore,
     FakeTask,
     Statuses,
+    a_committer,
+    a_context,
     outgoing,
     turns,
 )
 
-FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDERS = TopicPartition("orders", 0)
 BILLS = TopicPartition("bills", 0)
-
-
-class EventList(NoLedger):
-    """Keeps events in a list."""
-
-    def __init__(self, events: list[LossEvent]) -> None:
-        self._seen = events
-
-    def report(self, event: LossEvent) -> bool:
-        self._seen.append(event)
-        return True
 
 
 class Bench:
@@ -78,25 +67,14 @@ class Bench:
         self.sender = FakeSender(acknowledge=acknowledge, permit=self.permit)
         self.store = FakeStore()
         self.statuses = Statuses()
-        self.metrics = Metrics(self.clock)
-        self.meter = self.metrics.flow(FLOW)
-        self.events: list[LossEvent] = []
-        self.context = WorkerTaskContext(
-            "MirrorSourceConnector",
-            "MirrorSourceConnector-0",
-            store=self.store,
-            meter=self.meter,
-            clock=self.clock,
-            events=EventList(self.events),
-            policies=LossPolicies(gap_policy="fail" if fail_on_gap else "continue"),
+        self.meter = FlowMeter(FLOW, self.clock)
+        self.ledger = Events()
+        self.events = self.ledger.reported
+        policies = LossPolicies(gap_policy="fail" if fail_on_gap else "continue")
+        self.context = a_context(
+            self.ledger, policies, store=self.store, clock=self.clock, meter=self.meter
         )
-        self.committer = OffsetCommitter(
-            self.store,
-            "MirrorSourceConnector",
-            source_partition=task.source_partition,
-            source_offset=lambda _partition, position: source_offset(position),
-            timeout_ms=5_000,
-        )
+        self.committer = a_committer(self.store)
         self.use(task)
 
     def use(self, task: BatchSourceTask) -> None:
