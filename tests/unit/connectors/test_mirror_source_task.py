@@ -89,19 +89,20 @@ def delivery(source: TopicPartition, *runs: Run) -> Delivery:
 
 
 async def test_start_resumes_one_past_the_committed_offset() -> None:
-    bench = await ran(stored={T0: 41, T1: -1})
+    bench = await ran({"flow.max.bytes.per.second": "1500"}, {T0: 41, T1: -1})
     # Offset 0 is a position, not the start of the log: what the source deletes from there on is a loss.
     assert bench.reader.positions == {T0: 42, T1: 0, DASH: EARLIEST}
-
-
-async def test_start_at_the_end_where_the_user_asked_for_latest() -> None:
-    bench = await ran({"consumer.auto.offset.reset": "latest"}, {T0: 0})
-    assert bench.reader.positions == {T0: 1, T1: LATEST, DASH: LATEST}
+    assert [it.bytes_per_s for it in bench.region.tuning] == [1500], "its part of the flow's rate"
+    assert bench.region.client_ids == [
+        "A->B|MirrorSourceConnector-0|replication-consumer",
+        "A->B|MirrorSourceConnector-0|offset-syncs-source-producer",
+    ]
 
 
 async def test_where_the_copy_began_is_its_position_before_anything_is_copied() -> None:
     latest = {"consumer.auto.offset.reset": "latest"}
     async with running(Bench(latest, {T0: 0})) as bench:
+        assert bench.reader.positions == {T0: 1, T1: LATEST, DASH: LATEST}
         bench.reader.began = {T1: 100}
         await bench.task.poll(1000)
         assert bench.context.covered == [(T1, 99)]
@@ -203,14 +204,6 @@ async def test_start_lets_an_unreachable_source_be_retried_and_leaves_nothing_op
         pass
 
 
-async def test_clients_have_javas_ids() -> None:
-    bench = await ran()
-    assert bench.region.client_ids == [
-        "A->B|MirrorSourceConnector-0|replication-consumer",
-        "A->B|MirrorSourceConnector-0|offset-syncs-source-producer",
-    ]
-
-
 async def test_a_doubled_partition_counts_once_and_a_broken_list_is_refused() -> None:
     bench = await ran({"task.assigned.partitions": "t-0, t-0"})
     assert bench.reader.positions == {T0: EARLIEST}
@@ -246,11 +239,6 @@ async def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
         bench.reader.answers = [[(T0, [a_batch(0, 1)]), (beat, [a_batch(0, 1)])]]
         targets = [out.target.topic for out in await bench.task.poll(1)]
         assert targets == ["t", "A.heartbeats"]
-
-
-async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
-    bench = await ran({"flow.max.bytes.per.second": "1500"})
-    assert [it.bytes_per_s for it in bench.region.tuning] == [1500]
 
 
 @pytest.mark.parametrize(("limit", "paced"), [("1500", 700), ("0", 0)])

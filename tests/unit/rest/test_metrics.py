@@ -144,6 +144,8 @@ def test_a_fed_meter_is_shown_with_its_numbers() -> None:
     client = f'"A->B|{NAME}-0|replication-consumer"'
     labels = {"clientid": client, "topic": "t", "partition": "0"}
     assert scrape.value("kafka_consumer_fetch_manager_records_lag", labels) == 7
+    for end in ("cpu_seconds_total", "resident_memory_bytes", "start_time_seconds", "open_fds", "max_fds"):  # fmt: skip
+        assert (scrape.value(f"process_{end}", {}) or 0) > 0, end
 
 
 def test_by_topic_a_series_is_of_all_partitions_and_numbers_of_the_flow_stay() -> None:
@@ -238,9 +240,9 @@ def test_checkpoints_have_latency_by_group_and_copy(query: str, partition: str, 
         assert scrape.value(f"{name}_max", labels | more) == last
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "value"),
-    [
+def test_forecast_ledger_and_groups_of_a_flow_are_counted() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    for name, labels, value in (
         ("mm2py_retention_overtakes_seconds", {}, 43 * 60),
         ("mm2py_ledger_events_total", {"kind": "retention"}, 1),
         ("mm2py_ledger_events_total", {"kind": "may-be-doubled"}, 1),
@@ -251,13 +253,8 @@ def test_checkpoints_have_latency_by_group_and_copy(query: str, partition: str, 
         ("mm2py_groups", {"kind": "group", "state": "SYNCED"}, 14),
         ("mm2py_groups", {"kind": "group", "state": "BEHIND"}, 12),
         ("mm2py_groups", {"kind": "group", "state": "NOT_SYNCED"}, 11),
-    ],
-)
-def test_forecast_ledger_and_groups_of_a_flow_are_counted(
-    name: str, labels: dict[str, str], value: float
-) -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    assert scrape.value(name, {"flow": "A->B", **labels}) == value
+    ):
+        assert scrape.value(name, {"flow": "A->B", **labels}) == value, (name, labels)
 
 
 def test_a_paused_partition_shows_its_lag() -> None:
@@ -295,20 +292,6 @@ def test_rebalances_lost_memberships_and_restarts_are_counted(of: FlowName | Non
         for what in ("flow", "connector", "task")
     }
     assert restarts == {"flow": 0, "connector": 0, "task": 1}
-
-
-def test_the_process_shows_its_own_numbers_under_prometheus_names() -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    for name in (
-        "process_cpu_seconds_total",
-        "process_resident_memory_bytes",
-        "process_start_time_seconds",
-        "process_open_fds",
-        "process_max_fds",
-    ):
-        value = scrape.value(name, {})
-        assert value is not None, name
-        assert value > 0, name
 
 
 def test_certificates_are_shown_until_when_they_are_valid() -> None:
@@ -398,7 +381,7 @@ def test_the_course_of_a_flow_has_the_lag_of_its_topics(
     assert (found.lag_records, found.lag_ms) == sample
 
 
-def test_flow_connector_and_task_have_one_state_each() -> None:
+def test_flow_connector_and_task_have_one_state_each_and_tasks_of_others_are_left_to_them() -> None:
     scrape = scraped(dedicated(fed(FakeClock())))
     connector = f"A->B.{NAME}"
     ones = {
@@ -420,6 +403,10 @@ def test_flow_connector_and_task_have_one_state_each() -> None:
         for word in ("total", "running", "paused", "failed", "unassigned", "restarting")
     }
     assert counts == {word: int(word in {"total", "failed"}) for word in counts}
+    assert scrape.value("kafka_connect_worker_connector_count", {}) == 1
+    assert scrape.value("kafka_connect_worker_task_count", {}) == 1
+    tasks = {dict(labels)["task"] for name, labels in scrape.samples if name == "mm2py_task_state"}
+    assert tasks == {"0"}
 
 
 @pytest.mark.parametrize(
@@ -433,14 +420,6 @@ def test_flow_connector_and_task_have_one_state_each() -> None:
 )
 def test_a_value_under_javas_names_is_as_jmx_has_it(text: str, shown: str) -> None:
     assert jmx_value(text) == shown
-
-
-def test_tasks_of_other_workers_are_left_to_them() -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    assert scrape.value("kafka_connect_worker_connector_count", {}) == 1
-    assert scrape.value("kafka_connect_worker_task_count", {}) == 1
-    tasks = {dict(labels)["task"] for name, labels in scrape.samples if name == "mm2py_task_state"}
-    assert tasks == {"0"}
 
 
 def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
