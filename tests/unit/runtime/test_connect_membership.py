@@ -20,7 +20,6 @@ from mm2py.runtime.group.assignor import (
     MemberView,
     RoundPlan,
     assign,
-    assign_eager,
 )
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.group.request_signing import (
@@ -379,13 +378,6 @@ def test_connectors_run_on_the_leader_and_are_revoked_elsewhere_first() -> None:
     second = play(plan.state, plan.owners)
     assert second.assigned == {"a": Work(frozenset("c")), "b": NO_WORK}
     assert not any(second.revoked.values())
-
-
-def test_eager_deals_tasks_round_robin_and_connectors_to_the_leader() -> None:
-    work = Work(frozenset({"x", "y", "z"})) | tasks(0, 1, connector="x")
-    dealt = assign_eager(["b", "a"], work, leader="b")
-    assert dealt["a"] == Work(tasks=frozenset({TaskId("x", 0)}))
-    assert dealt["b"] == Work(work.connectors, frozenset({TaskId("x", 1)}))
 
 
 # ---- values that workers hand to each other

@@ -197,17 +197,6 @@ async def test_transforms_that_fail_at_the_end_keep_nothing_else_open(
     assert caplog.text.count("it was open already") == 2
 
 
-async def test_records_of_a_third_party_pass_transforms_and_their_positions_move() -> None:
-    task = _lines()
-    stage = HostStage(task=task)
-    await stage.start(**MARK)
-    await until(lambda: not task.rounds)
-    await until(lambda: "RUNNING" in stage.words())
-    await stage.host.stop_task(FIRST, 5.0)
-    assert not stage.senders[0].sent, "all of them are dropped"
-    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
-
-
 # ---- tasks that return ordinary records
 
 
@@ -604,16 +593,3 @@ async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies(stage:
     await stage.host.keep_out(frozenset())
     await until(lambda: stage.tasks[0].taken_over == [ORDERS])
     assert len(stage.tasks) == 1
-
-
-async def test_the_first_record_of_each_target_topic_is_told_once() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0, topics="orders,bills"))
-    await until(lambda: stage.words() == ["RUNNING"])
-    stage.tasks[0].rounds += [
-        [outgoing("orders", 0)],
-        [outgoing("orders", 1), outgoing("bills", 0)],
-    ]
-    await until(lambda: not stage.tasks[0].rounds)
-    await stage.host.close()
-    assert sorted(stage.topics) == [(FIRST, "A.bills"), (FIRST, "A.orders")]

@@ -376,9 +376,10 @@ async def test_without_transactions_positions_are_in_the_own_topic_first_then_co
 AWAY = ConnectionFailedError("connection refused")
 
 
-async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> None:
+async def test_pauses_double_up_to_a_limit_start_afresh_after_success_and_end_with_a_stop() -> None:
     clock = EagerClock()
-    patience = Patience(clock, "target cluster B", asyncio.Event())
+    stop = asyncio.Event()
+    patience = Patience(clock, "target cluster B", stop)
     for _ in range(10):
         assert await patience.wait(AWAY)
     assert clock.sleeps[:4] == [0.1, 0.2, 0.4, 0.8]
@@ -386,6 +387,11 @@ async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> N
     patience.succeeded()
     await patience.wait(AWAY)
     assert clock.sleeps[-1] == 0.1
+    paused = len(clock.sleeps)
+    stop.set()
+    assert await wait_or_stop(clock, 60, stop)
+    assert not await patience.wait(AWAY)
+    assert len(clock.sleeps) == paused
 
 
 async def test_a_wait_is_logged_at_once_and_every_ten_s(caplog: pytest.LogCaptureFixture) -> None:
@@ -406,12 +412,3 @@ async def test_a_wait_is_logged_at_once_and_every_ten_s(caplog: pytest.LogCaptur
     assert "target cluster B at b1:9092" in lines[0]
     assert "connection refused" in lines[0]
     assert lines[-1].startswith("back again")
-
-
-async def test_a_stop_ends_the_wait_at_once() -> None:
-    clock = EagerClock()
-    stop = asyncio.Event()
-    stop.set()
-    assert await wait_or_stop(clock, 60, stop)
-    assert not await Patience(clock, "x", stop).wait(AWAY)
-    assert clock.sleeps == []

@@ -19,7 +19,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
 from mm2py.runtime.tasks import task_assembly, worker_sink_task
-from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage, TaskEndsError
+from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, ConsumerFactory
 from mm2py.runtime.tasks.task_assembly import SinkClients, TaskAssembly
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
@@ -405,15 +405,6 @@ def test_a_retry_that_succeeds_leaves_no_error() -> None:
     stand = Stand(errors_retry_timeout="-1")
     assert stand.attempt(failing(*(RetriableError("busy") for _ in range(3)))) == 4
     assert (stand.errant.skipped, len(stand.pauses.waits)) == (0, 3)
-
-
-@pytest.mark.parametrize("tolerance", ["none", "all"])
-def test_the_end_of_a_task_decides_nothing_about_a_record_tried_again(tolerance: str) -> None:
-    stand = Stand(errors_tolerance=tolerance, errors_retry_timeout="-1")
-    stand.pauses.stopped = True
-    with pytest.raises(TaskEndsError, match="t-0 offset 4"):
-        stand.attempt(failing(RetriableError("busy")))
-    assert (stand.errant.skipped, stand.queue.kept) == (0, [])
 
 
 @pytest.mark.parametrize("place", [False, True])
