@@ -273,19 +273,16 @@ async def test_source_partitions_that_share_a_target_share_its_batches() -> None
     assert adapter.source_offset(next(iter(committed)), 0) == {"line": 16}
 
 
-async def test_large_rounds_are_split_into_batches() -> None:
+async def test_large_rounds_are_split_into_batches_and_behind_an_empty_one_is_a_pause() -> None:
     big = b"x" * (BATCH_BYTES // 2)
-    adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))
+    clock = EagerClock()
+    adapter = RecordTaskAdapter(Script([_record(n, value=big) for n in range(1, 5)]), clock)
     items = await adapter.poll(1 << 20)
     assert [batch.count for item in items for batch in item.batches] == [1, 1, 1, 1]
     assert len({item.source for item in items}) == 1, "one lane, one order"
-
-
-async def test_a_task_that_does_not_block_does_not_spin() -> None:
-    clock = EagerClock()
-    adapter = RecordTaskAdapter(Script(), clock)
+    assert not clock.sleeps
     assert await adapter.poll(1) == ()
-    assert clock.sleeps
+    assert clock.sleeps, "a task that does not block does not spin"
 
 
 def _conversion(**connector: str) -> Conversion:

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from math import inf
 
 import pytest
@@ -556,9 +556,9 @@ T, U = TopicPartition("t", 0), TopicPartition("u", 1)
 A_T, A_U = TopicPartition("A.t", 0), TopicPartition("A.u", 1)
 
 
-async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
+async def test_batches_without_a_hole_become_one_run_and_a_spliced_one_stays_apart() -> None:
     reports: list[Delivery] = []
-    arrivals = Arrivals(reports.append, now_ms=iter([101, 102, 103, 104, 105]).__next__)
+    arrivals = Arrivals(reports.append, now_ms=count(101).__next__)
     arrivals.add(T, A_T, a_batch(10, 5, size=100), 3)
     arrivals.add(U, A_U, a_batch(0, 1, size=7), 0)
     arrivals.add(T, A_T, a_batch(15, 2, size=50), 8)
@@ -572,15 +572,10 @@ async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
     ]
     arrivals.flush()
     assert len(reports) == 2, "each is reported once"
-
-
-async def test_runs_of_a_spliced_batch_stay_apart() -> None:
-    reports: list[Delivery] = []
-    arrivals = Arrivals(reports.append)
     arrivals.add(T, A_T, a_batch(0, 4, runs=((0, 2), (7, 2))), 0)
     arrivals.add(T, A_T, a_batch(9, 1), 4)
     arrivals.flush()
-    assert reports[0].runs == (Run(0, 2, 0), Run(7, 3, 2))
+    assert reports[2].runs == (Run(0, 2, 0), Run(7, 3, 2))
 
 
 async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None:
@@ -636,17 +631,15 @@ def test_a_failed_task_stays_failed_with_its_first_cause() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_only_a_restart_or_giving_up_ends_a_failure(state: State) -> None:
-    life = Lifecycle("task", Statuses())
-    life.to(State.FAILED, FatalError("x"))
-    assert life.to(state) is (state in ENDS_A_FAILURE)
-
-
-@pytest.mark.parametrize("what", ["connector", "task"])
-def test_only_a_connector_can_be_stopped(what: str) -> None:
-    life = Lifecycle(what, Statuses())
-    life.to(State.RUNNING)
-    assert life.to(State.STOPPED) is (what == "connector")
+def test_only_a_restart_or_giving_up_ends_a_failure_and_only_a_connector_is_stopped(
+    state: State,
+) -> None:
+    connector, task = (Lifecycle(what, Statuses()) for what in ("connector", "task"))
+    for life in (connector, task):
+        life.to(State.RUNNING)
+        assert life.to(State.STOPPED) is (life is connector)
+    task.to(State.FAILED, FatalError("x"))
+    assert task.to(state) is (state in ENDS_A_FAILURE)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(State, State)))
