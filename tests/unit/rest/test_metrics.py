@@ -257,25 +257,19 @@ def test_forecast_ledger_and_groups_of_a_flow_are_counted() -> None:
         assert scrape.value(name, {"flow": "A->B", **labels}) == value, (name, labels)
 
 
-def test_a_paused_partition_shows_its_lag() -> None:
+def test_a_paused_partition_shows_its_lag_and_heartbeats_count_under_no_name_of_a_topic() -> None:
     meter = fed(FakeClock())
     meter.partition(TopicPartition("t", 0)).paused = True
-    scrape = scraped(dedicated(meter))
+    meter.partition(TopicPartition("records for heartbeats", 0)).state = "HELD"
+    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
+    assert b"records for" not in reply.content
+    scrape = Scrape.of(reply)
+    assert scrape.value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}) == 0
     assert scrape.value("mm2py_source_lag_records", TOPIC) == 7
     assert scrape.value("mm2py_rpo_seconds", TOPIC) == pytest.approx(4.0)
     assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "PAUSED"}) == 1
     assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "RUNNING"}) is None
     assert scrape.value("mm2py_partitions", {"flow": "A->B", "state": "PAUSED"}) == 1
-
-
-def test_heartbeats_and_checkpoints_count_under_no_name_of_a_topic() -> None:
-    meter = fed(FakeClock())
-    meter.partition(TopicPartition("records for heartbeats", 0)).state = "HELD"
-    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
-    assert (
-        b"records for" in reply.content,
-        Scrape.of(reply).value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}),
-    ) == (False, 0)
 
 
 @pytest.mark.parametrize("of", [AB, None])
@@ -294,15 +288,6 @@ def test_rebalances_lost_memberships_and_restarts_are_counted(of: FlowName | Non
     assert restarts == {"flow": 0, "connector": 0, "task": 1}
 
 
-def test_certificates_are_shown_until_when_they_are_valid() -> None:
-    parts = dedicated(fed(FakeClock()))
-    name = "mm2py_certificate_expiry_timestamp_seconds"
-    assert scraped(parts).labels_of(name) == set()
-    certificates_of(parts.clock).note(Shown(BROKER, "B", "b1:9093"), 1_800_000_000.0)
-    labels = {"owner": "broker", "cluster": "B", "address": "b1:9093"}
-    assert scraped(parts).value(name, labels) == 1_800_000_000.0
-
-
 def test_numbers_that_are_not_known_have_no_sample() -> None:
     clock = FakeClock()
     meter = FlowMeter(AB, clock)
@@ -316,6 +301,7 @@ def test_numbers_that_are_not_known_have_no_sample() -> None:
     for name in (
         "mm2py_rpo_seconds",
         "mm2py_newest_record_timestamp_seconds",
+        "mm2py_certificate_expiry_timestamp_seconds",
         "kafka_connect_mirror_mirrorsourceconnector_record_count",
     ):
         assert scrape.labels_of(name) == set()
@@ -471,13 +457,18 @@ RESTS = WorkState(State.PAUSED, "worker:8083", None, "4.3.1")
 WRONG = Finding(task="c-0", what="stalled", text="why", count=1, harms=True)
 
 
-def of_connect(of: type[FakeHerder] = FakeHerder, *, task: WorkState | None = None) -> FakeHerder:
+def of_connect(
+    of: type[FakeHerder] = FakeHerder, *, task: WorkState | None = None, **more: object
+) -> FakeHerder:
     """A Connect worker with a connector that is no mirror, and a task of it."""
     config: dict[str, str | None] = {"connector.class": "x.Y"}
     tasks = None if task is None else {0: task}
     rests = replace(state("rests", tasks={0: RESTS}), connector=RESTS)
     states = {"c": state("c", tasks=tasks), "rests": rests}
-    return of(None, configs={"c": config, "rests": config}, states=states)
+    herder = of(None, configs={"c": config, "rests": config}, states=states)
+    for name, value in more.items():
+        setattr(herder, name, value)
+    return herder
 
 
 def in_state(word: str, **problems: str) -> FakeHerder:
@@ -486,36 +477,18 @@ def in_state(word: str, **problems: str) -> FakeHerder:
     return herder
 
 
-def waiting() -> FakeHerder:
-    herder = of_connect()
-    herder.waits = "waits for the worker's cluster"
-    return herder
-
-
-def without_owner() -> FakeHerder:
-    """Of a task whose worker was killed: what it wrote last is RUNNING."""
-    herder = of_connect()
-    herder.without_owner.add(TaskId("c", 0))
-    return herder
-
-
-def without_states() -> FakeHerder:
-    herder = of_connect()
-    herder.states.clear()
-    return herder
-
-
 @pytest.mark.parametrize(
     ("herder", "finding", "expected"),
     [
         (of_connect(), None, "RUNNING"),
         (FakeHerder(None), None, "RUNNING"),
-        (waiting(), None, "WAITING"),
+        (of_connect(waits="waits for the worker's cluster"), None, "WAITING"),
         (in_state("SUSPENDED"), None, "SUSPENDED"),
         (of_connect(task=STANDS), None, "FAILED"),
         (of_connect(Uninstalled, task=STANDS), None, "FAILED"),
-        (without_states(), None, "UNASSIGNED"),
-        (without_owner(), None, "UNASSIGNED"),
+        (of_connect(states={}), None, "UNASSIGNED"),
+        # Of a task whose worker was killed: what it wrote last is RUNNING.
+        (of_connect(without_owner={TaskId("c", 0)}), None, "UNASSIGNED"),
         (in_state("RUNNING", topic="t cannot be created"), None, "DEGRADED"),
         (of_connect(), WRONG, "DEGRADED"),
     ],
@@ -535,21 +508,26 @@ def test_a_connect_worker_says_what_alerts_look_for(
     assert shown == {expected}
 
 
-def test_the_page_lists_exactly_what_is_emitted() -> None:
+def test_the_page_lists_exactly_what_is_emitted_and_each_state_of_a_flow() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [it for it in FLOW_STATES if f"`{it}`" not in page] == []
     listed = {
         name: (kind, frozenset(re.findall(r"`(\w+)`", labels)))
-        for name, kind, labels in ROW.findall(PAGE.read_text("utf-8"))
+        for name, kind, labels in ROW.findall(page)
     }
     herder = MeteredHerder(fed(FakeClock()))
     with_backfill(herder)
     parts = parts_of({AB: herder}, dedicated=True)
     certificates_of(parts.clock).note(Shown(REST), 1.0)
+    certificates_of(parts.clock).note(Shown(BROKER, "B", "b1:9093"), 1_800_000_000.0)
     errors_of(parts.clock).add(BrokerError("A", "a:9092", Trouble.LOST), 2)
     scrape, other = scraped(parts), scraped(parts_of({None: FakeHerder(None)}))
     assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
     assert {name: {labels} for name, (_, labels) in listed.items()} == {
         name: scrape.labels_of(name) or other.labels_of(name) for name in scrape.types
     }
+    until = {"owner": "broker", "cluster": "B", "address": "b1:9093"}
+    assert scrape.value("mm2py_certificate_expiry_timestamp_seconds", until) == 1_800_000_000.0
 
 
 @pytest.mark.parametrize(
@@ -570,21 +548,14 @@ def test_compat_chooses_whose_names_are_added(query: str, strimzi: bool, redpand
     assert "mm2py_source_lag_records" in types
 
 
-def test_an_unknown_compat_is_refused_with_the_known_ones() -> None:
-    reply = ask(public_app(parts_of()), "GET", "/metrics?compat=ibm")
-    assert reply.status == 400
-    assert "strimzi, redpanda, none" in reply.message
-
-
-@pytest.mark.parametrize("accept", [PROMETHEUS, "text/plain", "*/*"])
-def test_prometheus_may_ask_for_text(accept: str) -> None:
-    reply = ask(public_app(parts_of()), "GET", "/metrics", headers={"Accept": accept})
-    assert Scrape.of(reply).types
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_metrics_are_only_read(method: str) -> None:
-    assert ask(public_app(parts_of()), method, "/metrics").status == 405
+def test_metrics_are_only_read_as_text_and_under_names_that_are_known() -> None:
+    app = public_app(parts_of())
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert ask(app, method, "/metrics").status == 405
+    for accept in (PROMETHEUS, "text/plain", "*/*"):
+        assert Scrape.of(ask(app, "GET", "/metrics", headers={"Accept": accept})).types
+    refused = ask(app, "GET", "/metrics?compat=ibm")
+    assert (refused.status, "strimzi, redpanda, none" in refused.message) == (400, True)
 
 
 @pytest.mark.parametrize("in_dedicated_mode", [True, False])
@@ -619,8 +590,3 @@ def test_the_newest_backfill_is_shown_by_the_worker_that_leads_the_flow() -> Non
         assert scrape.value(name, {**of_flow, **labels}) == value, (name, labels)
     herder.leading = False
     assert not scraped(parts_of({AB: herder}, dedicated=True)).labels_of("mm2py_backfill_state")
-
-
-def test_the_page_names_each_state_of_a_flow() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert [it for it in FLOW_STATES if f"`{it}`" not in page] == []

@@ -198,12 +198,11 @@ def test_the_root_names_a_kafka_version_first_and_ours_beside_it() -> None:
 @pytest.mark.parametrize(
     ("word", "status"), [("healthy", 200), ("starting", 503), ("unhealthy", 500)]
 )
-def test_health_has_its_own_body(word: str, status: int) -> None:
+def test_health_has_its_own_body_and_a_worker_without_a_herder_is_still_starting(
+    word: str, status: int
+) -> None:
     reply = request(FakeHerder(said_health=Health(word, "text")), "GET", "/health")
     assert (reply.status, reply.json) == (status, {"status": word, "message": "text"})
-
-
-def test_a_worker_without_a_herder_is_still_starting() -> None:
     reply = ask(public_app(parts_of({})), "GET", "/health")
     assert (reply.status, reply.message) == (503, "Worker is still starting up.")
 
