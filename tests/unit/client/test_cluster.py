@@ -90,23 +90,21 @@ async def test_a_cluster_of_which_no_address_answers_is_an_error_and_not_logged(
     assert caplog.messages == []
 
 
-async def test_leader_is_cached_and_looked_up_again_after_it_moved() -> None:
+async def test_a_leader_is_looked_up_once_by_all_and_again_after_it_moved() -> None:
     async with connected() as (broker, cluster):
-        assert (await cluster.leader(TP)).node_id == 1
+        before = broker.count(METADATA)
+        await asyncio.gather(*(cluster.leader(TopicPartition("t", n % 2)) for n in range(20)))
         asked = broker.count(METADATA)
-        assert (await cluster.leader(TP)).epoch == 0
-        assert broker.count(METADATA) == asked
+        leader = await cluster.leader(TP)
+        assert (leader.node_id, leader.epoch) == (1, 0)
+        assert broker.count(METADATA) == asked == before + 1
         cluster.leader_moved(TP)
         assert cluster.known_leader(TP) is None
         assert (await cluster.leader(TP)).node_id == 1
         assert broker.count(METADATA) > asked
-
-
-async def test_concurrent_lookups_become_one_request() -> None:
-    async with connected() as (broker, cluster):
-        before = broker.count(METADATA)
-        await asyncio.gather(*(cluster.leader(TopicPartition("t", n % 2)) for n in range(20)))
-        assert broker.count(METADATA) == before + 1
+        for tp in (TopicPartition("no", 0), TopicPartition("t", 9)):
+            with pytest.raises(RetriableServerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                await cluster.leader(tp)
 
 
 async def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
@@ -119,13 +117,6 @@ async def test_a_cancelled_lookup_does_not_cancel_the_others() -> None:
         assert (await second).node_id == 1
         with pytest.raises(asyncio.CancelledError):
             await first
-
-
-async def test_a_missing_topic_or_partition_is_retriable() -> None:
-    async with connected() as (_, cluster):
-        for tp in (TopicPartition("no", 0), TopicPartition("t", 9)):
-            with pytest.raises(RetriableServerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-                await cluster.leader(tp)
 
 
 async def test_older_leader_epochs_are_ignored_and_named_leaders_are_taken() -> None:
@@ -458,7 +449,9 @@ async def test_many_partitions_without_a_leader_cost_one_question_a_round() -> N
         assert len([key for key, _ in broker.requests if key == METADATA]) <= asked + 4
 
 
-async def test_offsets_are_asked_again_when_the_leader_moved() -> None:
+async def test_offsets_are_asked_again_when_the_leader_moved_and_come_without_a_pause_where_it_has_not() -> (
+    None
+):
     async with connected() as (broker, cluster):
         broker.fail_next(LIST_OFFSETS, 6)
         broker.fail_next(LIST_OFFSETS, "disconnect")
@@ -468,9 +461,10 @@ async def test_offsets_are_asked_again_when_the_leader_moved() -> None:
         error = listed[TopicPartition("no", 0)].error
         assert error is not None
         assert error.code == 3
-
-
-async def test_offsets_that_are_all_there_are_returned_without_a_pause() -> None:
+        broker.fail_next(LIST_OFFSETS, "disconnect", 10)
+        error = (await Admin(cluster).list_offsets({TP: LATEST}))[TP].error
+        assert isinstance(error, RetriableServerError)
+        assert error.name == "NETWORK_EXCEPTION", "it stays away"
     async with (
         FakeBroker(topics={"t": 2}) as broker,
         # The clock does not move, so any pause would last for ever.
@@ -494,14 +488,6 @@ async def test_a_silent_broker_delays_the_question_to_no_other() -> None:
         await eventually(lambda: broker.count(LIST_OFFSETS) == 1)
         hold.release()
         assert {found.offset for found in (await listing).values()} == {0}
-
-
-async def test_a_leader_that_stays_away_leaves_a_network_error() -> None:
-    async with connected() as (broker, cluster):
-        broker.fail_next(LIST_OFFSETS, "disconnect", 10)
-        error = (await Admin(cluster).list_offsets({TP: LATEST}))[TP].error
-        assert isinstance(error, RetriableServerError)
-        assert error.name == "NETWORK_EXCEPTION"
 
 
 async def test_topic_creation_is_retried_at_a_new_controller_and_refusals_are_values() -> None:

@@ -143,27 +143,20 @@ async def test_a_reader_that_ends_reports_what_it_did_not_hand_out(handed_out: b
         assert rig.gaps == [(SECOND, int(handed_out), 2, "recreated")]
 
 
-async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_kept_id() -> None:
+@pytest.mark.parametrize("lost", [0, 7])
+async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_kept_id_and_what_it_lost(
+    lost: int,
+) -> None:
     async with fetching(versions=BY_ID) as rig:
         old = rig.broker.cluster.topics["t"].topic_id
         rig.broker.create_topic("t", 2)
         rig.fill(FIRST, range(100, 110))
+        rig.broker.partition(FIRST).delete_before(lost)
         rig.fetcher.add({FIRST: 4}, topic_ids={FIRST: old})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
-        assert rig.read[FIRST] == list(range(100, 110))
-        assert rig.gaps == [(FIRST, 4, 3, "recreated")]
-
-
-async def test_what_a_recreated_topic_has_lost_before_it_was_read_is_a_loss() -> None:
-    async with fetching(versions=BY_ID) as rig:
-        old = rig.broker.cluster.topics["t"].topic_id
-        rig.broker.create_topic("t", 2)
-        rig.fill(FIRST, range(100, 110))
-        rig.broker.partition(FIRST).delete_before(7)
-        rig.fetcher.add({FIRST: 4}, topic_ids={FIRST: old})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
-        assert rig.read[FIRST] == [107, 108, 109]
-        assert rig.gaps == [(FIRST, 4, 3, "recreated"), (FIRST, 0, 6, "retention")]
+        assert rig.read[FIRST] == list(range(100 + lost, 110))
+        deleted = [(FIRST, 0, lost - 1, "retention")] if lost else []
+        assert rig.gaps == [(FIRST, 4, 3, "recreated"), *deleted]
 
 
 @with_and_without_epochs
@@ -388,7 +381,9 @@ async def test_a_hot_partition_does_not_starve_the_others() -> None:
 # ---- read committed ----
 
 
-def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout() -> None:
+def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout_and_one_that_ends_not() -> (
+    None
+):
     watch = OpenTransactions(timeout_s=60)
     cursor = Cursor(FIRST, 5)
     cursor.node = 1
@@ -402,6 +397,10 @@ def test_a_transaction_that_never_ends_is_reported_once_after_its_timeout() -> N
     assert watch.check([cursor], 61.0) == []
     cursor.last_stable_offset = 9
     assert watch.check([cursor], 62.0) == [(cursor, None)]
+    cursor.high_watermark = 1000
+    for now in range(90, 600, 30):
+        cursor.last_stable_offset = now
+        assert watch.check([cursor], float(now)) == [], "it moves"
 
 
 async def test_a_moved_leader_hides_no_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,16 +422,6 @@ async def test_a_moved_leader_hides_no_open_transaction(monkeypatch: pytest.Monk
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
         await rig.until(lambda: rig.read_again == [FIRST])
-
-
-def test_a_stable_offset_that_moves_is_no_stall() -> None:
-    watch = OpenTransactions(timeout_s=60)
-    cursor = Cursor(FIRST, 0)
-    cursor.node = 1
-    cursor.high_watermark = 1000
-    for now in range(0, 600, 30):
-        cursor.last_stable_offset = now
-        assert watch.check([cursor], float(now)) == []
 
 
 async def test_read_committed_waits_at_an_open_transaction_and_lag_counts_what_is_above() -> None:
@@ -554,18 +543,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_partitions_of_a_leader_that_is_silent_move_before_its_request_times_out() -> None:
-    async with fetching(partitions=len(MANY)) as rig, led_by_another(rig) as silent:
-        hold = silent.hold(FETCH)
-        await hold.arrived.wait()
-        await read_from_the_first_broker(rig)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_partitions_of_a_leader_that_is_not_reached_move_before_the_attempt_ends() -> None:
-    async with fetching(partitions=len(MANY)) as rig, led_by_another(rig) as gone:
-        await gone.stop()
-        with BlackHole("127.0.0.1", gone.port):
+@pytest.mark.parametrize("reached", [True, False])
+async def test_partitions_of_a_leader_that_is_silent_or_not_reached_move_before_a_time_out(
+    *, reached: bool
+) -> None:
+    async with fetching(partitions=len(MANY)) as rig, led_by_another(rig) as leader:
+        if reached:
+            hold = leader.hold(FETCH)
+            await hold.arrived.wait()
+            await read_from_the_first_broker(rig)
+            return
+        await leader.stop()
+        with BlackHole("127.0.0.1", leader.port):
             await rig.until(lambda: bool(rig.stalled))
             await read_from_the_first_broker(rig)
 

@@ -348,11 +348,8 @@ async def test_a_watcher_of_the_permit_that_fails_ends_the_membership_visibly(
     assert "a bug of the caller" in caplog.text
 
 
-async def test_who_never_joined_is_no_member(stage: Stage) -> None:
-    assert await stage.one.member.changed() == stage.one.member.over == "not a member"
-
-
 async def test_a_cancelled_join_leaves_nothing_behind(stage: Stage) -> None:
+    assert await stage.one.member.changed() == stage.one.member.over == "not a member"
     await stage.one.round()
     joining = asyncio.create_task(stage.two.round())
     await stage.clock.settle()
@@ -437,7 +434,9 @@ def scripted() -> tuple[ScriptedCluster, CoordinatorLink]:
     return cluster, CoordinatorLink(cast("Cluster", cluster), "g")
 
 
-async def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
+async def test_heartbeats_do_not_queue_behind_a_join_that_waits_and_codes_about_the_member_stay_codes() -> (
+    None
+):
     cluster, link = scripted()
     cluster.answers = {"JoinGroup": joined(NONE), "Heartbeat": NONE}
     await link.join("m", OFFERS, 6_000, 60_000)
@@ -446,6 +445,10 @@ async def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
     assert joins != beats
     assert join_ms == 60_000 + cluster.settings.request_timeout_ms
     assert beat_ms == 6_000
+    cluster.answers = {"JoinGroup": joined(UNKNOWN_MEMBER_ID), "Heartbeat": UNKNOWN_MEMBER_ID}
+    assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
+    assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
+    assert cluster.moved == 0
 
 
 async def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up() -> None:
@@ -482,14 +485,6 @@ async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None
         with pytest.raises(RetriableError, match="reset"):
             await attempt()
     assert cluster.moved == 8
-
-
-async def test_codes_about_the_membership_stay_codes() -> None:
-    cluster, link = scripted()
-    cluster.answers = {"JoinGroup": joined(UNKNOWN_MEMBER_ID), "Heartbeat": UNKNOWN_MEMBER_ID}
-    assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
-    assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
-    assert cluster.moved == 0
 
 
 async def test_a_group_that_does_not_exist_is_dead_and_one_that_is_secret_is_an_error() -> None:

@@ -125,16 +125,10 @@ async def test_the_request_is_the_client_credentials_grant() -> None:
         assert sent == "grant_type=client_credentials&scope=a+b"
 
 
-async def test_a_token_of_unknown_life_serves_one_login() -> None:
-    async with token_source() as (endpoint, source, _):
-        endpoint.answers = [(200, answer("opaque"))]
-        await source.token()
-        await source.token()
-        assert len(endpoint.requests) == 2
-
-
 @pytest.mark.parametrize("never", [1e999, 10**400])
-async def test_a_life_beyond_all_time_is_a_long_one(never: float) -> None:
+async def test_a_life_beyond_all_time_is_a_long_one_and_an_unknown_one_serves_one_login(
+    never: float,
+) -> None:
     async with token_source() as (endpoint, source, _):
         endpoint.answers = [(200, answer("one", expires_in=10**400)), (200, answer("two"))]
         assert (await source.token()) is (await source.token())
@@ -142,9 +136,14 @@ async def test_a_life_beyond_all_time_is_a_long_one(never: float) -> None:
     async with token_source() as (endpoint, source, _):
         endpoint.answers = [(200, answer(f"a.{claims}.b")), (200, answer("two"))]
         assert (await source.token()) is (await source.token())
+    async with token_source() as (endpoint, source, _):
+        endpoint.answers = [(200, answer("opaque"))]
+        assert (await source.token()) is not (await source.token())
 
 
-async def test_a_token_that_brokers_refuse_is_replaced_but_not_at_once() -> None:
+async def test_a_token_that_brokers_refuse_is_replaced_but_not_at_once_also_if_the_clock_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with token_source() as (endpoint, source, clock):
         endpoint.answers = [(200, answer(jwt(9_000, "one"))), (200, answer(jwt(9_000, "two")))]
         first = await source.token()
@@ -152,15 +151,13 @@ async def test_a_token_that_brokers_refuse_is_replaced_but_not_at_once() -> None
         assert (await source.token()).value == first.value, "a broker may be wrong, and ask often"
         await clock.advance(61)
         assert (await source.token()).value == jwt(9_000, "two")
-
-
-async def test_a_clock_set_back_makes_no_token_live_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with token_source() as (endpoint, source, clock):
-        endpoint.answers = [(200, answer("one", expires_in=1_000)), (200, answer("two"))]
-        await source.token()
+        endpoint.answers = [(200, answer("three", expires_in=1_000)), (200, answer("four"))]
+        source.refused()
+        await clock.advance(61)
+        assert (await source.token()).value == "three"
         monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS - 7_200_000)
         await clock.advance(701)
-        assert (await source.token()).value == "two"
+        assert (await source.token()).value == "four", "it lives no longer"
 
 
 async def test_a_token_is_renewed_though_nobody_logs_in_until_its_client_is_closed() -> None:
@@ -423,7 +420,9 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
     return found
 
 
-async def test_a_ticket_is_renewed_by_the_first_login_due(library: Library) -> None:
+async def test_a_ticket_is_renewed_by_the_first_login_due_and_after_a_refusal_but_not_at_once(
+    library: Library,
+) -> None:
     login, clock = library.login(), library.clock
     for at_s, tickets in ((0, 1), (799, 1), (800, 2), (1_599, 2), (1_601, 3)):
         await clock.advance(at_s - clock.monotonic() + 1_000)
@@ -432,6 +431,11 @@ async def test_a_ticket_is_renewed_by_the_first_login_due(library: Library) -> N
     assert library.services == ["kafka@broker"] * 5
     caches = [store["ccache"] for store in library.stores if store is not None]
     assert len(set(caches)) == 3  # the library renews none of them by itself
+    login.refused()
+    for pause_s, tickets in ((59, 3), (1, 4)):
+        await clock.advance(pause_s)
+        await login.prepare("broker")
+        assert len(library.stores) == tickets
 
 
 async def test_the_least_pause_is_kept_if_the_ticket_lasts(library: Library) -> None:
@@ -464,18 +468,6 @@ async def test_while_no_server_answers_a_valid_ticket_counts_and_an_ended_one_do
     library.fails = None
     await login.prepare("broker")
     assert len(library.stores) == 5
-
-
-async def test_after_a_refusal_by_a_broker_the_next_login_has_a_new_ticket_but_not_at_once(
-    library: Library,
-) -> None:
-    login, clock = await library.ready(), library.clock
-    login.refused()
-    await login.prepare("broker")
-    assert len(library.stores) == 1
-    await clock.advance(60)
-    await login.prepare("broker")
-    assert len(library.stores) == 2
 
 
 async def test_a_ticket_cache_is_tried_before_the_keytab(library: Library) -> None:
@@ -525,7 +517,9 @@ async def test_a_silent_server_holds_up_only_logins_without_a_ticket(
     library.answers.set()
 
 
-async def test_an_unknown_service_and_what_is_no_keytab_are_named(library: Library) -> None:
+async def test_an_unknown_service_no_keytab_and_a_missing_package_are_named(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     login = library.login()
     library.service_fails = GssError(SERVICE_UNKNOWN)
     with pytest.raises(AuthenticationError, match=r"knows no service kafka/broker: code .* False"):
@@ -533,11 +527,6 @@ async def test_an_unknown_service_and_what_is_no_keytab_are_named(library: Libra
     library.keytab.write_bytes(b"text")
     with pytest.raises(ConfigError, match=r"m\.keytab is no keytab"):
         await library.login().prepare("broker")
-
-
-async def test_a_missing_package_is_named_with_how_to_get_it(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigError, match=r"package gssapi.*mm2py\[kerberos\].*libkrb5-dev"):
         await library.login().prepare("broker")

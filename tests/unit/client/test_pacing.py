@@ -94,20 +94,14 @@ def test_few_partitions_are_not_limited_and_an_old_limit_is_taken_back() -> None
     assert list(shares(backlogged, MIB, 4 * MIB, 5000)) == [(backlogged[0], 0)]
 
 
-def test_the_partition_furthest_behind_gets_most_and_nobody_nothing() -> None:
+def test_the_partition_furthest_behind_gets_most_and_each_has_room_for_its_batches() -> None:
     now_ms = 10_000_000
-    backlogged = cursors([3_600_000] + [2_000] * 15, now_ms)
+    backlogged = cursors([3_600_000] + [2_000] * 32, now_ms)
+    backlogged[1].batch_bytes = 400_000
     found = dict(shares(backlogged, MIB, 4 * MIB, now_ms))
     assert found[backlogged[0]] == MIB
-    assert {found[cursor] for cursor in backlogged[1:]} == {LEAST_BYTES}
-
-
-def test_a_share_has_room_for_batches_of_the_size_seen_last() -> None:
-    backlogged = cursors([2_000] * 32, 5000)
-    backlogged[0].batch_bytes = 400_000
-    found = dict(shares(backlogged, MIB, 4 * MIB, 5000))
-    assert 800_000 <= found[backlogged[0]] <= MIB
-    assert found[backlogged[1]] == LEAST_BYTES
+    assert 800_000 <= found[backlogged[1]] <= MIB
+    assert {found[cursor] for cursor in backlogged[2:]} == {LEAST_BYTES}
 
 
 def test_equal_lags_get_equal_shares_that_fill_the_answer() -> None:
@@ -168,15 +162,10 @@ def test_a_pause_doubles_with_a_jitter_of_a_fifth(
 ) -> None:
     backoff = Backoff(initial_ms, most_ms, random=lambda: chance)
     assert [round(backoff.next_s(), 3) for _ in pauses_s] == pauses_s
-
-
-def test_reset_starts_over_and_thousands_of_failures_do_not_overflow() -> None:
-    backoff = Backoff(100, 1000, random=lambda: 0.5)
     backoff.failures = 100_000
-    assert backoff.next_s() == 1.0
+    assert backoff.next_s() < 1.3, "thousands of failures do not overflow"
     backoff.reset()
-    assert backoff.failures == 0
-    assert round(backoff.next_s(), 3) == 0.1
+    assert (backoff.failures, round(backoff.next_s(), 3)) == (0, pauses_s[0])
 
 
 async def test_no_second_has_more_turns_than_allowed_and_each_address_has_its_own() -> None:
@@ -219,14 +208,31 @@ def granted() -> tuple[FakeClock, Permit]:
     return clock, permit
 
 
-async def test_nothing_is_allowed_before_the_first_grant_and_behind_the_granted_instant() -> None:
+async def test_a_permit_allows_from_a_grant_with_time_left_to_the_latest_granted_instant() -> None:
     clock = FakeClock()
     permit = Permit(clock)
-    assert not permit.valid
+    for seconds in (None, 0, -5):
+        if seconds is not None:
+            permit.grant(clock.monotonic() + seconds)
+        assert not permit.valid
     permit.grant(clock.monotonic() + 6)
-    assert permit.allows(permit.term)
-    await clock.advance(6)
+    permit.grant(clock.monotonic() + 2)
+    await clock.advance(5)
+    assert permit.allows(permit.term), "an earlier grant does not shorten a later one"
+    await clock.advance(1)
     assert not permit.allows(permit.term)
+
+
+async def test_a_revoked_term_continues_with_a_grant_and_an_abandoned_one_never() -> None:
+    clock, permit = granted()
+    term = permit.term
+    permit.revoke()
+    assert not permit.allows(term)
+    permit.grant(clock.monotonic() + 6)
+    assert permit.allows(term)
+    permit.abandon()
+    permit.grant(clock.monotonic() + 6)
+    assert (permit.valid, permit.allows(term), permit.allows(permit.term)) == (True, False, True)
 
 
 async def test_a_frozen_process_finds_its_permit_ended_before_any_timer_ran() -> None:
@@ -237,42 +243,6 @@ async def test_a_frozen_process_finds_its_permit_ended_before_any_timer_ran() ->
     assert not permit.valid
     check_all()
     assert seen == [False]
-
-
-async def test_an_earlier_grant_does_not_shorten_a_later_one() -> None:
-    clock, permit = granted()
-    permit.grant(clock.monotonic() + 2)
-    await clock.advance(5)
-    assert permit.valid
-
-
-async def test_a_grant_without_time_left_allows_nothing() -> None:
-    clock = FakeClock()
-    permit = Permit(clock)
-    permit.grant(clock.monotonic())
-    permit.grant(clock.monotonic() - 5)
-    assert not permit.valid
-    permit.grant(clock.monotonic() + 60)
-    assert permit.valid
-
-
-async def test_a_revoked_permit_is_valid_again_in_the_same_term() -> None:
-    clock, permit = granted()
-    term = permit.term
-    permit.revoke()
-    assert not permit.allows(term)
-    permit.grant(clock.monotonic() + 6)
-    assert permit.allows(term)
-
-
-async def test_what_belongs_to_an_abandoned_term_is_never_allowed_again() -> None:
-    clock, permit = granted()
-    before = permit.term
-    permit.abandon()
-    permit.grant(clock.monotonic() + 6)
-    assert permit.valid
-    assert not permit.allows(before)
-    assert permit.allows(permit.term)
 
 
 async def test_a_permit_that_follows_another_one_ends_its_term_with_it() -> None:
@@ -455,18 +425,7 @@ async def test_a_cause_that_changes_and_a_partition_that_failed_end_nothing(benc
     assert (bench.lines(), bench.clock.sleepers) == ([], 0)
 
 
-async def test_an_end_that_is_due_is_logged_when_the_task_ends(bench: Bench) -> None:
-    bench.stalls.stalled(MANY[0], FatalError("no"))
-    await bench.clock.advance(0.5)
-    bench.stalls.moving(MANY[0])
-    bench.stalls.close()
-    assert [line.split(" ")[0] for line in bench.lines()] == ["WARNING", "INFO"]
-    await bench.clock.settle()
-    await bench.clock.advance(5.0)
-    assert bench.lines() == []
-
-
-async def test_lines_have_the_scope_of_the_task_whichever_callback_reports(
+async def test_lines_have_the_scope_of_the_task_also_an_end_that_is_due_when_the_task_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scopes: list[str] = []
@@ -490,6 +449,9 @@ async def test_lines_have_the_scope_of_the_task_whichever_callback_reports(
     finally:
         logger.removeFilter(note)
     assert scopes == ["[A->B|MirrorSourceConnector|task-0] "] * 2
+    assert [it.levelname for it in caplog.records] == ["WARNING", "INFO"]
+    await clock.advance(5.0)
+    assert len(scopes) == 2
 
 
 def _steps(work: Callable[[], None]) -> int:

@@ -279,8 +279,8 @@ def limits_of(brokers: Brokers) -> TargetLimits:
     return TargetLimits(cast("Cluster", brokers), SYSTEM_CLOCK)
 
 
-async def test_a_second_caller_waits_for_the_question_under_way() -> None:
-    brokers = Brokers([described("t", 70_000)])
+async def test_a_second_caller_waits_for_the_question_and_a_refusal_asks_again() -> None:
+    brokers = Brokers([described("t", 70_000)], [described("t", 80_000)])
     brokers.answering.clear()
     limits = limits_of(brokers)
     first = asyncio.create_task(limits.learn_sizes(["t"]))
@@ -292,6 +292,10 @@ async def test_a_second_caller_waits_for_the_question_under_way() -> None:
     await asyncio.gather(first, second)
     assert limits.max_message_bytes("t") == 70_000
     assert brokers.asked == 1
+    await limits.learn_sizes(["t"])
+    assert brokers.asked == 1
+    await limits.learn_sizes(["t"], max_age_s=0)
+    assert limits.max_message_bytes("t") == 80_000
 
 
 @pytest.mark.parametrize(
@@ -312,16 +316,6 @@ async def test_a_topic_is_asked_for_again_unless_its_limit_may_not_be_read(
     assert (limits.is_old("t"), limits.max_message_bytes("t")) == (size > 0, 0)
     await limits.learn_sizes(["t"])
     assert limits.max_message_bytes("t") == size
-
-
-async def test_a_refusal_asks_again_although_the_limit_is_known() -> None:
-    brokers = Brokers([described("t", 70_000)], [described("t", 80_000)])
-    limits = limits_of(brokers)
-    await limits.learn_sizes(["t"])
-    await limits.learn_sizes(["t"])
-    assert brokers.asked == 1
-    await limits.learn_sizes(["t"], max_age_s=0)
-    assert limits.max_message_bytes("t") == 80_000
 
 
 # -- partitions that lag on a distant target are dealt over several connections; each keeps its order

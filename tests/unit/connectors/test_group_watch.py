@@ -279,23 +279,21 @@ async def test_only_chosen_groups_and_topics_are_synced(region: GroupRegion) -> 
         assert bench.context.findings == {}
 
 
-async def test_a_share_group_in_use_on_the_target_is_left_alone(region: GroupRegion) -> None:
+async def test_a_share_group_in_use_or_of_another_type_on_the_target_is_left_alone(
+    region: GroupRegion,
+) -> None:
     region.shares_at_target.refusals[COPY] = server_error(NON_EMPTY_GROUP, "s")
     async with running(region, **SYNC) as bench:
         await bench.idle(4)
         text, count, harms = bench.context.findings["share groups in use on the target"]
         assert (text.startswith("s: "), count, harms) == (True, 1, False)
         assert "share groups not synced" not in bench.context.findings
+        region.shares_at_target.refusals[COPY] = server_error(GROUP_ID_NOT_FOUND, "s")
+        await bench.idle(12)
+        assert "another type" in bench.context.findings["share groups not synced"][0]
         region.shares_at_target.refusals.clear()
         await bench.idle(12)
         assert (there(region), bench.context.findings) == (1_050, {})
-
-
-async def test_a_group_of_another_type_on_the_target_is_named(region: GroupRegion) -> None:
-    region.shares_at_target.refusals[COPY] = server_error(GROUP_ID_NOT_FOUND, "s")
-    async with running(region, **SYNC) as bench:
-        await bench.idle(4)
-        assert "another type" in bench.context.findings["share groups not synced"][0]
 
 
 async def test_missing_grants_are_named(region: GroupRegion) -> None:
@@ -310,17 +308,13 @@ async def test_missing_grants_are_named(region: GroupRegion) -> None:
         assert region.shares_at_target.commits == []
 
 
-async def test_nothing_is_written_while_the_task_is_paused(region: GroupRegion) -> None:
+async def test_start_offsets_beyond_the_copies_follow_them_unless_the_task_is_paused(
+    region: GroupRegion,
+) -> None:
+    region.shares_at_source.put("s", t_0=130)
     async with running(region, **SYNC) as bench:
         await bench.clock.advance(30)
         assert region.shares_at_target.commits == []
-        await bench.idle(3)
-        assert there(region) == 1_050
-
-
-async def test_start_offsets_beyond_the_copies_follow_them(region: GroupRegion) -> None:
-    region.shares_at_source.put("s", t_0=130)
-    async with running(region, **SYNC) as bench:
         await bench.idle(3)
         assert there(region) == 1_100, "the end of the copies"
         region.map.put("t", 0, (0, 150, 1_000), covered=150)

@@ -585,16 +585,14 @@ async def test_set_intervals_bound_how_often_group_offsets_are_written(region: G
         assert region.at_target.commits[-1] == ("g", at("A.t", _0=102))
 
 
-async def test_groups_that_do_not_exist_get_all_their_offsets_once(region: GroupRegion) -> None:
+async def test_groups_that_do_not_exist_get_all_their_offsets_once_and_again_when_they_expired(
+    region: GroupRegion,
+) -> None:
     async with synced(region) as bench:
         assert region.at_target.commits == [("g", at("A.t", _0=101, _1=51))]
         assert {it.metadata for it in region.at_target.offsets["g"].values()} == {"m"}
         await bench.idle(30)
-    assert len(region.at_target.commits) == 1
-
-
-async def test_offsets_that_expired_on_the_target_are_written_again(region: GroupRegion) -> None:
-    async with synced(region) as bench:
+        assert len(region.at_target.commits) == 1
         region.at_target.drop("g")
         await bench.idle(15)
         assert region.at_target.commits[1:] == [("g", at("A.t", _0=101, _1=51))]

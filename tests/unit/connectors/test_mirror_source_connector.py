@@ -89,6 +89,11 @@ async def test_start_creates_the_copies_and_the_offset_syncs_topic() -> None:
     ]
     assert bench.region.source.created == [SYNCS]
     assert bench.dealt() == ["t1-0", "t1-1", "t2-0"]
+    assert sorted(bench.region.client_ids) == [
+        "A->B|MirrorSourceConnector|offset-syncs-source-admin",
+        "A->B|MirrorSourceConnector|replication-source-admin",
+        "A->B|MirrorSourceConnector|replication-target-admin",
+    ]
 
 
 async def test_the_deal_is_javas() -> None:
@@ -99,15 +104,6 @@ async def test_the_deal_is_javas() -> None:
     assert first["task.class"] == "org.apache.kafka.connect.mirror.MirrorSourceTask"
     assert first["source.cluster.bootstrap.servers"] == "a:1"
     assert bench.dealt(1) == [",".join(f"t0-{n}" for n in range(8)) + ",t1-0,t1-1,t2-0,t2-1"]
-
-
-async def test_the_admin_clients_have_javas_ids() -> None:
-    bench = await ran(Region({"t": 1}))
-    assert sorted(bench.region.client_ids) == [
-        "A->B|MirrorSourceConnector|offset-syncs-source-admin",
-        "A->B|MirrorSourceConnector|replication-source-admin",
-        "A->B|MirrorSourceConnector|replication-target-admin",
-    ]
 
 
 async def test_a_disabled_flow_touches_nothing() -> None:
@@ -128,13 +124,15 @@ async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
     assert bench.dealt() == ["t-0"]
 
 
-@pytest.mark.parametrize(("others", "found_s"), [(0, 1), (1_000, 3)])
+@pytest.mark.parametrize(
+    ("others", "own", "found_s"),
+    [(0, {}, 1), (1_000, {}, 3), (0, {"refresh.topics.interval.seconds": "5"}, 5)],
+)
 async def test_a_new_topic_is_found_within_a_second_where_there_are_few_and_appended_to_the_deal(
-    others: int, found_s: int
+    others: int, own: dict[str, str], found_s: int
 ) -> None:
-    async with running(
-        Bench(Region({"t5": 2} | {f"other{number}": 1 for number in range(others)}))
-    ) as bench:
+    topics = {"t5": 2} | {f"other{number}": 1 for number in range(others)}
+    async with running(Bench(Region(topics), own)) as bench:
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(found_s - 0.1)
         assert bench.context.reconfigurations == 0
@@ -276,15 +274,6 @@ async def test_ages_are_counted_from_the_flows_first_start_also_after_restarts()
         assert late.connector.task_configs(1)[0]["task.first.start.ms"] == began
     plain = await ran(region, ages | {"start.positions": "t.*=1000"})
     assert "task.first.start.ms" not in plain.connector.task_configs(1)[0], "Java's config"
-
-
-async def test_an_interval_that_the_user_set_is_kept() -> None:
-    async with running(Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})) as bench:
-        bench.region.source.topics["t1"] = 1
-        await bench.context.clock.advance(4.9)
-        assert bench.context.reconfigurations == 0
-        await bench.context.clock.advance(0.2)
-        assert bench.context.reconfigurations == 1
 
 
 @pytest.mark.parametrize(
@@ -534,21 +523,20 @@ async def test_a_missing_offset_syncs_topic_stops_no_copy(caplog: pytest.LogCapt
         assert [topic.name for topic in bench.region.source.created] == [SYNCS.name]
 
 
-@pytest.mark.parametrize("code", [29, 31, 35, 36])
-async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist(code: int) -> None:
-    bench = Bench(Region({"t": 1, SYNCS.name: 1}))
-    bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
-    async with running(bench):
-        assert bench.connector.problems() == {}
-
-
-@pytest.mark.parametrize("code", [29, 31])
-async def test_an_offset_syncs_topic_neither_seen_nor_created_is_named(code: int) -> None:
-    bench = Bench(Region({"t": 1}))
+@pytest.mark.parametrize(
+    ("code", "seen"), [(29, False), (31, False), *((it, True) for it in (29, 31, 35, 36))]
+)
+async def test_an_offset_syncs_topic_that_may_not_be_created_is_named_unless_it_is_seen(
+    code: int, *, seen: bool
+) -> None:
+    bench = Bench(Region({"t": 1} | ({SYNCS.name: 1} if seen else {})))
     refusal = bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
     refusal.remedy = "grant Create"
     async with running(bench):
         assert bench.dealt() == ["t-0"]
+        if seen:
+            assert bench.connector.problems() == {}
+            return
         (problem,) = bench.connector.problems().values()
         assert problem.startswith(f"topic {SYNCS.name} of the source cannot be written")
         assert problem.endswith("grant Create; or set offset-syncs.topic.location=target")
@@ -660,11 +648,6 @@ async def test_loops_are_suppressed_as_soon_as_the_source_has_the_topic_of_ids(
         assert bench.context.reconfigurations == before + 1
         assert bench.connector.task_configs(1)[0]["loop.suppression"] == "on"
         assert bench.connector.problems() == {}
-
-
-async def test_a_topic_that_may_be_seen_needs_no_right_to_create_it() -> None:
-    bench = await ran(refusing({"t": 1, PRODUCERS_TOPIC: 1}), IDENTITY)
-    assert bench.connector.task_configs(1)[0]["loop.suppression"] == "on"
 
 
 async def test_a_flow_whose_source_is_its_target_is_refused_before_anything_is_created() -> None:

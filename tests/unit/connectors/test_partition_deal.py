@@ -34,16 +34,6 @@ def test_partition_k_goes_to_task_k_mod_n() -> None:
     assert numbers(PartitionDeal(), 3) == []
 
 
-def test_growth_changes_only_the_tasks_that_get_something() -> None:
-    deal = PartitionDeal()
-    deal.update(parts(0, 1, 2))
-    before = numbers(deal, 3)
-    deal.update([*parts(-1), *parts(0, 1, 2)])
-    assert numbers(deal, 3) == [[0, -1], *before[1:]]
-    deal.update([*parts(9, 0, 1, 2)], anew=True)
-    assert numbers(deal, 3) == [[9, 2], [0], [1]], "in a flow's first minute, as Java"
-
-
 def test_a_partition_taken_out_leaves_the_others_where_they_are() -> None:
     deal = PartitionDeal()
     deal.update(parts(*range(9)))
@@ -232,26 +222,6 @@ def resumed_at(position: int) -> CoveredPositions:
     return covered
 
 
-def test_a_position_counts_at_the_second_look_and_once() -> None:
-    covered = resumed_at(10)
-    assert [covered.look(T, 14) for _ in range(4)] == [-1, 13, -1, -1]
-
-
-def test_the_last_record_alone_is_no_news() -> None:
-    covered = resumed_at(10)
-    covered.handed_out(T, 5)
-    covered.delivered(T, 5, 14)
-    assert [covered.look(T, 15) for _ in range(3)] == [-1, -1, -1]
-
-
-def test_nothing_counts_while_records_are_under_way() -> None:
-    covered = resumed_at(10)
-    covered.handed_out(T, 5)
-    assert [covered.look(T, 20) for _ in range(3)] == [-1, -1, -1]
-    covered.delivered(T, 5, 14)
-    assert covered.look(T, 20) == 19
-
-
 def test_a_held_partition_says_nothing_and_starts_over_when_released() -> None:
     covered = resumed_at(10)
     covered.look(T, 20)
@@ -279,15 +249,17 @@ def test_offsets_that_start_over_are_counted_from_the_start() -> None:
     assert covered.look(T, 6) == 5
 
 
-def test_a_position_that_never_rests_is_covered_one_look_later() -> None:
+def test_a_position_counts_once_at_the_second_look_also_one_that_never_rests() -> None:
     """What a mirror writes to the source is read and dropped without end."""
-    covered = CoveredPositions()
-    covered.start({T: 10})
-    assert [covered.look(T, position) for position in (14, 18, 22)] == [-1, 13, 17]
+    covered = resumed_at(10)
+    assert [covered.look(T, position) for position in (14, 18, 22, 22, 22)] == [-1, 13, 17, 21, -1]
     covered.handed_out(T, 1)
-    assert covered.look(T, 30) == -1, "a record is under way"
+    assert [covered.look(T, position) for position in (30, 30)] == [-1, -1], "a record is under way"
     covered.delivered(T, 1, 25)
     assert [covered.look(T, position) for position in (34, 34)] == [29, 33]
+    covered.handed_out(T, 5)
+    covered.delivered(T, 5, 38)
+    assert [covered.look(T, 39) for _ in range(3)] == [-1, -1, -1], "the last record is no news"
 
 
 # ---- writes of two regions in conflict: by hand, and against a model of both logs

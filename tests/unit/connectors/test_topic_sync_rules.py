@@ -1,6 +1,6 @@
 """Java's rules for topic configs and ACLs of copies, and what a target that refuses them, or the copies, holds up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -62,9 +62,17 @@ def copied(*acls: Acl) -> list[Acl]:
     return remote_acls(acls, selection=SELECTION, policy=POLICY, source_alias="A")
 
 
-def acl_sync(source: FakeAdmin, target: FakeAdmin) -> AclSync:
+def acl_sync(
+    source: FakeAdmin, target: FakeAdmin, **fence: Callable[[], Awaitable[frozenset[Acl]]]
+) -> AclSync:
     return AclSync(
-        source, target, selection=SELECTION, policy=POLICY, source_alias="A", target_alias="B"
+        source,
+        target,
+        selection=SELECTION,
+        policy=POLICY,
+        source_alias="A",
+        target_alias="B",
+        **fence,
     )
 
 
@@ -112,33 +120,30 @@ class PaperLog:
         raise NotImplementedError
 
 
-def test_a_new_copy_gets_what_was_set_on_purpose() -> None:
-    configs = new_topic_configs(ENTRIES, DefaultConfigPropertyFilter({}))
-    assert configs == {"retention.ms": "5", "segment.ms": "7"}
+FROM_SOURCE = {"use.defaults.from": "source"}
 
 
-def test_a_new_copy_gets_the_sources_defaults_where_the_user_wants_them() -> None:
-    property_filter = DefaultConfigPropertyFilter({"use.defaults.from": "source"})
-    configs = new_topic_configs(ENTRIES, property_filter)
-    assert configs == {"retention.ms": "5", "segment.ms": "7", "cleanup.policy": "delete"}
-
-
-def test_the_sync_sets_values_and_deletes_defaults() -> None:
-    assert config_operations(ENTRIES, DefaultConfigPropertyFilter({})) == [
-        ConfigOp("retention.ms", "SET", "5"),
-        ConfigOp("segment.ms", "SET", "7"),
-        ConfigOp("cleanup.policy", "DELETE"),
-    ]
-
-
-def test_the_sync_sets_defaults_too_where_the_sources_count() -> None:
-    property_filter = DefaultConfigPropertyFilter(
-        {"use.defaults.from": "source", "config.properties.exclude": "retention.*"}
-    )
-    assert config_operations(ENTRIES, property_filter) == [
-        ConfigOp("segment.ms", "SET", "7"),
-        ConfigOp("cleanup.policy", "SET", "delete"),
-        ConfigOp("min.insync.replicas", "SET", "2"),
+@pytest.mark.parametrize(
+    ("given", "new", "synced"),
+    [
+        ({}, {"retention.ms": "5", "segment.ms": "7"},
+         {"retention.ms": "5", "segment.ms": "7", "cleanup.policy": None}),
+        (FROM_SOURCE | {"config.properties.exclude": "retention.*"},
+         {"segment.ms": "7", "cleanup.policy": "delete", "min.insync.replicas": "2"},
+         {"segment.ms": "7", "cleanup.policy": "delete", "min.insync.replicas": "2"}),
+        (FROM_SOURCE, {"retention.ms": "5", "segment.ms": "7", "cleanup.policy": "delete"},
+         {"retention.ms": "5", "segment.ms": "7", "cleanup.policy": "delete"}),
+    ],
+    ids=["what was set on purpose", "chosen by the user", "the source's defaults"],
+)  # fmt: skip
+def test_a_new_copy_and_the_sync_set_what_was_chosen_and_the_sync_deletes_defaults(
+    given: dict[str, str], new: dict[str, str], synced: dict[str, str | None]
+) -> None:
+    chosen = DefaultConfigPropertyFilter(given)
+    assert new_topic_configs(ENTRIES, chosen) == new
+    assert config_operations(ENTRIES, chosen) == [
+        ConfigOp(name, "DELETE") if text is None else ConfigOp(name, "SET", text)
+        for name, text in synced.items()
     ]
 
 
@@ -225,15 +230,7 @@ async def test_rules_of_a_fence_are_not_copied_and_a_users_own_are() -> None:
     async def fenced() -> frozenset[Acl]:
         return frozenset({fence})
 
-    await AclSync(
-        source,
-        target,
-        fence=fenced,
-        selection=SELECTION,
-        policy=POLICY,
-        source_alias="A",
-        target_alias="B",
-    ).run()
+    await acl_sync(source, target, fence=fenced).run()
     assert target.created_acls == [acl("A.t1", AclOperation.ALL, AclPermission.DENY)]
 
 
@@ -254,21 +251,6 @@ async def test_the_newest_fence_counts_whatever_else_is_in_its_topic() -> None:
     with pytest.raises(ProtocolError, match="version"):
         await read_fence(log.opened())
     assert log.closed
-
-
-async def test_a_source_without_authorizer_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG")
-    source, target = FakeAdmin(), FakeAdmin()
-    sync = acl_sync(source, target)
-
-    for _ in range(3):
-        await sync.run()
-    assert [record.levelname for record in caplog.records if "ACL" in record.getMessage()] == [
-        "INFO",
-        "DEBUG",
-        "DEBUG",
-    ]
-    assert target.created_acls == []
 
 
 async def test_acls_that_a_target_refuses_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -401,7 +383,9 @@ async def test_a_run_that_cannot_end_is_continued_by_the_next_one() -> None:
     assert {remote for remote, _ in target.written} == {*names.values()}
 
 
-async def test_brokers_without_acls_end_no_flow_and_what_was_refused_before_is_forgotten() -> None:
+async def test_brokers_without_acls_end_no_flow_are_said_once_and_what_was_refused_is_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     source, target = FakeAdmin(), FakeAdmin()
     source.acls, target.acl_answers = [acl()], [server_error(31, "no Alter")]
     sync = acl_sync(source, target)
@@ -412,5 +396,9 @@ async def test_brokers_without_acls_end_no_flow_and_what_was_refused_before_is_f
     assert "no DescribeAcls" in sync.refusals["all of A"]
     assert "sync.topic.acls.enabled=false" in sync.refusals["all of A"]
     source.no_acls, source.acls = None, None
-    await sync.run()
+    caplog.set_level("DEBUG")
+    caplog.clear()
+    for _ in range(3):
+        await sync.run()
+    assert [it.levelname for it in caplog.records] == ["INFO", "DEBUG", "DEBUG"]
     assert sync.refusals == {}

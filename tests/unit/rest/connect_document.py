@@ -40,14 +40,16 @@ def _map(values: Schema) -> Schema:
     return {"type": "object", "additionalProperties": values}
 
 
-_WORK: Final = _some(
-    _all(state={"enum": list(STATES)}, worker_id=TEXT, version=TEXT_OR_NULL),
-    trace={"type": "string", "minLength": 1},
-)
-_TASK: Final = _some(
-    _all(id=NUMBER, state={"enum": list(STATES)}, worker_id=TEXT, version=TEXT_OR_NULL),
-    trace={"type": "string", "minLength": 1},
-)
+def _work(**more: Schema) -> Schema:
+    state: Schema = {"enum": list(STATES)}
+    return _some(
+        _all(**more, state=state, worker_id=TEXT, version=TEXT_OR_NULL),
+        trace={"type": "string", "minLength": 1},
+    )
+
+
+_WORK: Final = _work()
+_TASK: Final = _work(id=NUMBER)
 _TYPE: Final[Schema] = {"enum": ["source", "sink", "unknown"]}
 _STATUS: Final = _all(name=TEXT, connector=_WORK, tasks=_list(_TASK), type=_TYPE)
 _INFO: Final = _all(
@@ -142,66 +144,62 @@ _C: Final = "/connectors/{connector}"
 _P: Final = "/connector-plugins/{plugin}/config"
 _Row = tuple[str, str, Mapping[int, Schema | None], Sequence[int], Schema | None, Sequence[Schema]]
 
+
+def _row(
+    ask: str,
+    answers: Mapping[int, Schema | None],
+    errors: Sequence[int] = (),
+    body: Schema | None = None,
+    query: Sequence[Schema] = (),
+) -> _Row:
+    """Return one operation; an answer of ``None`` has no body."""
+    method, path = ask.split()
+    return method, path, answers, errors, body, query
+
+
 ROWS: Final[Sequence[_Row]] = (
-    # method, path, answers (None: no body), errors, body, query
-    ("get", "/", {200: _all(version=TEXT, commit=TEXT, kafka_cluster_id=TEXT)}, (), None, ()),
-    ("get", "/health", {200: _all(status=TEXT, message=TEXT)}, (), None, ()),
-    (
-        "get",
-        "/connectors",
+    _row("get /", {200: _all(version=TEXT, commit=TEXT, kafka_cluster_id=TEXT)}),
+    _row("get /health", {200: _all(status=TEXT, message=TEXT)}),
+    _row(
+        "get /connectors",
         {200: {"anyOf": [_list(TEXT), _map(_some(_all(), status=_STATUS, info=_INFO))]}},
-        (),
-        None,
-        (_query("expand", "status", "info", "other"),),
+        query=(_query("expand", "status", "info", "other"),),
     ),
-    ("post", "/connectors", {201: _INFO}, (400, 409), _CREATE, ()),
-    ("get", _C, {200: _INFO}, (404,), None, ()),
-    ("delete", _C, {204: None}, (404,), None, ()),
-    ("get", _C + "/config", {200: _map(TEXT_OR_NULL)}, (404,), None, ()),
-    ("put", _C + "/config", {200: _INFO, 201: _INFO}, (400, 404), _CONFIG, ()),
-    ("patch", _C + "/config", {200: _INFO}, (400, 404), _CONFIG, ()),
-    (
-        "get",
-        _C + "/tasks",
-        {200: _list(_all(id=_TASK_ID, config=_map(TEXT_OR_NULL)))},
-        (404,),
-        None,
-        (),
-    ),
-    ("get", _C + "/status", {200: _STATUS}, (404,), None, ()),
-    ("get", _C + "/tasks/{task}/status", {200: _TASK}, (404,), None, ()),
-    (
-        "post",
-        _C + "/restart",
+    _row("post /connectors", {201: _INFO}, (400, 409), _CREATE),
+    _row(f"get {_C}", {200: _INFO}, (404,)),
+    _row(f"delete {_C}", {204: None}, (404,)),
+    _row(f"get {_C}/config", {200: _map(TEXT_OR_NULL)}, (404,)),
+    _row(f"put {_C}/config", {200: _INFO, 201: _INFO}, (400, 404), _CONFIG),
+    _row(f"patch {_C}/config", {200: _INFO}, (400, 404), _CONFIG),
+    _row(f"get {_C}/tasks", {200: _list(_all(id=_TASK_ID, config=_map(TEXT_OR_NULL)))}, (404,)),
+    _row(f"get {_C}/status", {200: _STATUS}, (404,)),
+    _row(f"get {_C}/tasks/{{task}}/status", {200: _TASK}, (404,)),
+    _row(
+        f"post {_C}/restart",
         {204: None, 202: _STATUS},
         (404,),
-        None,
-        (_query("includeTasks", *_FLAGS), _query("onlyFailed", *_FLAGS)),
+        query=(_query("includeTasks", *_FLAGS), _query("onlyFailed", *_FLAGS)),
     ),
-    ("post", _C + "/tasks/{task}/restart", {204: None}, (404,), None, ()),
-    ("put", _C + "/pause", {202: None}, (404,), None, ()),
-    ("put", _C + "/resume", {202: None}, (404,), None, ()),
-    ("put", _C + "/stop", {204: None}, (404,), None, ()),
-    ("get", _C + "/offsets", {200: _OFFSETS_SHOWN}, (404,), None, ()),
-    ("patch", _C + "/offsets", {200: _MESSAGE}, (400, 404), _OFFSETS, ()),
-    ("delete", _C + "/offsets", {200: _MESSAGE}, (400, 404), None, ()),
-    ("get", _C + "/topics", {200: _map(_all(topics=_list(TEXT)))}, (), None, ()),
-    ("put", _C + "/topics/reset", {202: None}, (), None, ()),
-    (
-        "get",
-        "/connector-plugins",
+    _row(f"post {_C}/tasks/{{task}}/restart", {204: None}, (404,)),
+    _row(f"put {_C}/pause", {202: None}, (404,)),
+    _row(f"put {_C}/resume", {202: None}, (404,)),
+    _row(f"put {_C}/stop", {204: None}, (404,)),
+    _row(f"get {_C}/offsets", {200: _OFFSETS_SHOWN}, (404,)),
+    _row(f"patch {_C}/offsets", {200: _MESSAGE}, (400, 404), _OFFSETS),
+    _row(f"delete {_C}/offsets", {200: _MESSAGE}, (400, 404)),
+    _row(f"get {_C}/topics", {200: _map(_all(topics=_list(TEXT)))}),
+    _row(f"put {_C}/topics/reset", {202: None}),
+    _row(
+        "get /connector-plugins",
         {200: _list(_PLUGIN)},
-        (),
-        None,
-        (_query("connectorsOnly", *_FLAGS),),
+        query=(_query("connectorsOnly", *_FLAGS),),
     ),
-    ("get", _P, {200: _list(_KEY)}, (400, 404), None, ()),
-    ("put", _P + "/validate", {200: _INFOS}, (400,), _CONFIG, ()),
-    ("get", "/admin/loggers", {200: _map(_LEVEL)}, (), None, ()),
-    ("get", "/admin/loggers/{logger}", {200: _LEVEL}, (404,), None, ()),
-    (
-        "put",
-        "/admin/loggers/{logger}",
+    _row(f"get {_P}", {200: _list(_KEY)}, (400, 404)),
+    _row(f"put {_P}/validate", {200: _INFOS}, (400,), _CONFIG),
+    _row("get /admin/loggers", {200: _map(_LEVEL)}),
+    _row("get /admin/loggers/{logger}", {200: _LEVEL}, (404,)),
+    _row(
+        "put /admin/loggers/{logger}",
         {200: _list(TEXT), 204: None},
         (400, 404),
         _all(level={"enum": ["DEBUG", "trace", "LOUD", None]}),

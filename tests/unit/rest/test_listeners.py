@@ -199,35 +199,26 @@ def client_context(issued: Issued | None) -> ssl.SSLContext:
     return context
 
 
-async def test_the_certificate_says_who_asks_on_every_request_of_its_connection() -> None:
-    viewer = client_context(AUTHORITY.issue("viewer"))
-    answer = await asked(tls_of(OWN, "required"), viewer, requests=2)
-    assert answer == '200 {"name":"viewer","operator":false,"body":0}'
-
-
-async def test_without_a_certificate_requested_is_a_401_and_required_no_connection() -> None:
+async def test_who_has_no_certificate_of_ours_is_not_known_and_not_connected_where_one_is_required() -> (
+    None
+):
     nobody = client_context(None)
     answer = await asked(tls_of(OWN, "requested"), nobody)
     assert answer.startswith("401 ")
     with pytest.raises(httpx.TransportError):
         await asked(tls_of(OWN, "required"), nobody)
-
-
-async def test_a_certificate_of_a_foreign_authority_is_nobodys() -> None:
-    stranger = client_context(Authority("Other CA").issue("ann"))
+    foreign = client_context(Authority("Other CA").issue("ann"))
     with pytest.raises(httpx.TransportError):
-        await asked(tls_of(OWN, "requested"), stranger)
-
-
-async def test_a_certificate_that_was_not_asked_for_does_not_count() -> None:
+        await asked(tls_of(OWN, "requested"), foreign)
     operator = client_context(AUTHORITY.issue("ann"))
-    assert (await asked(tls_of(OWN), operator)).startswith("401 ")
+    assert (await asked(tls_of(OWN), operator)).startswith("401 "), "it was not asked for"
 
 
 async def test_workers_speak_with_their_own_certificate_and_check_the_others() -> None:
-    worker = client_context(AUTHORITY.issue("worker-2"))
-    answer = await asked(tls_of(OWN, "required"), worker)
-    assert answer == '200 {"name":"worker-2","operator":true,"body":0}'
+    worker, viewer = (client_context(AUTHORITY.issue(it)) for it in ("worker-2", "viewer"))
+    for context, name, operator in ((worker, "worker-2", "true"), (viewer, "viewer", "false")):
+        answer = await asked(tls_of(OWN, "required"), context, requests=2)
+        assert answer == f'200 {{"name":"{name}","operator":{operator},"body":0}}'
     foreign = tls_of(Authority("Other CA").issue("worker-3"))
     with pytest.raises(httpx.TransportError):
         await asked(foreign, worker)

@@ -144,6 +144,8 @@ def test_a_fed_meter_is_shown_with_its_numbers() -> None:
     client = f'"A->B|{NAME}-0|replication-consumer"'
     labels = {"clientid": client, "topic": "t", "partition": "0"}
     assert scrape.value("kafka_consumer_fetch_manager_records_lag", labels) == 7
+    for end in ("cpu_seconds_total", "resident_memory_bytes", "start_time_seconds", "open_fds", "max_fds"):  # fmt: skip
+        assert (scrape.value(f"process_{end}", {}) or 0) > 0, end
 
 
 def test_by_topic_a_series_is_of_all_partitions_and_numbers_of_the_flow_stay() -> None:
@@ -238,9 +240,9 @@ def test_checkpoints_have_latency_by_group_and_copy(query: str, partition: str, 
         assert scrape.value(f"{name}_max", labels | more) == last
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "value"),
-    [
+def test_forecast_ledger_and_groups_of_a_flow_are_counted() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    for name, labels, value in (
         ("mm2py_retention_overtakes_seconds", {}, 43 * 60),
         ("mm2py_ledger_events_total", {"kind": "retention"}, 1),
         ("mm2py_ledger_events_total", {"kind": "may-be-doubled"}, 1),
@@ -251,34 +253,23 @@ def test_checkpoints_have_latency_by_group_and_copy(query: str, partition: str, 
         ("mm2py_groups", {"kind": "group", "state": "SYNCED"}, 14),
         ("mm2py_groups", {"kind": "group", "state": "BEHIND"}, 12),
         ("mm2py_groups", {"kind": "group", "state": "NOT_SYNCED"}, 11),
-    ],
-)
-def test_forecast_ledger_and_groups_of_a_flow_are_counted(
-    name: str, labels: dict[str, str], value: float
-) -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    assert scrape.value(name, {"flow": "A->B", **labels}) == value
+    ):
+        assert scrape.value(name, {"flow": "A->B", **labels}) == value, (name, labels)
 
 
-def test_a_paused_partition_shows_its_lag() -> None:
+def test_a_paused_partition_shows_its_lag_and_heartbeats_count_under_no_name_of_a_topic() -> None:
     meter = fed(FakeClock())
     meter.partition(TopicPartition("t", 0)).paused = True
-    scrape = scraped(dedicated(meter))
+    meter.partition(TopicPartition("records for heartbeats", 0)).state = "HELD"
+    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
+    assert b"records for" not in reply.content
+    scrape = Scrape.of(reply)
+    assert scrape.value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}) == 0
     assert scrape.value("mm2py_source_lag_records", TOPIC) == 7
     assert scrape.value("mm2py_rpo_seconds", TOPIC) == pytest.approx(4.0)
     assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "PAUSED"}) == 1
     assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "RUNNING"}) is None
     assert scrape.value("mm2py_partitions", {"flow": "A->B", "state": "PAUSED"}) == 1
-
-
-def test_heartbeats_and_checkpoints_count_under_no_name_of_a_topic() -> None:
-    meter = fed(FakeClock())
-    meter.partition(TopicPartition("records for heartbeats", 0)).state = "HELD"
-    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
-    assert (
-        b"records for" in reply.content,
-        Scrape.of(reply).value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}),
-    ) == (False, 0)
 
 
 @pytest.mark.parametrize("of", [AB, None])
@@ -297,29 +288,6 @@ def test_rebalances_lost_memberships_and_restarts_are_counted(of: FlowName | Non
     assert restarts == {"flow": 0, "connector": 0, "task": 1}
 
 
-def test_the_process_shows_its_own_numbers_under_prometheus_names() -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    for name in (
-        "process_cpu_seconds_total",
-        "process_resident_memory_bytes",
-        "process_start_time_seconds",
-        "process_open_fds",
-        "process_max_fds",
-    ):
-        value = scrape.value(name, {})
-        assert value is not None, name
-        assert value > 0, name
-
-
-def test_certificates_are_shown_until_when_they_are_valid() -> None:
-    parts = dedicated(fed(FakeClock()))
-    name = "mm2py_certificate_expiry_timestamp_seconds"
-    assert scraped(parts).labels_of(name) == set()
-    certificates_of(parts.clock).note(Shown(BROKER, "B", "b1:9093"), 1_800_000_000.0)
-    labels = {"owner": "broker", "cluster": "B", "address": "b1:9093"}
-    assert scraped(parts).value(name, labels) == 1_800_000_000.0
-
-
 def test_numbers_that_are_not_known_have_no_sample() -> None:
     clock = FakeClock()
     meter = FlowMeter(AB, clock)
@@ -333,6 +301,7 @@ def test_numbers_that_are_not_known_have_no_sample() -> None:
     for name in (
         "mm2py_rpo_seconds",
         "mm2py_newest_record_timestamp_seconds",
+        "mm2py_certificate_expiry_timestamp_seconds",
         "kafka_connect_mirror_mirrorsourceconnector_record_count",
     ):
         assert scrape.labels_of(name) == set()
@@ -398,7 +367,7 @@ def test_the_course_of_a_flow_has_the_lag_of_its_topics(
     assert (found.lag_records, found.lag_ms) == sample
 
 
-def test_flow_connector_and_task_have_one_state_each() -> None:
+def test_flow_connector_and_task_have_one_state_each_and_tasks_of_others_are_left_to_them() -> None:
     scrape = scraped(dedicated(fed(FakeClock())))
     connector = f"A->B.{NAME}"
     ones = {
@@ -420,6 +389,10 @@ def test_flow_connector_and_task_have_one_state_each() -> None:
         for word in ("total", "running", "paused", "failed", "unassigned", "restarting")
     }
     assert counts == {word: int(word in {"total", "failed"}) for word in counts}
+    assert scrape.value("kafka_connect_worker_connector_count", {}) == 1
+    assert scrape.value("kafka_connect_worker_task_count", {}) == 1
+    tasks = {dict(labels)["task"] for name, labels in scrape.samples if name == "mm2py_task_state"}
+    assert tasks == {"0"}
 
 
 @pytest.mark.parametrize(
@@ -433,14 +406,6 @@ def test_flow_connector_and_task_have_one_state_each() -> None:
 )
 def test_a_value_under_javas_names_is_as_jmx_has_it(text: str, shown: str) -> None:
     assert jmx_value(text) == shown
-
-
-def test_tasks_of_other_workers_are_left_to_them() -> None:
-    scrape = scraped(dedicated(fed(FakeClock())))
-    assert scrape.value("kafka_connect_worker_connector_count", {}) == 1
-    assert scrape.value("kafka_connect_worker_task_count", {}) == 1
-    tasks = {dict(labels)["task"] for name, labels in scrape.samples if name == "mm2py_task_state"}
-    assert tasks == {"0"}
 
 
 def test_an_ordinary_worker_shows_the_meters_of_its_sources() -> None:
@@ -492,13 +457,18 @@ RESTS = WorkState(State.PAUSED, "worker:8083", None, "4.3.1")
 WRONG = Finding(task="c-0", what="stalled", text="why", count=1, harms=True)
 
 
-def of_connect(of: type[FakeHerder] = FakeHerder, *, task: WorkState | None = None) -> FakeHerder:
+def of_connect(
+    of: type[FakeHerder] = FakeHerder, *, task: WorkState | None = None, **more: object
+) -> FakeHerder:
     """A Connect worker with a connector that is no mirror, and a task of it."""
     config: dict[str, str | None] = {"connector.class": "x.Y"}
     tasks = None if task is None else {0: task}
     rests = replace(state("rests", tasks={0: RESTS}), connector=RESTS)
     states = {"c": state("c", tasks=tasks), "rests": rests}
-    return of(None, configs={"c": config, "rests": config}, states=states)
+    herder = of(None, configs={"c": config, "rests": config}, states=states)
+    for name, value in more.items():
+        setattr(herder, name, value)
+    return herder
 
 
 def in_state(word: str, **problems: str) -> FakeHerder:
@@ -507,36 +477,18 @@ def in_state(word: str, **problems: str) -> FakeHerder:
     return herder
 
 
-def waiting() -> FakeHerder:
-    herder = of_connect()
-    herder.waits = "waits for the worker's cluster"
-    return herder
-
-
-def without_owner() -> FakeHerder:
-    """Of a task whose worker was killed: what it wrote last is RUNNING."""
-    herder = of_connect()
-    herder.without_owner.add(TaskId("c", 0))
-    return herder
-
-
-def without_states() -> FakeHerder:
-    herder = of_connect()
-    herder.states.clear()
-    return herder
-
-
 @pytest.mark.parametrize(
     ("herder", "finding", "expected"),
     [
         (of_connect(), None, "RUNNING"),
         (FakeHerder(None), None, "RUNNING"),
-        (waiting(), None, "WAITING"),
+        (of_connect(waits="waits for the worker's cluster"), None, "WAITING"),
         (in_state("SUSPENDED"), None, "SUSPENDED"),
         (of_connect(task=STANDS), None, "FAILED"),
         (of_connect(Uninstalled, task=STANDS), None, "FAILED"),
-        (without_states(), None, "UNASSIGNED"),
-        (without_owner(), None, "UNASSIGNED"),
+        (of_connect(states={}), None, "UNASSIGNED"),
+        # Of a task whose worker was killed: what it wrote last is RUNNING.
+        (of_connect(without_owner={TaskId("c", 0)}), None, "UNASSIGNED"),
         (in_state("RUNNING", topic="t cannot be created"), None, "DEGRADED"),
         (of_connect(), WRONG, "DEGRADED"),
     ],
@@ -556,21 +508,26 @@ def test_a_connect_worker_says_what_alerts_look_for(
     assert shown == {expected}
 
 
-def test_the_page_lists_exactly_what_is_emitted() -> None:
+def test_the_page_lists_exactly_what_is_emitted_and_each_state_of_a_flow() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [it for it in FLOW_STATES if f"`{it}`" not in page] == []
     listed = {
         name: (kind, frozenset(re.findall(r"`(\w+)`", labels)))
-        for name, kind, labels in ROW.findall(PAGE.read_text("utf-8"))
+        for name, kind, labels in ROW.findall(page)
     }
     herder = MeteredHerder(fed(FakeClock()))
     with_backfill(herder)
     parts = parts_of({AB: herder}, dedicated=True)
     certificates_of(parts.clock).note(Shown(REST), 1.0)
+    certificates_of(parts.clock).note(Shown(BROKER, "B", "b1:9093"), 1_800_000_000.0)
     errors_of(parts.clock).add(BrokerError("A", "a:9092", Trouble.LOST), 2)
     scrape, other = scraped(parts), scraped(parts_of({None: FakeHerder(None)}))
     assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
     assert {name: {labels} for name, (_, labels) in listed.items()} == {
         name: scrape.labels_of(name) or other.labels_of(name) for name in scrape.types
     }
+    until = {"owner": "broker", "cluster": "B", "address": "b1:9093"}
+    assert scrape.value("mm2py_certificate_expiry_timestamp_seconds", until) == 1_800_000_000.0
 
 
 @pytest.mark.parametrize(
@@ -591,21 +548,14 @@ def test_compat_chooses_whose_names_are_added(query: str, strimzi: bool, redpand
     assert "mm2py_source_lag_records" in types
 
 
-def test_an_unknown_compat_is_refused_with_the_known_ones() -> None:
-    reply = ask(public_app(parts_of()), "GET", "/metrics?compat=ibm")
-    assert reply.status == 400
-    assert "strimzi, redpanda, none" in reply.message
-
-
-@pytest.mark.parametrize("accept", [PROMETHEUS, "text/plain", "*/*"])
-def test_prometheus_may_ask_for_text(accept: str) -> None:
-    reply = ask(public_app(parts_of()), "GET", "/metrics", headers={"Accept": accept})
-    assert Scrape.of(reply).types
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_metrics_are_only_read(method: str) -> None:
-    assert ask(public_app(parts_of()), method, "/metrics").status == 405
+def test_metrics_are_only_read_as_text_and_under_names_that_are_known() -> None:
+    app = public_app(parts_of())
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert ask(app, method, "/metrics").status == 405
+    for accept in (PROMETHEUS, "text/plain", "*/*"):
+        assert Scrape.of(ask(app, "GET", "/metrics", headers={"Accept": accept})).types
+    refused = ask(app, "GET", "/metrics?compat=ibm")
+    assert (refused.status, "strimzi, redpanda, none" in refused.message) == (400, True)
 
 
 @pytest.mark.parametrize("in_dedicated_mode", [True, False])
@@ -640,8 +590,3 @@ def test_the_newest_backfill_is_shown_by_the_worker_that_leads_the_flow() -> Non
         assert scrape.value(name, {**of_flow, **labels}) == value, (name, labels)
     herder.leading = False
     assert not scraped(parts_of({AB: herder}, dedicated=True)).labels_of("mm2py_backfill_state")
-
-
-def test_the_page_names_each_state_of_a_flow() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert [it for it in FLOW_STATES if f"`{it}`" not in page] == []

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -118,36 +118,34 @@ async def test_a_plan_is_kept_and_started_under_its_id() -> None:
         await stage.start(identifier)
 
 
-async def test_a_driver_that_fails_before_it_begins_is_shown_with_what_it_wrote() -> None:
+REFUSED = {"topic": "t", "partition": 3, "reason": "is not empty"}
+WROTE = "JVM: canary-value", "mm2py: Spark master is away; start it"
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "out", "cause"),
+    [
+        (1, WROTE, "", "Spark master is away; start it"),
+        (3, (), json.dumps({"state": "REFUSED", "refused": [REFUSED]}), "t-3: is not empty"),
+        (-9, (), "", "the process was ended by signal 9"),
+    ],
+)
+async def test_a_driver_that_fails_before_it_begins_is_shown_with_its_cause_by_every_worker(
+    code: int, lines: Sequence[str], out: str, cause: str
+) -> None:
     stage = Stage()
     identifier = await stage.driven()
-    stage.commands.end(1, "JVM: canary-value", "mm2py: Spark master is away; start it")
+    stage.commands.end(code, *lines, out=out)
     await until(lambda: stage.show(identifier)["state"] == "FAILED")
     shown = stage.show(identifier)
-    assert shown["cause"] == "Spark master is away; start it"
-    assert shown["log"] == ["JVM: [hidden]", "mm2py: Spark master is away; start it"]
-    assert (await stage.start(identifier))["state"] == "STARTING"
-    assert stage.show(identifier)["cause"] == ""
-
-
-async def test_a_driver_whose_checks_refuse_is_shown_with_what_they_found() -> None:
-    stage = Stage()
-    identifier = await stage.driven()
-    rows = [{"topic": "t", "partition": 3, "reason": "is not empty"}]
-    stage.commands.end(3, out=json.dumps({"state": "REFUSED", "refused": rows}))
-    await until(lambda: stage.show(identifier)["state"] == "FAILED")
-    assert stage.show(identifier)["cause"] == "t-3: is not empty"
-
-
-async def test_another_worker_shows_why_a_driver_failed() -> None:
-    stage = Stage()
-    identifier = await stage.driven()
-    stage.commands.end(-9)
-    await until(lambda: stage.show(identifier)["state"] == "FAILED")
+    assert shown["cause"] == cause
+    assert shown["log"] == [it.replace("canary-value", HIDDEN) for it in lines]
     other = Stage()
     other.store = other.herder.backfill_store = BackfillStore(MemoryTable(stage.topic), other.clock)
     await other.store.start()
-    assert other.show(identifier)["cause"] == "the process was ended by signal 9"
+    assert other.show(identifier)["cause"] == cause
+    assert (await stage.start(identifier))["state"] == "STARTING"
+    assert stage.show(identifier)["cause"] == ""
 
 
 async def test_a_start_whose_worker_is_gone_is_shown_as_failed() -> None:
@@ -194,9 +192,13 @@ async def test_a_running_backfill_says_what_holds_its_partitions() -> None:
     assert stage.show()["cause"] == ""
 
 
-async def test_pause_and_resume_are_written_and_a_cancel_is_followed_to_its_end() -> None:
+async def test_an_unfinished_backfill_is_paused_resumed_and_cancelled_and_no_other_planned_beside_it() -> (
+    None
+):
     stage = Stage()
     await stage.begun()
+    with pytest.raises(ConflictError, match="backfill j is unfinished"):
+        await stage.planned()
     assert (await stage.wish(Wanted.PAUSE))["wanted"] == "PAUSE"
     assert (await stage.wish(Wanted.RUN))["wanted"] == "RUN"
     assert stage.commands.cancelled == []
@@ -239,13 +241,6 @@ async def test_verbs_of_a_backfill_leave_a_stream_and_a_restore_alone() -> None:
                     await stage.wish(wanted)
     assert stage.commands.runs == []
     assert stage.store.wanted is Wanted.RUN
-
-
-async def test_no_plan_is_made_beside_an_unfinished_backfill() -> None:
-    stage = Stage()
-    await stage.begun()
-    with pytest.raises(ConflictError, match="backfill j is unfinished"):
-        await stage.planned()
 
 
 async def test_what_the_checks_and_the_clusters_refuse_is_the_answer() -> None:
@@ -431,21 +426,9 @@ async def test_a_failover_is_driven_here_until_it_is_done() -> None:
         assert (shown.driven_here, step_of(shown)) == (False, Step.DONE)
 
 
-async def test_a_dry_run_shows_what_refuses_and_starts_nothing() -> None:
-    async with stage() as (commands, service):
-        commands.planned = replace(commands.planned, would_lose=9)
-        view = await service.plan(AB, REQUEST)
-        assert view.plan is not None
-        assert view.plan.would_lose == 9
-        assert "--accept-loss 9" in view.refused[0]
-        with pytest.raises(ConflictError, match="--accept-loss 9"):
-            await service.start(AB, REQUEST)
-        assert not commands.requests
-        await service.start(AB, replace(REQUEST, accept_loss=9))
-        assert [it.accept_loss for it in commands.requests] == [9]
-
-
-async def test_a_rehearsal_is_timed_and_names_what_is_in_the_way() -> None:
+async def test_a_rehearsal_is_timed_and_it_and_a_dry_run_name_what_is_in_the_way_and_start_nothing() -> (
+    None
+):
     async with stage() as (commands, service):
         drill = await service.drill(AB, THERE)
         assert (drill.ready, drill.reasons, drill.gap_ms) == (True, (), 2_300)
@@ -455,6 +438,14 @@ async def test_a_rehearsal_is_timed_and_names_what_is_in_the_way() -> None:
         assert "--accept-loss 9" in drill.reasons[0]
         assert [it.step for it in drill.steps] == ["PLAN"]
         assert commands.record is None
+        view = await service.plan(AB, REQUEST)
+        assert view.plan is not None
+        assert (view.plan.would_lose, "--accept-loss 9" in view.refused[0]) == (9, True)
+        with pytest.raises(ConflictError, match="--accept-loss 9"):
+            await service.start(AB, REQUEST)
+        assert not commands.requests
+        await service.start(AB, replace(REQUEST, accept_loss=9))
+        assert [it.accept_loss for it in commands.requests] == [9]
 
 
 async def test_secrets_are_hidden_in_plan_drill_record_and_refusals_and_names_are_not() -> None:
@@ -506,6 +497,8 @@ async def test_a_failback_of_what_was_not_failed_over_is_a_conflict() -> None:
         with pytest.raises(ConflictError, match="not failed over"):
             await service.start(AB, request)
         assert (await service.plan(AB, request)).refused == (why,)
+    moved = replace(PLAN, standing="clients of A->B were moved already", would_lose=50)
+    assert moved.refusals(REQUEST) == (moved.standing,), "no question of loss"
 
 
 async def test_a_cancel_ends_the_driver_first_and_a_dry_run_does_not() -> None:
@@ -519,12 +512,17 @@ async def test_a_cancel_ends_the_driver_first_and_a_dry_run_does_not() -> None:
         assert (bool(service.driven), step_of(view)) == (False, Step.CANCELLED)
 
 
-async def test_one_that_was_begun_goes_on_without_another_plan() -> None:
+async def test_one_that_was_begun_goes_on_without_another_plan_and_its_driver_ends_with_the_worker() -> (
+    None
+):
     async with stage() as (commands, service):
         commands.record = Failover(id="f", flow="A->B", kind=THERE, step=Step.DRAIN, run=3)
         commands.planned = replace(commands.planned, would_lose=9)
         await service.start(AB, REQUEST)
         assert len(commands.requests) == 1
+        assert service.driven
+        await service.close()
+        assert not service.driven
 
 
 async def test_one_that_was_begun_is_checked_again_where_it_goes_on_without_its_source() -> None:
@@ -539,18 +537,6 @@ async def test_one_that_was_begun_is_checked_again_where_it_goes_on_without_its_
             await service.start(AB, request)
         await service.start(AB, replace(request, accept_loss=9))
         assert len(commands.requests) == 1
-
-
-async def test_clients_that_were_moved_already_are_no_question_of_loss() -> None:
-    plan = replace(PLAN, standing="clients of A->B were moved already", would_lose=50)
-    assert plan.refusals(REQUEST) == (plan.standing,)
-
-
-async def test_drivers_end_with_the_worker() -> None:
-    async with stage() as (_, service):
-        await service.start(AB, REQUEST)
-        await service.close()
-        assert not service.driven
 
 
 class Paper:

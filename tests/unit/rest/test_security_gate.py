@@ -145,30 +145,24 @@ def test_a_verified_certificate_names_the_caller_where_certificates_count() -> N
     assert served(not_asked, scope_of({CERTIFICATE_NAME: "ann"}))[0]["status"] == 401
 
 
-def test_a_body_that_is_too_long_is_refused_before_anybody_reads_it() -> None:
-    gate = Gate(echo, NOBODY, RULES)
-    assert ask(gate, "POST", body=b"x" * 100).json()["body"] == 100
-    answer = ask(gate, "POST", body=b"x" * 101)
+def test_a_body_that_is_too_long_is_refused_before_anybody_reads_it_also_without_a_length() -> None:
+    limit = Gate(echo, NOBODY, RULES)
+    assert ask(limit, "POST", body=b"x" * 100).json()["body"] == 100
+    answer = ask(limit, "POST", body=b"x" * 101)
     message = "Request body is longer than 100 bytes (rest.max.body.bytes)"
     assert answer.json() == {"error_code": answer.status_code, "message": message}
     assert answer.status_code == 413
-
-
-def test_a_body_without_a_length_is_counted_as_it_comes() -> None:
     more = {"type": "http.request", "body": b"x" * 60, "more_body": True}
     scope = {**scope_of({}), "method": "POST", "mm2py.caller": Caller("a", operator=True)}
-    limit = Gate(echo, NOBODY, RULES)
     assert served(limit, scope, more, more)[0]["status"] == 413
     last = {**more, "body": b"y" * 40, "more_body": False}
     assert b'"body":100' in served(limit, scope, more, last)[1]["body"]
     # Nothing reaches the application; a client that is gone does not get the answer either.
     assert served(limit, scope, more, {"type": "http.disconnect"})[0]["status"] == 400
-
-
-def test_a_stranger_cannot_make_us_hold_a_body() -> None:
-    scope = {**scope_of({}), "method": "POST"}
-    # The refusal comes although the body never does.
-    assert served(Gate(echo, USERS, RULES), scope, {"type": "http.disconnect"})[0]["status"] == 401
+    # The refusal of a stranger comes although the body never does.
+    stranger = {**scope_of({}), "method": "POST"}
+    gone: Message = {"type": "http.disconnect"}
+    assert served(Gate(echo, USERS, RULES), stranger, gone)[0]["status"] == 401
 
 
 OURS, CROSS = "http://127.0.0.1:8083", {"Sec-Fetch-Site": "cross-site"}
@@ -409,10 +403,14 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), [*READS, *CHANGES])
-def test_no_endpoint_answers_a_stranger(request_as: Ask, method: str, path: str) -> None:
+def test_no_endpoint_answers_a_stranger_and_head_needs_credentials_too(
+    request_as: Ask, method: str, path: str
+) -> None:
     for target in (filled(path), "/A/B" + filled(path), filled(path) + "/"):
         reply = request_as("", method, target, content=b"{}")
         assert (reply.status, reply.message) == (401, "User cannot access the resource.")
+    assert request_as("", "HEAD", "/connectors").status == 401
+    assert request_as("bob", "HEAD", "/connectors").status == 200
 
 
 @pytest.mark.parametrize(("method", "path"), READS)
@@ -456,11 +454,6 @@ def test_a_config_of_a_request_is_judged_before_the_herder_sees_it(
             "Configuration may not be set over REST: " + next(iter(more))
         )
         assert b"canary" not in reply.content
-
-
-def test_a_head_request_needs_credentials_too(request_as: Ask) -> None:
-    assert request_as("", "HEAD", "/connectors").status == 401
-    assert request_as("bob", "HEAD", "/connectors").status == 200
 
 
 # -- response headers -------------------------------------------------------------------------------

@@ -676,6 +676,33 @@ ALL = {f"c-{n}" for n in range(6)}
 STEP_S = 0.25
 
 
+def a_membership(
+    link: MemoryCoordinator,
+    config: ConfigBackingStore,
+    clock: FakeClock,
+    protocol: str = "sessioned",
+    runnable: Callable[[str], bool] = lambda _: True,
+) -> ConnectMembership:
+    """Return the membership of the worker that a link is named after, as the herder has it."""
+    member = GroupMember(
+        link,
+        Permit(clock),
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=2_000,
+        rebalance_timeout_ms=60_000,
+        clock=clock,
+    )
+    return ConnectMembership(
+        member,
+        config,
+        url=f"http://{link.client}/",
+        connect_protocol=protocol,
+        max_delay_ms=3_000,
+        clock=clock,
+        runnable=runnable,
+    )
+
+
 class Stage:
     """Nodes on one file and one group."""
 
@@ -692,22 +719,7 @@ class Stage:
     ) -> Node:
         node = self.cluster.node(name, effective=effective, connect_protocol=protocol)
         link = self.links[name] = MemoryCoordinator(self.group, name)
-        member = GroupMember(
-            link,
-            Permit(self.cluster.clock),
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=2_000,
-            rebalance_timeout_ms=60_000,
-            clock=self.cluster.clock,
-        )
-        membership = ConnectMembership(
-            member,
-            node.config,
-            url=f"http://{name}/",
-            connect_protocol=protocol,
-            max_delay_ms=3_000,
-            clock=self.cluster.clock,
-        )
+        membership = a_membership(link, node.config, self.cluster.clock, protocol)
         node.parts = replace(node.parts, membership=membership)
         node.herder = Herder(node.parts, clock=self.cluster.clock)
         return node.start()

@@ -4,28 +4,33 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import ClassVar, NamedTuple
 
-from mm2py.api.context import ConnectorContext, SourceGap, TaskContext
+from mm2py.api.context import ConnectorContext, EventSink, LossEvent, SourceGap, TaskContext
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import producer_settings
+from mm2py.config.framework import LossPolicies
 from mm2py.errors import RetriableError
-from mm2py.mirror.source_offsets import source_offset
+from mm2py.mirror.ledger import KnownEvents
+from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.observability.metrics import FlowMeter
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, SinkProgress
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
-from mm2py.runtime.tasks.task_context import NoLedger
+from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.testing.waiting import until
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, State, TaskId, TopicPartition
@@ -362,6 +367,75 @@ class FakeConnector:
             raise self.stop_error
 
 
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+
+
+class Events(NoLedger):
+    """What was reported; ``written`` is what a ledger has of it, and nothing at all while it is ``slow``."""
+
+    def __init__(self) -> None:
+        self.reported: list[LossEvent] = []
+        self.known = KnownEvents()
+        self.written: list[LossEvent] = []
+        self.slow = False
+
+    def report(self, event: LossEvent) -> bool:
+        new = event not in self.reported
+        self.written += self.known.take(event)
+        self.reported.append(event)
+        return new
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        return [it.partition for it in self.reported] if self.slow else ()
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self.known.copied(partition)
+
+
+def a_context(
+    events: EventSink | None = None,
+    policies: LossPolicies | None = None,
+    *,
+    store: FakeStore | None = None,
+    maps: TaskOffsetMaps | None = None,
+    clock: EagerClock | None = None,
+    meter: FlowMeter | None = None,
+) -> WorkerTaskContext:
+    """Return what a task of MirrorSource is given."""
+    clock = clock or EagerClock()
+    return WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=store or FakeStore(),
+        meter=meter or FlowMeter(FLOW, clock),
+        clock=clock,
+        events=events,
+        policies=policies,
+        maps=maps,
+    )
+
+
+def a_committer(
+    store: FakeStore,
+    maps: TaskOffsetMaps | None = None,
+    *,
+    timeout_ms: int | None = 5_000,
+    withheld: Callable[[], Collection[TopicPartition]] = tuple,
+    on_failure: Callable[[str], None] = lambda _: None,
+) -> OffsetCommitter:
+    """Return the committer of a task of MirrorSource."""
+    return OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=partial(mirror_source_partition, "A"),
+        source_offset=lambda _partition, position: source_offset(position),
+        timeout_ms=timeout_ms,
+        withheld=withheld,
+        maps=maps,
+        on_failure=on_failure,
+    )
+
+
 # ---- sinks
 
 
@@ -635,7 +709,6 @@ def not_now(text: str = "not now") -> RetriableError:
 
 
 EMPTY: Mapping[str, str] = {}
-FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 
 def spec_of(

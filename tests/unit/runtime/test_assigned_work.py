@@ -482,16 +482,6 @@ async def test_publication_is_tried_again_with_growing_pauses_up_to_a_minute() -
     await stage.connector.stop()
 
 
-async def test_task_configs_that_are_not_published_are_a_problem_with_their_cause() -> None:
-    stage = Stage()
-    stage.apply_errors = [ConnectionFailedError("leader away")]
-    await until(lambda: len(stage.applied) == 1)
-    first, again = (it["task configs are not published yet"] for it in stage.problems)
-    assert (first, "leader away" in again) == ("the connector has just started", True)
-    await until(lambda: not stage.connector.problems())
-    await stage.connector.stop()
-
-
 async def test_too_many_tasks_fail_the_connector_and_are_not_tried_again() -> None:
     """No tasks, no retry storm."""
 

@@ -2,16 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
-from mm2py.errors import ConfigError, ProtocolError
+from mm2py.errors import ConfigError, ProtocolError, RequestTimedOutError
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import GroupProtocol
-from mm2py.runtime.errors import SignatureError
+from mm2py.runtime.errors import ForeignMemberError, SignatureError
 from mm2py.runtime.group.assignor import (
     FRESH,
     NO_WORK,
@@ -19,9 +20,8 @@ from mm2py.runtime.group.assignor import (
     MemberView,
     RoundPlan,
     assign,
-    assign_eager,
 )
-from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin
+from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.group.request_signing import (
     SeenRequests,
     SignedHead,
@@ -31,11 +31,12 @@ from mm2py.runtime.group.request_signing import (
     sign_request,
     verify_request,
 )
-from mm2py.storage.config_state import RestartRequest, SessionKey
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import ConfigSnapshot, RestartRequest, SessionKey
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition, Work
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
-from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
+from tests.unit.runtime.herder_fakes import a_membership
 
 COUNTS = {"source": 5, "beat": 1}
 EVERYTHING = Work(
@@ -44,30 +45,90 @@ EVERYTHING = Work(
 )
 
 
+class Configs:
+    """What a worker has read of the config topic; ``newest`` is what a refresh finds."""
+
+    def __init__(self, snapshot: ConfigSnapshot) -> None:
+        self.held = snapshot
+        self.newest: ConfigSnapshot | None = None
+
+    def snapshot(self) -> ConfigSnapshot:
+        return self.held
+
+    async def refresh(self, timeout_s: float) -> None:
+        if self.newest is None:
+            raise RequestTimedOutError(f"no answer within {timeout_s} s")
+        self.held = self.newest
+
+
+def configs(counts: Mapping[str, int], offset: int = 7) -> ConfigSnapshot:
+    """Connectors with so many tasks each; the class is named after the connector."""
+    connectors = {name: {"connector.class": f"x.{name}"} for name in counts}
+    return ConfigSnapshot(offset=offset, connectors=connectors, task_counts=counts)
+
+
+class Worker:
+    """A member that obeys its rounds, as the herder does."""
+
+    def __init__(
+        self, group: MemoryGroup, name: str, runnable: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        self.link, self.store = MemoryCoordinator(group, name), Configs(configs(COUNTS))
+        store = cast("ConfigBackingStore", self.store)
+        self.membership = a_membership(self.link, store, group.clock, runnable=runnable)
+        self.owned, self.rounds, self.signals = Work(), list[Round](), list[str]()
+        self.has_news = asyncio.Event()
+        """Set by a test: as a herder does with a new config, it asks for another round."""
+
+    async def round(self) -> Round:
+        """One round, and what follows from it."""
+        offset = self.store.snapshot().offset
+        done = await self.membership.rejoin(self.owned, offset, lambda _: False)
+        self.owned = (self.owned - done.revoked) | done.assigned
+        self.rounds.append(done)
+        return done
+
+    async def run(self) -> None:
+        """Stay in the group until cancelled."""
+        while True:
+            try:
+                if (await self.round()).revoked:
+                    continue
+            except ForeignMemberError:
+                self.owned = Work()
+                await self.membership.until_ours()
+                continue
+            signal = asyncio.create_task(self.membership.signal())
+            news = asyncio.create_task(self.has_news.wait())
+            try:
+                await asyncio.wait({signal, news}, return_when=asyncio.FIRST_COMPLETED)
+                self.signals += [signal.result().reason] if signal.done() else []
+            finally:
+                self.has_news.clear()
+                signal.cancel()
+                news.cancel()
+
+
 class Stage:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.group = MemoryGroup(self.clock)
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.stack = AsyncExitStack()
 
-    def make(self, name: str, **options: object) -> Worker:
-        link = MemoryCoordinator(self.group, name)
-        worker = Worker(link, name, Configs(configs(COUNTS)), self.clock, **options)  # type: ignore[arg-type]  # of the test
-        self.workers[name] = worker
-        return worker
+    def make(self, name: str, runnable: Callable[[str], bool] = lambda _: True) -> Worker:
+        return self.workers.setdefault(name, Worker(self.group, name, runnable))
 
     async def start(self, *names: str) -> None:
         for name in names:
-            worker = self.workers.get(name) or self.make(name)
-            self.tasks[name] = await self.stack.enter_async_context(working(worker))
+            self.tasks[name] = asyncio.create_task(self.make(name).run())
         await self.clock.advance(8.0)
 
-    def link(self, name: str) -> MemoryCoordinator:
-        link = self.workers[name].link
-        assert isinstance(link, MemoryCoordinator)
-        return link
+    async def kill(self, *names: str) -> None:
+        """End workers without leaving the group."""
+        for name in names:
+            self.tasks[name].cancel()
+        await asyncio.gather(*(self.tasks[name] for name in names), return_exceptions=True)
 
     def owned(self, *names: str) -> list[Work]:
         return [self.workers[name].owned for name in names]
@@ -82,9 +143,8 @@ class Stage:
         counts = [len(part.tasks) for part in parts]
         assert max(counts) - min(counts) <= 1, counts
 
-    def leader(self) -> Worker:
-        (leader,) = (w for w in self.workers.values() if w.membership.is_leader)
-        return leader
+    def leader_and_others(self) -> list[Worker]:
+        return sorted(self.workers.values(), key=lambda it: not it.membership.is_leader)
 
 
 @pytest.fixture
@@ -95,14 +155,14 @@ async def stage() -> AsyncGenerator[Stage]:
         try:
             yield stage
         finally:
-            await stage.stack.aclose()
+            await stage.kill(*stage.tasks)
             for worker in stage.workers.values():
                 await worker.membership.leave()
 
 
 async def test_a_follower_that_has_nothing_new_gets_its_last_round_again(stage: Stage) -> None:
     await stage.start("a", "b")
-    (follower,) = (w for w in stage.workers.values() if not w.membership.is_leader)
+    _, follower = stage.leader_and_others()
     before, generation = follower.owned, follower.membership.generation
     follower.has_news.set()
     await stage.clock.advance(1.0)
@@ -112,27 +172,21 @@ async def test_a_follower_that_has_nothing_new_gets_its_last_round_again(stage: 
 
 async def test_only_the_leader_knows_who_owns_what(stage: Stage) -> None:
     await stage.start("a", "b")
-    leader = stage.leader().membership
+    leader, other = (it.membership for it in stage.leader_and_others())
     assert leader.member_urls() == ("http://a/", "http://b/")
     for name, worker in stage.workers.items():
-        for connector in worker.owned.connectors:
-            assert leader.owner_url(connector) == f"http://{name}/"
-        for task in worker.owned.tasks:
-            assert leader.owner_url(task) == f"http://{name}/"
+        for work in worker.owned.connectors | worker.owned.tasks:
+            assert leader.owner_url(work) == f"http://{name}/"
     assert leader.owner_url("unknown") is None
-    (other,) = (w for w in stage.workers.values() if w.membership is not leader)
-    assert other.membership.member_urls() == ()
-    assert other.membership.owner_url("source") is None
+    assert (other.member_urls(), other.owner_url("source")) == ((), None)
 
 
 async def test_a_worker_is_alone_once_the_others_left_whatever_the_plan_says(stage: Stage) -> None:
     await stage.start("a", "b")
-    leader = stage.leader()
-    (other,) = (name for name, worker in stage.workers.items() if worker is not leader)
+    leader, other = stage.leader_and_others()
     assert not await leader.membership.is_alone()
-    stage.tasks[other].cancel()
-    await stage.clock.settle()
-    await stage.workers[other].membership.leave()
+    await stage.kill(other.link.client)
+    await other.membership.leave()
     assert len(leader.membership.member_urls()) == 2
     assert await leader.membership.is_alone()
 
@@ -145,7 +199,7 @@ async def test_news_and_nothing_else_make_a_round(stage: Stage) -> None:
     worker.store.held = configs({"source": 2}, offset=9)
     worker.has_news.set()
     await stage.clock.advance(1.0)
-    assert worker.log == []
+    assert worker.signals == []
     assert worker.owned.tasks == {TaskId("source", 0), TaskId("source", 1)}
     assert worker.rounds[1].config_offset == 9
 
@@ -171,7 +225,7 @@ async def test_connectors_that_are_not_installed_are_not_assigned(stage: Stage) 
     def installed(java_class: str) -> bool:
         return java_class != "x.beat"
 
-    stage.make("a", runnable=installed)
+    stage.make("a", installed)
     await stage.start("a")
     assert stage.workers["a"].owned.connectors == {"source"}
     assert len(stage.workers["a"].owned.tasks) == 5
@@ -193,13 +247,12 @@ async def test_nothing_that_was_owned_may_be_claimed_after_the_end(stage: Stage)
 
 async def test_a_round_that_failed_is_due_again(stage: Stage) -> None:
     await stage.start("a")
-    stage.tasks["a"].cancel()
-    await stage.clock.settle()
+    await stage.kill("a")
     worker = stage.workers["a"]
     joining = asyncio.create_task(worker.round())
     joining.cancel()
     await asyncio.gather(joining, return_exceptions=True)
-    stage.link("a").cut = True
+    worker.link.cut = True
     with pytest.raises(Exception, match="cut off"):
         await worker.round()
     assert await worker.membership.signal() == Rejoin("the last round did not complete")
@@ -327,13 +380,6 @@ def test_connectors_run_on_the_leader_and_are_revoked_elsewhere_first() -> None:
     assert not any(second.revoked.values())
 
 
-def test_eager_deals_tasks_round_robin_and_connectors_to_the_leader() -> None:
-    work = Work(frozenset({"x", "y", "z"})) | tasks(0, 1, connector="x")
-    dealt = assign_eager(["b", "a"], work, leader="b")
-    assert dealt["a"] == Work(tasks=frozenset({TaskId("x", 0)}))
-    assert dealt["b"] == Work(work.connectors, frozenset({TaskId("x", 1)}))
-
-
 # ---- values that workers hand to each other
 
 
@@ -387,9 +433,6 @@ def test_a_new_key_has_the_size_that_java_s_has(algorithm: str, size: int) -> No
     assert (len(key.key), key.algorithm, key.created_ms) == (size, algorithm, 5)
     assert key.key != new_session_key(5, algorithm).key
     assert key.key.hex() not in repr(key)
-
-
-def test_a_key_of_an_unknown_algorithm_is_not_made() -> None:
     with pytest.raises(ConfigError, match="Rot13"):
         new_session_key(5, "Rot13")
 
@@ -421,6 +464,11 @@ def test_a_forwarded_request_is_signed_with_path_query_caller_and_body() -> None
         assert raised.value.status == 403
     with pytest.raises(SignatureError):
         head.check_body(b"{ }")
+    with pytest.raises(SignatureError) as raised:
+        verify_request(headers, "PUT", TARGET, None)
+    assert raised.value.status == 503, "there is no key yet"
+    with pytest.raises(ValueError, match="control characters"):
+        sign_request(KEY, "GET", "/", "a;reader\nX-Other: 1", b"", 0)
 
 
 def test_neither_caller_nor_stamp_can_be_exchanged_or_left_out() -> None:
@@ -435,17 +483,6 @@ def test_neither_caller_nor_stamp_can_be_exchanged_or_left_out() -> None:
         with pytest.raises(SignatureError) as raised:
             verify_request(forged, "GET", "/", KEY)
         assert raised.value.status == 403
-
-
-def test_our_form_waits_for_a_key_too() -> None:
-    with pytest.raises(SignatureError) as raised:
-        verify_request(sign_request(KEY, "GET", "/", "a;reader", b"", 0), "GET", "/", None)
-    assert raised.value.status == 503
-
-
-def test_a_caller_with_a_newline_is_not_signed() -> None:
-    with pytest.raises(ValueError, match="control characters"):
-        sign_request(KEY, "GET", "/", "a;reader\nX-Other: 1", b"", 0)
 
 
 def test_a_request_is_taken_once_and_remembered_for_the_time_it_is_valid() -> None:

@@ -161,24 +161,6 @@ def test_these_flows_run_in_a_circle(why: str) -> None:
     assert len(same_name_cycles(ONE_CIRCLE[why])) == 1
 
 
-def test_three_connected_clusters_that_suppress_too_little_are_refused() -> None:
-    assert same_name_cycles(each("AB BA BC CB CA AC", "t", "on"))
-
-
-def test_two_flows_that_keep_names_close_a_circle_where_their_topics_meet() -> None:
-    (cycle,) = same_name_cycles(flows(AB=same(".*"), BA=same("orders.*")))
-    assert cycle.flows == (flow_of("A->B"), flow_of("B->A"))
-    assert cycle.topic.startswith(("orders", "x", "mm2py"))
-    assert str(cycle).startswith("A->B, B->A (topic ")
-
-
-def test_a_ring_of_three_is_found_once() -> None:
-    ring = flows(AB=same("t"), BC=same("t"), CA=same("t"))
-    assert [cycle.flows for cycle in same_name_cycles(ring)] == [
-        (flow_of("A->B"), flow_of("B->C"), flow_of("C->A"))
-    ]
-
-
 def test_a_known_topic_shows_where_odd_patterns_meet() -> None:
     odd = flows(AB=same("(?=o)orders[0-9]{3}"), BA=same("orders12.*"))
     assert len(same_name_cycles(odd, ["orders123"])) == 1

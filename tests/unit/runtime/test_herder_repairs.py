@@ -396,18 +396,6 @@ async def test_a_new_request_and_a_wake_up_end_the_wait() -> None:
     stage.queue.close(HerderError("Worker is shutting down"))
 
 
-async def test_a_closed_queue_refuses_what_waits_and_what_comes() -> None:
-    stage = Stage()
-    waiting = asyncio.create_task(stage.queue.submit(lambda: stage.note("a")))
-    await stage.clock.settle()
-    stage.queue.close(HerderError("Worker is shutting down"))
-    with pytest.raises(HerderError, match="Worker is shutting down"):
-        await waiting
-    with pytest.raises(HerderError, match="Worker is shutting down"):
-        await stage.queue.submit(lambda: stage.note("b"))
-    assert stage.ran == []
-
-
 async def test_a_request_that_is_cut_off_with_the_loop_is_refused() -> None:
     stage = Stage()
     begun = asyncio.Event()

@@ -6,7 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -68,13 +68,14 @@ class Worker:
         return self.held_back
 
 
-@dataclass
 class Host:
     """The end of a host, and the worker at the other one."""
 
-    worker: Worker
-    pipe: HostPipe
-    channel: Channel
+    def __init__(self, worker: Worker, pipe: HostPipe) -> None:
+        self.worker, self.pipe, self.channel = worker, pipe, pipe.channel(0)
+        self.clock, self.there = FakeClock(), worker.meter
+        self.meter = FlowMeter(FLOW, self.clock)
+        self.relay = MeterRelay(self.meter, self.clock, self.channel)
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def host() -> AsyncGenerator[Host]:
         worker.checkpointed,
     )
     listening = [asyncio.create_task(end.listen()) for end in (near, far)]
-    yield Host(worker, near, near.channel(0))
+    yield Host(worker, near)
     await near.close()
     await far.close()
     await asyncio.gather(*listening)
@@ -170,22 +171,18 @@ async def test_partitions_wait_for_the_ledger_each_for_its_own_events(host: Host
 
 
 async def test_a_forecast_that_is_withdrawn_reaches_the_worker(host: Host) -> None:
-    meter = FlowMeter(FLOW, FakeClock())
-    relay = MeterRelay(meter, FakeClock(), host.channel)
-    part = meter.partition(ORDERS)
+    relay, part = host.relay, host.meter.partition(ORDERS)
     part.forecast = Forecast(by="retention.ms", limit=1, at_ms=1, records=1, size_bytes=-1)
     assert relay.send()
-    await until(lambda: host.worker.meter.partition(ORDERS).forecast == part.forecast)
+    await until(lambda: host.there.partition(ORDERS).forecast == part.forecast)
     part.forecast = None
     assert relay.send()
-    await until(lambda: host.worker.meter.partition(ORDERS).forecast is None)
+    await until(lambda: host.there.partition(ORDERS).forecast is None)
 
 
 async def test_ages_reach_the_worker_with_each_fifth_report(host: Host) -> None:
-    clock = FakeClock()
-    meter, now_ms = FlowMeter(FLOW, clock), clock.now_ms()
-    relay = MeterRelay(meter, clock, host.channel)
-    part, there = meter.partition(ORDERS), host.worker.meter.partition(ORDERS)
+    relay, now_ms = host.relay, host.clock.now_ms()
+    part, there = host.meter.partition(ORDERS), host.there.partition(ORDERS)
     assert relay.send()
     part.records = 1
     part.age.note(7, now_ms)
@@ -200,9 +197,7 @@ async def test_ages_reach_the_worker_with_each_fifth_report(host: Host) -> None:
 
 
 async def test_findings_and_figures_of_tasks_reach_the_worker_and_end_with_them(host: Host) -> None:
-    meter = FlowMeter(FLOW, FakeClock())
-    relay = MeterRelay(meter, FakeClock(), host.channel)
-    there = host.worker.meter
+    meter, relay, there = host.meter, host.relay, host.there
     ends = Finding(task="c-0", what="groups not read", text="two", count=2, harms=True)
     stays = Finding(task="c-1", what="commits", text="slow", count=1, harms=False)
     figures = [Figure(task=f"c-{it}", name="groups SYNCED", value=it) for it in range(2)]
@@ -220,18 +215,17 @@ async def test_findings_and_figures_of_tasks_reach_the_worker_and_end_with_them(
 
 
 async def test_latencies_of_checkpoints_reach_the_worker_once_each(host: Host) -> None:
-    meter = FlowMeter(FLOW, FakeClock())
-    relay = MeterRelay(meter, FakeClock(), host.channel)
+    meter, relay = host.meter, host.relay
     key = CheckpointKey("c-0", "billing", ORDERS)
     for latency_ms in (10, 30):
         meter.checkpoints.note(key, latency_ms)
     assert relay.send()
-    await until(lambda: host.worker.meter.checkpoints.all() == meter.checkpoints.all())
-    ((shown, ages),) = host.worker.meter.checkpoints.all()
+    await until(lambda: host.there.checkpoints.all() == meter.checkpoints.all())
+    ((shown, ages),) = host.there.checkpoints.all()
     assert (shown, ages.last, ages.least, ages.greatest, ages.mean) == (key, 30, 10, 30, 20)
     assert not any(relay.send() for _ in range(AGES_EVERY)), "nothing has changed"
-    host.worker.meter.forget_task("c-0")
-    assert host.worker.meter.checkpoints.all() == ()
+    host.there.forget_task("c-0")
+    assert host.there.checkpoints.all() == ()
 
 
 async def test_a_worker_that_has_closed_the_flow_leaves_positions(host: Host) -> None:

@@ -24,8 +24,15 @@ from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
-from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
-from tests.unit.runtime.test_offset_maps import Copies, a_committer, page_of, stored_maps
+from tests.unit.runtime.runtime_fakes import (
+    FLOW,
+    EagerClock,
+    FakeSender,
+    FakeStore,
+    a_committer,
+    turns,
+)
+from tests.unit.runtime.test_offset_maps import Copies, page_of, stored_maps
 
 ORDERS = TopicPartition("orders", 3)
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -46,14 +53,7 @@ async def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_wi
     store = FakeStore()
     store.errors = [ConnectionFailedError("away")] * 2
     reports: list[str] = []
-    committer = OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=partial(mirror_source_partition, "A"),
-        source_offset=lambda _partition, position: source_offset(position),
-        timeout_ms=5_000,
-        on_failure=reports.append,
-    )
+    committer = a_committer(store, on_failure=reports.append)
     other = TopicPartition("bills", 0)
     committer.acknowledged(ORDERS, 1)
     committer.acknowledged(other, 5)
@@ -132,23 +132,15 @@ async def test_few_records_are_counted_from_what_is_written() -> None:
     assert not committer.has_few(100), "a position that goes back is written at once"
 
 
-async def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
+async def test_a_commit_that_hangs_is_bounded_and_stays_pending_also_when_it_is_cancelled() -> None:
     store = FakeStore()
     store.hangs = True
     committer = a_committer(store, timeout_ms=10)
     committer.acknowledged(ORDERS, 1)
     assert not await committer.commit()
     assert committer.pending == {ORDERS: 1}
-
-
-async def test_a_cancelled_commit_stays_pending() -> None:
-    store = FakeStore()
-    store.hangs = True
-    committer = a_committer(store)
-    committer.acknowledged(ORDERS, 1)
     commit = asyncio.create_task(committer.commit())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(2)
     commit.cancel()
     with pytest.raises(asyncio.CancelledError):
         await commit

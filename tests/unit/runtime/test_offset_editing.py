@@ -226,25 +226,16 @@ async def test_positions_are_those_of_the_group_on_the_cluster_that_the_tasks_re
     assert groups.opened == ["worker:1", "source:1"]
 
 
-async def test_only_what_is_listed_changes_and_null_removes() -> None:
+async def test_only_what_is_listed_changes_null_removes_and_a_reset_deletes_the_group() -> None:
     groups = Groups()
     given = [entry("t", "0", "12"), entry("t", 1, None), entry(5, 0, 1)]
     text = await editor(groups).alter("files", FILES, given)
     assert groups.committed["connect-files"] == {T0: 12, TopicPartition("5", 0): 1}
     assert HALF.format("altered") in text
-
-
-async def test_a_connector_that_answers_for_its_positions_gets_the_short_message() -> None:
-    groups = Groups()
-    text = await editor(groups).alter("m", MIRROR, [entry("t", 0, 1)])
-    assert text == "The offsets for this connector have been altered successfully"
-
-
-async def test_a_reset_deletes_the_group() -> None:
-    groups = Groups()
-    text = await editor(groups).reset("files", FILES)
+    assert HALF.format("reset") in await editor(groups).reset("files", FILES)
     assert groups.committed == {}
-    assert HALF.format("reset") in text
+    answered = await editor(groups).alter("m", MIRROR, [entry("t", 0, 1)])
+    assert answered == "The offsets for this connector have been altered successfully"
 
 
 @pytest.mark.parametrize(

@@ -108,23 +108,17 @@ def test_nothing_is_committed_past_what_the_task_allows_nor_past_what_it_was_giv
     assert stage.group.committed == {T0: 2}
 
 
-def test_a_partition_that_is_revoked_is_committed_before_it_goes() -> None:
+@pytest.mark.parametrize(("how", "left"), [("take", {T0: 3, T1: 3}), ("lose", {})])
+def test_a_partition_that_is_revoked_is_committed_before_it_goes_and_a_lost_one_not(
+    how: str, left: dict[TopicPartition, int]
+) -> None:
     stage = begun(T0, T1)
     stage.turn()
-    stage.consumer.take(T0)
+    getattr(stage.consumer, how)(T0)
     stage.turn()
-    assert stage.group.committed == {T0: 3, T1: 3}
+    assert stage.group.committed == left
     assert stage.task.calls == ["start", "open t-0,t-1", "close t-0"]
     assert set(stage.loop.owned) == {T1}
-
-
-def test_a_partition_that_is_lost_is_closed_without_a_commit() -> None:
-    stage = begun(T0)
-    stage.turn()
-    stage.consumer.lose(T0)
-    stage.turn()
-    assert stage.group.committed == {}
-    assert stage.task.calls[-1] == "close t-0"
 
 
 def test_records_of_a_partition_that_goes_within_the_same_poll_are_not_put() -> None:
@@ -254,25 +248,6 @@ def test_topics_are_chosen_among_those_of_the_cluster() -> None:
     assert list(stage.consumer.subscribed) == ["o2", "other"]
 
 
-def test_the_end_commits_closes_and_leaves_in_this_order() -> None:
-    stage = Stage()
-    polls = 0
-
-    def stop_at_third() -> None:
-        nonlocal polls
-        polls += 1
-        if polls == 1:
-            stage.consumer.give(T0)
-        if polls == 3:
-            stage.loop.stopping.set()
-
-    stage.on_poll = stop_at_third
-    stage.loop.run()
-    assert stage.group.committed == {T0: 9}
-    assert stage.task.calls == ["start", "open t-0", "close t-0", "stop"]
-    assert stage.consumer.closed
-
-
 def test_a_start_that_fails_for_now_is_tried_again_and_one_for_good_ends_it() -> None:
     stage = Stage()
     stage.task.start_errors = [not_now(), FatalError("no such table")]
@@ -319,14 +294,6 @@ def test_records_that_cannot_be_put_are_told_with_the_cause() -> None:
     assert "no room" in stage.observed.standstills[0]
 
 
-def test_a_quiet_partition_has_the_lag_of_its_group() -> None:
-    stage = Stage()
-    stage.group.committed[T0] = stage.group.ends[T0]
-    stage.begin(T0)
-    stage.turn(0, 1.0)
-    assert stage.observed.made[-1][T0].lag_records == 0
-
-
 def test_the_lag_of_a_partition_whose_broker_is_silent_is_unknown_while_others_go() -> None:
     stage = begun(T0, T1)
     stage.pass_s(6)
@@ -347,9 +314,11 @@ def test_the_lag_of_a_partition_whose_broker_is_silent_is_unknown_while_others_g
     assert stage.observed.standstills[1:] == [""]
 
 
-def test_the_lag_of_a_paused_task_grows() -> None:
-    stage = begun(T0)
-    stage.pass_s(6)
+def test_the_lag_of_a_quiet_partition_is_that_of_its_group_and_of_a_paused_task_it_grows() -> None:
+    stage = Stage()
+    stage.group.committed[T0] = stage.group.ends[T0]
+    stage.begin(T0)
+    stage.turn(0, 1.0)
     assert stage.observed.made[-1][T0].lag_records == 0
     stage.loop.paused = True
     stage.turn()

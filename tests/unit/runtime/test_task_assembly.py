@@ -197,17 +197,6 @@ async def test_transforms_that_fail_at_the_end_keep_nothing_else_open(
     assert caplog.text.count("it was open already") == 2
 
 
-async def test_records_of_a_third_party_pass_transforms_and_their_positions_move() -> None:
-    task = _lines()
-    stage = HostStage(task=task)
-    await stage.start(**MARK)
-    await until(lambda: not task.rounds)
-    await until(lambda: "RUNNING" in stage.words())
-    await stage.host.stop_task(FIRST, 5.0)
-    assert not stage.senders[0].sent, "all of them are dropped"
-    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
-
-
 # ---- tasks that return ordinary records
 
 
@@ -284,19 +273,16 @@ async def test_source_partitions_that_share_a_target_share_its_batches() -> None
     assert adapter.source_offset(next(iter(committed)), 0) == {"line": 16}
 
 
-async def test_large_rounds_are_split_into_batches() -> None:
+async def test_large_rounds_are_split_into_batches_and_behind_an_empty_one_is_a_pause() -> None:
     big = b"x" * (BATCH_BYTES // 2)
-    adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))
+    clock = EagerClock()
+    adapter = RecordTaskAdapter(Script([_record(n, value=big) for n in range(1, 5)]), clock)
     items = await adapter.poll(1 << 20)
     assert [batch.count for item in items for batch in item.batches] == [1, 1, 1, 1]
     assert len({item.source for item in items}) == 1, "one lane, one order"
-
-
-async def test_a_task_that_does_not_block_does_not_spin() -> None:
-    clock = EagerClock()
-    adapter = RecordTaskAdapter(Script(), clock)
+    assert not clock.sleeps
     assert await adapter.poll(1) == ()
-    assert clock.sleeps
+    assert clock.sleeps, "a task that does not block does not spin"
 
 
 def _conversion(**connector: str) -> Conversion:
@@ -604,16 +590,3 @@ async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies(stage:
     await stage.host.keep_out(frozenset())
     await until(lambda: stage.tasks[0].taken_over == [ORDERS])
     assert len(stage.tasks) == 1
-
-
-async def test_the_first_record_of_each_target_topic_is_told_once() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0, topics="orders,bills"))
-    await until(lambda: stage.words() == ["RUNNING"])
-    stage.tasks[0].rounds += [
-        [outgoing("orders", 0)],
-        [outgoing("orders", 1), outgoing("bills", 0)],
-    ]
-    await until(lambda: not stage.tasks[0].rounds)
-    await stage.host.close()
-    assert sorted(stage.topics) == [(FIRST, "A.bills"), (FIRST, "A.orders")]

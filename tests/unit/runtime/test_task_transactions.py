@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
+from mm2py.api.context import EventKind, PartitionState, SourceGap
 from mm2py.client.connect.cluster import Cluster as Brokers
 from mm2py.clock import SYSTEM_CLOCK, wait_or_stop
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
@@ -20,17 +20,16 @@ from mm2py.errors import (
     RetriableError,
 )
 from mm2py.mirror.ledger import KnownEvents
-from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
 from mm2py.runtime.tasks.own_offsets import OwnTopicOffsets
-from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions, committed_reads
 from mm2py.testing.waiting import until
-from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py.types import TaskId, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.herder_fakes import Cluster, Node
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
+from tests.unit.runtime.runtime_fakes import EagerClock, Events, FakeStore, a_context
 
 
 def test_a_mirrors_source_is_read_committed_unless_the_user_says_otherwise(
@@ -158,39 +157,10 @@ async def test_a_round_that_fails_is_shown_and_made_again(cluster: Cluster) -> N
 
 
 ORDERS = TopicPartition("orders", 0)
-FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 
-class Events(NoLedger):
-    def __init__(self) -> None:
-        self.reported: list[LossEvent] = []
-        self.known = KnownEvents()
-        self.written: list[LossEvent] = []
-
-    def report(self, event: LossEvent) -> bool:
-        new = event not in self.reported
-        self.written += self.known.take(event)
-        self.reported.append(event)
-        return new
-
-    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        self.known.copied(partition)
-
-    def seen(self) -> list[tuple[EventKind, int, int, str]]:
-        return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]
-
-
-def a_context(events: Events, policies: LossPolicies | None = None) -> WorkerTaskContext:
-    clock = EagerClock()
-    return WorkerTaskContext(
-        "MirrorSourceConnector",
-        "MirrorSourceConnector-0",
-        store=FakeStore(),
-        meter=Metrics(clock).flow(FLOW),
-        clock=clock,
-        events=events,
-        policies=policies,
-    )
+def seen(events: Events) -> list[tuple[EventKind, int, int, str]]:
+    return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in events.reported]
 
 
 def watched(policies: LossPolicies | None = None) -> tuple[Events, WorkerTaskContext]:
@@ -218,7 +188,7 @@ def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
 def test_a_gap_is_an_event_with_its_policy(cause: str, policies: LossPolicies, policy: str) -> None:
     events, context = watched(policies)
     context.report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
-    assert events.seen() == [(EventKind(cause), 5, 9, policy)]
+    assert seen(events) == [(EventKind(cause), 5, 9, policy)]
     assert events.reported[0].task == "MirrorSourceConnector-0"
     assert events.reported[0].cause == "detail"
 
@@ -237,29 +207,29 @@ def test_a_failed_partition_is_an_event_of_its_offset(
 ) -> None:
     events, context = watched()
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(7, cause))
-    assert events.seen() == [(kind, 7, 7, "partition.failure.policy=isolate")]
+    assert seen(events) == [(kind, 7, 7, "partition.failure.policy=isolate")]
 
 
 def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> None:
     events, context = watched(LossPolicies(partition_failure_policy="fail"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(-1))
-    assert events.seen() == []
+    assert seen(events) == []
     context.report_failure(ORDERS, FatalError("no"))
-    assert events.seen() == [(EventKind.REFUSED, -1, -1, "partition.failure.policy=fail")]
+    assert seen(events) == [(EventKind.REFUSED, -1, -1, "partition.failure.policy=fail")]
 
 
 def test_a_partition_that_a_gap_stops_is_one_event() -> None:
     events, context = watched(LossPolicies(recreate_policy="stop"))
     context.report_gap(SourceGap(ORDERS, 5, 4, "recreated", "new topic id"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(5))
-    assert [kind for kind, *_ in events.seen()] == [EventKind.RECREATED]
+    assert [kind for kind, *_ in seen(events)] == [EventKind.RECREATED]
 
 
 def test_a_doubt_is_an_event_without_a_policy(caplog: pytest.LogCaptureFixture) -> None:
     events, context = watched()
     for _ in range(2):
         context.report_doubt(ORDERS, 5, 9, FatalError("no Read"))
-    assert events.seen()[0] == (EventKind.MAY_BE_DOUBLED, 5, 9, "")
+    assert seen(events)[0] == (EventKind.MAY_BE_DOUBLED, 5, 9, "")
     assert caplog.text.count("records may be doubled") == 1
 
 
@@ -267,7 +237,7 @@ def test_a_task_whose_records_are_no_copies_has_no_ledger() -> None:
     events, context = watched()
     context.without_ledger()
     context.report_failure(ORDERS, refusal(7))
-    assert events.seen() == []
+    assert seen(events) == []
 
 
 @pytest.mark.parametrize("cause", ["recreated", "truncation"])
@@ -406,9 +376,10 @@ async def test_without_transactions_positions_are_in_the_own_topic_first_then_co
 AWAY = ConnectionFailedError("connection refused")
 
 
-async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> None:
+async def test_pauses_double_up_to_a_limit_start_afresh_after_success_and_end_with_a_stop() -> None:
     clock = EagerClock()
-    patience = Patience(clock, "target cluster B", asyncio.Event())
+    stop = asyncio.Event()
+    patience = Patience(clock, "target cluster B", stop)
     for _ in range(10):
         assert await patience.wait(AWAY)
     assert clock.sleeps[:4] == [0.1, 0.2, 0.4, 0.8]
@@ -416,6 +387,11 @@ async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> N
     patience.succeeded()
     await patience.wait(AWAY)
     assert clock.sleeps[-1] == 0.1
+    paused = len(clock.sleeps)
+    stop.set()
+    assert await wait_or_stop(clock, 60, stop)
+    assert not await patience.wait(AWAY)
+    assert len(clock.sleeps) == paused
 
 
 async def test_a_wait_is_logged_at_once_and_every_ten_s(caplog: pytest.LogCaptureFixture) -> None:
@@ -436,12 +412,3 @@ async def test_a_wait_is_logged_at_once_and_every_ten_s(caplog: pytest.LogCaptur
     assert "target cluster B at b1:9092" in lines[0]
     assert "connection refused" in lines[0]
     assert lines[-1].startswith("back again")
-
-
-async def test_a_stop_ends_the_wait_at_once() -> None:
-    clock = EagerClock()
-    stop = asyncio.Event()
-    stop.set()
-    assert await wait_or_stop(clock, 60, stop)
-    assert not await Patience(clock, "x", stop).wait(AWAY)
-    assert clock.sleeps == []

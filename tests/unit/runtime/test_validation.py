@@ -107,9 +107,6 @@ def test_placeholders_are_resolved_and_secrets_hidden_everywhere() -> None:
 )
 def test_a_policy_allows_what_it_names(policy: OverridePolicy, allowed: set[str]) -> None:
     assert {key for key in ("linger.ms", "sasl.mechanism") if not policy.refusal(key)} == allowed
-
-
-def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match="no such policy"):
         override_policy("Most")
 
@@ -146,6 +143,11 @@ def test_definitions_are_found_by_every_name_of_a_plugin() -> None:
     assert len(keys) == len({key.name for key in keys})
     assert keys[0].name == "name"
     assert [key.name for key in catalog.definitions("ByteArrayConverter")] == ["converter.type"]
+    long = catalog.definitions("org.apache.kafka.connect.transforms.RegexRouter")
+    assert [(it.name, it.required) for it in long] == [("regex", True), ("replacement", True)]
+    assert catalog.definitions("RegexRouter") == long
+    assert catalog.definitions("Filter") == []
+    assert [it.name for it in catalog.definitions("HasHeaderKey")] == ["name"]
 
 
 def test_unknown_plugins_and_other_kinds_are_told_apart() -> None:
@@ -428,13 +430,3 @@ def test_each_transform_has_its_keys_in_a_group_of_its_own() -> None:
         ("transforms.r.negate", "BOOLEAN", -1, "MEDIUM", "NONE", "negate"),
         ("transforms.r.predicate", "STRING", -1, "MEDIUM", "NONE", "predicate"),
     ]
-
-
-def test_the_keys_of_a_transform_are_found_by_both_of_its_names() -> None:
-    catalog = InstalledPlugins(Plugins(ENTRIES))
-    long = catalog.definitions("org.apache.kafka.connect.transforms.RegexRouter")
-    assert [it.name for it in long] == ["regex", "replacement"]
-    assert all(it.required for it in long)
-    assert catalog.definitions("RegexRouter") == long
-    assert catalog.definitions("Filter") == []
-    assert [it.name for it in catalog.definitions("HasHeaderKey")] == ["name"]

@@ -2,13 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
-from mm2py.api.context import LossEvent
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTaskContext
 from mm2py.clock import SystemClock
@@ -20,10 +19,9 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
 from mm2py.runtime.tasks import task_assembly, worker_sink_task
-from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage, TaskEndsError
+from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, ConsumerFactory
 from mm2py.runtime.tasks.task_assembly import SinkClients, TaskAssembly
-from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.testing.waiting import eventually
 from mm2py.types import State, TaskId, TopicPartition
@@ -31,6 +29,7 @@ from tests.unit.runtime.runtime_fakes import (
     FLOW,
     T0,
     EagerClock,
+    Events,
     FakeConsumer,
     FakeGroup,
     HostStage,
@@ -125,26 +124,12 @@ async def test_a_sink_task_reads_commits_is_measured_and_ends_in_order() -> None
     assert stage.meter.partitions == ()
 
 
-class SlowLedger(NoLedger):
-    """Has nothing on record until it is written."""
-
-    def __init__(self) -> None:
-        self.events: list[LossEvent] = []
-        self.is_written = False
-
-    def report(self, event: LossEvent) -> bool:
-        self.events.append(event)
-        return True
-
-    def unwritten(self) -> Collection[TopicPartition]:
-        return () if self.is_written else [it.partition for it in self.events]
-
-
 async def test_a_position_behind_a_loss_is_committed_once_the_ledger_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(task_assembly, "MIRROR_SINK_CONNECTOR", "FakeConnector")
-    stage, ledger = SinkStage(), SlowLedger()
+    stage, ledger = SinkStage(), Events()
+    ledger.slow = True
     stage.parts = replace(stage.parts, events=ledger)
     stage.host = InProcessTaskHost(TaskAssembly(stage.parts), stage.changed, graceful_s=5)
     stage.group.committed, stage.group.starts = {T0: 2}, {T0: 5}
@@ -152,9 +137,9 @@ async def test_a_position_behind_a_loss_is_committed_once_the_ledger_has_it(
     await eventually(lambda: len(stage.sink.taken) == 5)
     polls = len(stage.clients.consumers[0].polls)
     await eventually(lambda: len(stage.clients.consumers[0].polls) > polls + 200)
-    assert [(it.first_offset, it.last_offset) for it in ledger.events] == [(2, 4)]
+    assert [(it.first_offset, it.last_offset) for it in ledger.reported] == [(2, 4)]
     assert stage.group.committed == {T0: 2}
-    ledger.is_written = True
+    ledger.slow = False
     await eventually(lambda: stage.group.committed == {T0: 10})
     await stage.host.stop_task(TASK, 5.0)
 
@@ -420,15 +405,6 @@ def test_a_retry_that_succeeds_leaves_no_error() -> None:
     stand = Stand(errors_retry_timeout="-1")
     assert stand.attempt(failing(*(RetriableError("busy") for _ in range(3)))) == 4
     assert (stand.errant.skipped, len(stand.pauses.waits)) == (0, 3)
-
-
-@pytest.mark.parametrize("tolerance", ["none", "all"])
-def test_the_end_of_a_task_decides_nothing_about_a_record_tried_again(tolerance: str) -> None:
-    stand = Stand(errors_tolerance=tolerance, errors_retry_timeout="-1")
-    stand.pauses.stopped = True
-    with pytest.raises(TaskEndsError, match="t-0 offset 4"):
-        stand.attempt(failing(RetriableError("busy")))
-    assert (stand.errant.skipped, stand.queue.kept) == (0, [])
 
 
 @pytest.mark.parametrize("place", [False, True])

@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from math import inf
 
 import pytest
 
-from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
+from mm2py.api.context import EventKind, PartitionState, SourceGap
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, Run
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
@@ -19,43 +19,32 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.config.framework import LossPolicies
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
-from mm2py.mirror.source_offsets import source_offset
-from mm2py.observability.metrics import Metrics
+from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.tasks.arrivals import Arrivals, SourceOrder
 from mm2py.runtime.tasks.lifecycle import Lifecycle
-from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.testing.waiting import until
-from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
+from mm2py.types import State, TopicPartition
 from tests.kit.fakes.batches import a_batch
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.runtime_fakes import (
+    FLOW,
     EagerClock,
+    Events,
     FakeSender,
     FakeStore,
     FakeTask,
     Statuses,
+    a_committer,
+    a_context,
     outgoing,
     turns,
 )
 
-FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDERS = TopicPartition("orders", 0)
 BILLS = TopicPartition("bills", 0)
-
-
-class EventList(NoLedger):
-    """Keeps events in a list."""
-
-    def __init__(self, events: list[LossEvent]) -> None:
-        self._seen = events
-
-    def report(self, event: LossEvent) -> bool:
-        self._seen.append(event)
-        return True
 
 
 class Bench:
@@ -78,25 +67,14 @@ class Bench:
         self.sender = FakeSender(acknowledge=acknowledge, permit=self.permit)
         self.store = FakeStore()
         self.statuses = Statuses()
-        self.metrics = Metrics(self.clock)
-        self.meter = self.metrics.flow(FLOW)
-        self.events: list[LossEvent] = []
-        self.context = WorkerTaskContext(
-            "MirrorSourceConnector",
-            "MirrorSourceConnector-0",
-            store=self.store,
-            meter=self.meter,
-            clock=self.clock,
-            events=EventList(self.events),
-            policies=LossPolicies(gap_policy="fail" if fail_on_gap else "continue"),
+        self.meter = FlowMeter(FLOW, self.clock)
+        self.ledger = Events()
+        self.events = self.ledger.reported
+        policies = LossPolicies(gap_policy="fail" if fail_on_gap else "continue")
+        self.context = a_context(
+            self.ledger, policies, store=self.store, clock=self.clock, meter=self.meter
         )
-        self.committer = OffsetCommitter(
-            self.store,
-            "MirrorSourceConnector",
-            source_partition=task.source_partition,
-            source_offset=lambda _partition, position: source_offset(position),
-            timeout_ms=5_000,
-        )
+        self.committer = a_committer(self.store)
         self.use(task)
 
     def use(self, task: BatchSourceTask) -> None:
@@ -578,9 +556,9 @@ T, U = TopicPartition("t", 0), TopicPartition("u", 1)
 A_T, A_U = TopicPartition("A.t", 0), TopicPartition("A.u", 1)
 
 
-async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
+async def test_batches_without_a_hole_become_one_run_and_a_spliced_one_stays_apart() -> None:
     reports: list[Delivery] = []
-    arrivals = Arrivals(reports.append, now_ms=iter([101, 102, 103, 104, 105]).__next__)
+    arrivals = Arrivals(reports.append, now_ms=count(101).__next__)
     arrivals.add(T, A_T, a_batch(10, 5, size=100), 3)
     arrivals.add(U, A_U, a_batch(0, 1, size=7), 0)
     arrivals.add(T, A_T, a_batch(15, 2, size=50), 8)
@@ -594,15 +572,10 @@ async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
     ]
     arrivals.flush()
     assert len(reports) == 2, "each is reported once"
-
-
-async def test_runs_of_a_spliced_batch_stay_apart() -> None:
-    reports: list[Delivery] = []
-    arrivals = Arrivals(reports.append)
     arrivals.add(T, A_T, a_batch(0, 4, runs=((0, 2), (7, 2))), 0)
     arrivals.add(T, A_T, a_batch(9, 1), 4)
     arrivals.flush()
-    assert reports[0].runs == (Run(0, 2, 0), Run(7, 3, 2))
+    assert reports[2].runs == (Run(0, 2, 0), Run(7, 3, 2))
 
 
 async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None:
@@ -658,17 +631,15 @@ def test_a_failed_task_stays_failed_with_its_first_cause() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_only_a_restart_or_giving_up_ends_a_failure(state: State) -> None:
-    life = Lifecycle("task", Statuses())
-    life.to(State.FAILED, FatalError("x"))
-    assert life.to(state) is (state in ENDS_A_FAILURE)
-
-
-@pytest.mark.parametrize("what", ["connector", "task"])
-def test_only_a_connector_can_be_stopped(what: str) -> None:
-    life = Lifecycle(what, Statuses())
-    life.to(State.RUNNING)
-    assert life.to(State.STOPPED) is (what == "connector")
+def test_only_a_restart_or_giving_up_ends_a_failure_and_only_a_connector_is_stopped(
+    state: State,
+) -> None:
+    connector, task = (Lifecycle(what, Statuses()) for what in ("connector", "task"))
+    for life in (connector, task):
+        life.to(State.RUNNING)
+        assert life.to(State.STOPPED) is (life is connector)
+    task.to(State.FAILED, FatalError("x"))
+    assert task.to(state) is (state in ENDS_A_FAILURE)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(State, State)))

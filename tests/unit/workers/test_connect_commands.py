@@ -13,7 +13,6 @@ import pytest
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.findings import LintFinding, Severity
 from mm2py.config.lint import lint, load_checked
-from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
@@ -359,39 +358,24 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def _dedicated_ends(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
-def test_an_unknown_alias_is_wrong_usage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _dedicated_ends(str(path), "--clusters", "B", "X") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "X" in line
-
-
-def test_bad_content_is_told_with_its_line_in_the_last_line_which_is_json_as_all_are_in_a_json_log(
+def test_an_unknown_alias_and_bad_content_are_told_with_its_line_and_in_a_json_log_as_json(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert _ends(main, path, "--clusters", "B", "X") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "X" in line
     path.write_text(FLOW_FILE + "A->B.tasks.max = many\n")
-    assert _dedicated_ends(str(path)) == 1
+    assert _ends(main, path) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{path}:8" in line
     before = list(logging.getLogger().handlers)
     try:
-        assert _dedicated_ends(str(path), "--log-format", "json") == 1
+        assert _ends(main, path, "--log-format", "json") == 1
     finally:
         logging.getLogger().handlers[:] = before
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert f"bad configuration: {path}:8" in events[-1]["message"]
     assert events[-1]["level"] == "ERROR"
-
-
-def _checked(path: Path) -> MirrorMakerConfig:
-    config, _ = load_checked(path, CONNECTORS)
-    return config
 
 
 def test_start_names_flows_and_what_has_no_effect(
@@ -404,6 +388,7 @@ def test_start_names_flows_and_what_has_no_effect(
     assert "flow=A->B replicates" in text
     assert "flow=B->A is disabled" in text
     assert text.count("topic.creation.* has no effect") == 1
+    assert "hunter2-clear" in secrets_of(config)
 
 
 def test_start_names_ten_flows_of_heartbeats_and_counts_the_others(
@@ -420,20 +405,16 @@ def test_start_names_ten_flows_of_heartbeats_and_counts_the_others(
 
 
 async def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
-    node = _node(_checked(path), ["B"])
+    node = _node(path, ["B"])
     assert [str(flow) for flow in node.fleet.herders] == ["A->B"]
     assert await node.stop(1)
 
 
-def _node(config: MirrorMakerConfig, targets: list[str] | None = None) -> Node:
-    clock = FakeClock()
+def _node(path: Path, targets: list[str] | None = None) -> Node:
+    clock, (config, _) = FakeClock(), load_checked(path, CONNECTORS)
     return build_node(
         config, metrics=Metrics(clock), clock=clock, mask=SecretMask(), targets=targets
     )
-
-
-def test_a_clear_text_password_is_a_secret(path: Path) -> None:
-    assert "hunter2-clear" in secrets_of(_checked(path))
 
 
 async def test_a_stop_ends_the_process_in_order(path: Path) -> None:
@@ -442,7 +423,7 @@ async def test_a_stop_ends_the_process_in_order(path: Path) -> None:
     path.write_text(path.read_text() + "\ntask.host.processes = 0\n")
     with StopSignal() as stop:
         stop.ask()
-        assert await run_flows(_node(_checked(path)), stop, SYSTEM_CLOCK) == 0
+        assert await run_flows(_node(path), stop, SYSTEM_CLOCK) == 0
 
 
 @pytest.mark.parametrize(
@@ -457,7 +438,7 @@ async def test_flows_to_the_chosen_targets_may_be_added(
 ) -> None:
     more = "C.bootstrap.servers = c1:9092\nB->C.enabled = true\nemit.heartbeats.enabled = false\n"
     path.write_text(FLOW_FILE.replace("A, B", "A, B, C") + more)
-    node = _node(_checked(path), targets)
+    node = _node(path, targets)
     assert sorted(map(str, node.fleet.nodes)) == runs
     assert sorted(map(str, node.fleet.pairs)) == may
     assert sorted(map(str, node.fleet.elsewhere)) == elsewhere
@@ -470,7 +451,7 @@ async def test_with_a_flow_back_that_was_added_later_loops_are_not_left_to_what_
 ) -> None:
     """As where the file has both: a flow that cannot suppress loops fails, and starts no endless circle."""
     path.write_text(FLOW_FILE + "replication.policy.class = IdentityReplicationPolicy\n")
-    node = _node(_checked(path))
+    node = _node(path)
     there, back = (FlowName(*map(ClusterAlias, it)) for it in ("AB", "BA"))
     herder, added = node.fleet.nodes[there].herder, node.fleet.nodes[back].overrides
     source = node.fleet.file(there)["MirrorSourceConnector"]

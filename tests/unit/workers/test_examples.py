@@ -101,7 +101,7 @@ def test_probes_ask_paths_of_the_worker_and_only_readiness_depends_on_clusters()
     assert f"internal.listener = http://:{ports['internal']}\n" in text
 
 
-def test_the_worker_reads_the_file_that_is_mounted_and_secrets_are_files() -> None:
+def test_the_worker_reads_mounted_files_as_secrets_too_and_may_end_in_order() -> None:
     pod, container = worker()
     mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
     volumes = {it["name"]: it for it in pod["volumes"]}
@@ -113,10 +113,6 @@ def test_the_worker_reads_the_file_that_is_mounted_and_secrets_are_files() -> No
     assert volumes["config"]["configMap"]["name"] == generated
     assert mounts["secrets"] == SECRETS
     assert "env" not in container
-
-
-def test_a_pod_may_end_in_order() -> None:
-    pod, _ = worker()
     assert pod["terminationGracePeriodSeconds"] > DRAIN_TIMEOUT_S + 5
 
 
@@ -308,7 +304,9 @@ def labels_of(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("where", "expr"), expressions(), ids=[it for it, _ in expressions()])
-def test_every_metric_and_label_is_one_that_a_worker_exports(where: str, expr: str) -> None:
+def test_every_metric_and_label_is_one_that_a_worker_exports_and_counters_are_read_as_such(
+    where: str, expr: str
+) -> None:
     plain = STRING.sub('""', expr)
     names = set(NAME.findall(plain)) - {
         name for _, labels in SELECTOR.findall(plain) for name in LABEL.findall(labels)
@@ -323,13 +321,9 @@ def test_every_metric_and_label_is_one_that_a_worker_exports(where: str, expr: s
     for grouping in AGGREGATION.findall(plain):
         for name in grouped:
             assert {label.strip() for label in grouping.split(",")} <= labels_of(name), where
-
-
-def test_counters_are_read_as_counters() -> None:
-    for where, expr in expressions():
-        for name in NAME.findall(STRING.sub('""', expr)):
-            if name.endswith("_total") and where != "Records lost":
-                assert re.search(rf"(?:rate|increase)\({name}", expr), where
+    for name in NAME.findall(plain):
+        if name.endswith("_total") and where != "Records lost":
+            assert re.search(rf"(?:rate|increase)\({name}", expr), where
 
 
 def test_states_in_selectors_exist_and_the_alert_is_quiet_in_all_that_commands_call_well() -> None:

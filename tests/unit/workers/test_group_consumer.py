@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import pytest
@@ -144,6 +145,12 @@ def test_the_end_of_a_log_is_told_once_with_records_before_it(scripted: Confluen
     assert scripted.reached() == {PLACE: 11}
     assert scripted.poll(0.0) == []
     assert scripted.reached() == {}
+    Scripted.script += [[read(5), end(6), read(6)], [end(7)], [read(7), end(8)]]
+    assert [it.offset for it in scripted.poll(1)] == [5, 6]
+    assert scripted.reached() == {}, "a record behind the end was returned"
+    assert (scripted.poll(1), scripted.reached()) == ([], {PLACE: 7})
+    assert [it.offset for it in scripted.poll(1)] == [7]
+    assert scripted.reached() == {PLACE: 8}
 
 
 def test_the_end_of_a_partition_gone_or_read_again_is_not_told(scripted: ConfluentConsumer) -> None:
@@ -285,15 +292,6 @@ def test_a_partition_that_was_paused_is_read_when_it_returns(scripted: Confluent
     assert Scripted.paused == set()
 
 
-def test_an_end_counts_until_a_record_behind_it_is_returned(scripted: ConfluentConsumer) -> None:
-    Scripted.script = [[read(5), end(6), read(6)], [end(7)], [read(7), end(8)]]
-    assert [it.offset for it in scripted.poll(1)] == [5, 6]
-    assert scripted.reached() == {}
-    assert (scripted.poll(1), scripted.reached()) == ([], {PLACE: 7})
-    assert [it.offset for it in scripted.poll(1)] == [7]
-    assert scripted.reached() == {PLACE: 8}
-
-
 class Coordinator(Moving):
     """Keeps what is committed, as the group's coordinator."""
 
@@ -406,8 +404,15 @@ async def published(task: TaskSpec) -> AsyncGenerator[list[MirrorProducer]]:
             await store.close()
 
 
-async def test_the_id_of_a_mirror_that_keeps_names_is_published_at_its_start() -> None:
-    async with published(spec(MIRROR_SOURCE_CONNECTOR, **SAME)) as (found,):
+@pytest.mark.parametrize(
+    "allowed", [{}, {"loop.suppression": "off"}], ids=["", "cannot drop loops"]
+)
+async def test_the_id_of_a_mirror_that_keeps_names_is_published_at_its_start(
+    allowed: dict[str, str],
+) -> None:
+    """The connector's config says what is wanted; the task's what its source allows."""
+    task = spec(MIRROR_SOURCE_CONNECTOR, **SAME)
+    async with published(replace(task, config={**task.config, **allowed})) as (found,):
         assert found.producer_id > 0
         assert (found.flow, found.source, found.source_cluster) == ("A->B", "A", "id-of-a")
         assert (found.task, bool(found.worker)) == ("Some-3", True)
@@ -425,12 +430,3 @@ async def test_the_id_of_a_mirror_that_keeps_names_is_published_at_its_start() -
 async def test_other_ids_are_not_published(task: TaskSpec) -> None:
     async with published(task) as found:
         assert found == []
-
-
-async def test_a_mirror_that_cannot_drop_loops_still_publishes() -> None:
-    """The connector's config says what is wanted; the task's what its source allows."""
-    task = spec(MIRROR_SOURCE_CONNECTOR, **SAME)
-    config = {**task.config, "loop.suppression": "off"}
-    allowed = TaskSpec(id=task.id, connector_config=task.connector_config, config=config)
-    async with published(allowed) as found:
-        assert len(found) == 1

@@ -99,13 +99,20 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
-    with StopSignal() as stop:
-        assert not stop.asked
-        os.kill(os.getpid(), number)
-        async with asyncio.timeout(5):
-            await stop.wait()
-        assert stop.asked
+async def test_the_first_signal_asks_for_a_stop_behind_which_the_handlers_of_before_count_again(
+    number: signal.Signals,
+) -> None:
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with StopSignal() as stop:
+            was_asked = stop.asked
+            os.kill(os.getpid(), number)
+            async with asyncio.timeout(5):
+                await stop.wait()
+            assert (was_asked, stop.asked) == (False, True)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
@@ -127,17 +134,6 @@ async def test_a_closed_terminal_asks_for_a_stop_however_often_it_says_so() -> N
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_behind_the_stop_the_handlers_of_before_count_again(number: signal.Signals) -> None:
-    before = signal.signal(number, signal.default_int_handler)
-    try:
-        with StopSignal():
-            assert signal.getsignal(number) is not signal.default_int_handler
-        assert signal.getsignal(number) is signal.default_int_handler
-    finally:
-        signal.signal(number, before)
 
 
 # -- task hosts ------------------------------------------------------------------------------------

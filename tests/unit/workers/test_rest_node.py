@@ -252,6 +252,10 @@ def test_without_a_worker_no_other_one_is_asked(tmp_path: Path, places: dict[str
     place.open([URL])
     assert find_worker(None, places) == URL
     place.close()
+    with pytest.raises(UsageError, match=r"no worker of .*mm2\.properties of this user"):
+        find_worker(tmp_path / "mm2.properties", places)
+    ended = api.run("flow", "list", "--url", "http://a:1", "--file", "x", env=places)
+    assert (ended.code, "both given" in ended.err) == (2, True)
 
 
 def test_workers_of_two_files_are_told_apart_and_none_is_guessed(
@@ -268,25 +272,16 @@ def test_workers_of_two_files_are_told_apart_and_none_is_guessed(
             assert (ended.code, said) == (2, True), ended.err
 
 
-def test_a_file_without_a_worker_is_named(tmp_path: Path, places: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"no worker of .*mm2\.properties of this user"):
-        find_worker(tmp_path / "mm2.properties", places)
-    ended = FakeApi().run("flow", "list", "--url", "http://a:1", "--file", "x", env=places)
-    assert (ended.code, "both given" in ended.err) == (2, True)
-
-
-def test_what_a_killed_worker_left_is_ignored(tmp_path: Path, places: dict[str, str]) -> None:
-    file = tmp_path / "mm2.properties"
-    (tmp_path / "state").mkdir(mode=0o700)
-    left = {"file": str(file), "pid": os.getpid(), "url": URL}
-    (tmp_path / "state" / "left.json").write_text(json.dumps(left))
-    assert not is_known(places)
+KILLED = {"file": "mm2.properties", "pid": os.getpid(), "url": URL}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"file": 1}', "{"])
-def test_an_unreadable_entry_is_ignored(tmp_path: Path, places: dict[str, str], text: str) -> None:
+def test_an_unreadable_entry_is_ignored_and_what_a_killed_worker_left(
+    tmp_path: Path, places: dict[str, str], text: str
+) -> None:
     with running(tmp_path / "mm2.properties", places):
         next((tmp_path / "state").iterdir()).write_text(text)
+        (tmp_path / "state" / "left.json").write_text(json.dumps(KILLED))
         assert not is_known(places)
 
 
