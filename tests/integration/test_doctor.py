@@ -594,6 +594,7 @@ async def test_a_thousand_topics_are_examined_by_at_most_five_requests_a_second_
         send(self, parts, *args, **more)
 
     monkeypatch.setattr(BrokerConnection, "send", counted)
+    began = SYSTEM_CLOCK.monotonic()
     results = await examine(flow_plan(flow.file, flow.name))
     # On a machine that others use as well a check may run out of its time.
     assert {it.row.level for it in results} <= {"ok", "skipped"}, results
@@ -601,4 +602,5 @@ async def test_a_thousand_topics_are_examined_by_at_most_five_requests_a_second_
     assert len(asked) == 2
     for times in asked.values():
         assert PER_S < len(times) < 20 * PER_S, "the pace alone takes less than 20 s"
-        assert min(b - a for a, b in zip(times, times[PER_S:], strict=False)) > 0.99
+        # Not between two of them: a request that leaves late is nearer to the next one.
+        assert len(times) <= 1 + PER_S * (times[-1] - began)
