@@ -60,7 +60,7 @@ fuzz: setup  ## everything that is random, with fresh examples: FUZZ_EXAMPLES=$(
 
 fuzz-kernel: setup  ## the C kernel under AddressSanitizer and UndefinedBehaviorSanitizer, FUZZ_EXAMPLES of each property
 	LD_PRELOAD=$$($(BIN)/python -m tests.sanitized_kernel) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) \
-	  $(BIN)/python -m pytest -p tests.sanitized_kernel -q --timeout=0 tests/property/test_protocol_kernel.py tests/unit/protocol/test_splice.py tests/unit/protocol/test_batch_stage.py $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -p tests.sanitized_kernel -q --timeout=0 tests/property/test_protocol_kernel.py tests/property/test_protocol_columns.py tests/unit/protocol/test_splice.py tests/unit/protocol/test_batch_stage.py $(PYTEST_ARGS)
 
 demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work; BACKFILL=1: and Spark copies history
 	@$(BIN)/python -m examples.demo $(if $(WORKERS),--workers $(WORKERS)) $(if $(BACKFILL),--backfill) $(DEMO_ARGS)

@@ -22,7 +22,7 @@ from rich.console import Console
 from bench.workspace import RESULTS
 from mm2py.protocol.record_batch import ATTRIBUTES_OFFSET, CRC_OFFSET, build_batch, crc32c
 from mm2py.protocol.record_bytes import append_record
-from mm2py.protocol.records import NewRecord, record_body
+from mm2py.protocol.records import record_body
 from mm2py_jobs.log.log_batches import LogBatch, log_batch
 from mm2py_jobs.verify.compare import find
 from mm2py_jobs.verify.differences import CompareRules
@@ -47,17 +47,24 @@ class Log(NamedTuple):
     fate: str
     is_copy: bool
 
-    def record(self, offset: int) -> NewRecord | None:
-        """Return the record at an offset; None: it was removed."""
+    def key(self, offset: int) -> bytes | None:
+        """Return the key of the record at an offset; None: it was removed."""
         number, is_open = divmod(offset, 2)
         if offset >= 2 * self.keys:
-            number, is_open = offset - 2 * self.keys, 1
-            if self.fate == "later":
-                return NewRecord(b"key-%d" % number, b"newest", timestamp=1)
-            return None if self.is_copy else NewRecord(b"key-%d" % number, None, timestamp=1)
+            return (
+                None
+                if self.is_copy and self.fate == "deleted"
+                else b"key-%d" % (offset - 2 * self.keys)
+            )
         if is_open:
-            return None if self.is_copy else NewRecord(b"key-%d" % number, b"old", timestamp=1)
-        return NewRecord(b"both-%d" % number, b"value", timestamp=1)
+            return None if self.is_copy else b"key-%d" % number
+        return b"both-%d" % number
+
+    def value(self, offset: int) -> bytes | None:
+        """Return the value of the record at an offset."""
+        if offset < 2 * self.keys:
+            return b"old"
+        return b"newest" if self.fate == "later" else None
 
     @property
     def end(self) -> int:
@@ -65,11 +72,11 @@ class Log(NamedTuple):
 
     def batches(self) -> Iterator[LogBatch]:
         """Yield batches as a cleaner leaves them, with holes between their records."""
-        waiting: list[tuple[int, NewRecord]] = []
+        waiting: list[tuple[int, bytes, bytes | None]] = []
         for offset in range(self.end):
-            record = self.record(offset)
-            if record is not None:
-                waiting.append((offset, record))
+            key = self.key(offset)
+            if key is not None:
+                waiting.append((offset, key, self.value(offset)))
             if waiting and (len(waiting) == _BATCH or offset + 1 == self.end):
                 yield _batch(waiting)
                 waiting = []
@@ -82,16 +89,15 @@ class Log(NamedTuple):
     async def hashes(self, first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
         """Yield offset and hashed key of its records."""
         for offset in range(first, min(end, self.end)):
-            record = self.record(offset)
-            key = None if record is None else part_hash(record.key)
+            key = part_hash(self.key(offset))
             if key is not None:
                 yield offset, key
 
 
-def _batch(records: Sequence[tuple[int, NewRecord]]) -> LogBatch:
+def _batch(records: Sequence[tuple[int, bytes, bytes | None]]) -> LogBatch:
     base, payload = records[0][0], bytearray()
-    for offset, it in records:
-        append_record(payload, record_body(it.key, it.value, it.headers), 0, offset - base)
+    for offset, key, value in records:
+        append_record(payload, record_body(key, value, ()), 0, offset - base)
     data = build_batch(
         payload, base_offset=base, count=len(records), base_timestamp=1, max_timestamp=1
     )
@@ -138,7 +144,7 @@ def _measured(fate: str, keys: int) -> Row:
 def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--keys", type=int, default=2_000_000, help="the smaller number")
+    parser.add_argument("--keys", type=int, default=500_000, help="the smaller number")
     parser.add_argument("--one", choices=FATES, help="of a process: compare and print")
     chosen = parser.parse_args()
     if chosen.one:
