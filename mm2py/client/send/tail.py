@@ -3,8 +3,8 @@
 Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first
 batches are compared with it, in order -> those in the log count as delivered, a batch that is there
 in part is cut -> the rest is sent. A record is recognised by its timestamp, key, value and headers,
-in any batch with the producer id of the copies; anything else in the tail is another writer's: an id
-is stored together with a map that has what the one before it wrote. Where none is stored, the
+in any batch with the producer id of the copies; anything else in the tail is another writer's: an
+id is stored together with a map that has what the one before it wrote. Where none is stored, the
 contents alone decide. The map is written after the records (``offset_maps``), so after a crash the
 log may be ahead of it.
 
