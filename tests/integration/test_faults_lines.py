@@ -3,17 +3,25 @@
 Each for seconds, and as a row of `make chaos` again and again or for long; then memory is flat, too.
 """
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.far_regions import Rig, far_pair
 from tests.integration.memory_census import Census
-from tests.integration.mirror_process import running
+from tests.integration.mirror_process import running, until
 from tests.integration.setups import Setup
 from tests.integration.target_outages import PARTITIONS, outages
-from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
-from tests.kit.lines.delay_proxy import Way
+from tests.integration.traffic import (
+    Load,
+    Sent,
+    assert_equal,
+    wait_for_copy,
+    wait_for_progress,
+    write,
+)
+from tests.kit.lines.delay_proxy import DelayProxy, Way
 from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -95,6 +103,34 @@ def test_replies_that_are_lost_cost_and_double_nothing(
                 line.reset()
                 line.heal()
                 wait_for_progress(mirror, flow, topic, RATE)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+
+
+LARGE = 50_000_000
+
+
+def test_a_50_mb_record_arrives_once_though_its_line_is_cut_in_the_middle_of_it(
+    setup: Setup, rig: Rig
+) -> None:
+    size = {"max.message.bytes": str(LARGE + 100_000)}
+    topic = setup.topic("large", on=rig.source.region, config=size)
+    flow = setup.flow(topic, rig.bootstrap, source=rig.source.region, target=rig.target.region)
+    records = [Sent(0, os.urandom(LARGE)), Sent(0, b"behind")]
+    write(rig.source.region, topic, records, message_max_bytes=LARGE + 100_000)
+    for far in (rig.source, rig.target):
+        far.line.set_round_trip(0.01, rate_bytes_s=20_000_000)
+
+    def cut(line: DelayProxy, way: Way) -> None:
+        before = line.passed_bytes(way)
+        half = before + LARGE // 2
+        until(lambda: line.passed_bytes(way) > half, 90, "half of the record", alive=mirror)
+        line.reset()
+
+    with running(flow.file, ready=False) as mirror:
+        for _ in range(2):
+            cut(rig.source.line, Way.REPLIES)
+        for _ in range(2):
+            cut(rig.target.line, Way.REQUESTS)
         assert_equal(*wait_for_copy(mirror, flow, topic))
 
 

@@ -25,11 +25,13 @@ from mm2py_jobs.spark.read_options import ReadOptions
 from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py_jobs.verify.verify import verify_flow
 from mm2py_jobs.verify.verify_runs import exit_code
+from tests.integration.cluster_changes import delete_records as remove_records
 from tests.integration.mirror_process import MM2PY, Flow, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, Sent, producer, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
 from tests.kit.kafka.region import KafkaAddress
+from tests.spark.backfill_process import BackfillProcess, cpu_s, thaw
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -387,3 +389,26 @@ def test_the_command_prints_a_report_and_ends_with_4_if_not_equal(
     nothing = run("--flow", flow.name, "--topics", "no-such-topic")
     assert nothing.exit_code == 1
     assert "has none of the topics" in nothing.stderr
+
+
+@pytest.mark.faults
+def test_a_verify_that_stood_still_names_what_is_missing_and_not_what_was_deleted_meanwhile(
+    setup: Setup,
+) -> None:
+    topic, count = setup.topic("frozen", config={"retention.ms": "-1"}), 20_000
+    flow = setup.flow(topic)
+    copy = flow.remote(topic)
+    setup.create_topic(setup.b, copy, 1, config={"retention.ms": "-1"})
+    truth = [Sent(0, b"%d" % n + b"." * 1_000, None, (), START_MS + n) for n in range(count)]
+    write(setup.a, topic, truth)
+    write(setup.b, copy, [*truth[:-2], truth[-1]])
+    with BackfillProcess(flow, "--rate-limit", "4000000", words=("verify",)) as run:
+        until(lambda: any(cpu_s(it) > 0.3 for it in run.workers()), 240, "a lane that works")
+        frozen = run.freeze()
+        for region, name in ((setup.a, topic), (setup.b, copy)):
+            remove_records(region, name, 0, count - 1_000)
+        thaw(*frozen)
+        ended = run.wait()
+    assert ended.code == NOT_EQUAL
+    (missing,) = differences_of(ended.report)
+    assert missing[:3] == (0, "missing", count - 2)
