@@ -58,7 +58,7 @@ class LedgerStore(EventSink):
         self._reported = ReportedEvents()
         self._known: KnownEvents | None = None
         self._early: dict[int, LedgerRecord] = {}
-        """Events that were reported before the ledger was read, by number and in their order."""
+        """Events that wait until the ledger was read, by number and in their order."""
         self._queue: dict[int, LedgerRecord | IncarnationRecord] = {}
         """Records to be written, likewise."""
         self._numbers = count()
@@ -102,7 +102,8 @@ class LedgerStore(EventSink):
         if not self._reported.take(event):
             return False
         now_ms = self._clock.now_ms()
-        if self._known is None:
+        # Another worker may have written it since the ledger was opened.
+        if self._known is None or event.again:
             self._append(self._early, event, now_ms)
         else:
             self._accept(self._known, event, now_ms)
@@ -146,8 +147,12 @@ class LedgerStore(EventSink):
         self._work.set()
 
     def _learn(self, record: LedgerRecord | IncarnationRecord | UnknownLedgerRecord) -> None:
-        """Take an incarnation that was noted since the ledger was opened, unless a newer one is
-        still to be written."""
+        """Take what was written since the ledger was opened: incarnations, unless a newer one is
+        still to be written, and events that a start reports again."""
+        if isinstance(record, LedgerRecord) and record.flow == str(self._meter.flow):
+            if self._known is not None and record.event.kind.may_repeat:
+                self._known.note(record.event)
+            return
         if isinstance(record, IncarnationRecord) and record.flow == str(self._meter.flow):
             queued = {
                 it.partition for it in self._queue.values() if isinstance(it, IncarnationRecord)
@@ -221,6 +226,9 @@ class LedgerStore(EventSink):
                             # Also after a failure: a task starts
                             # without the ledger rather than never.
                             self._looked.set()
+                    if self._early:
+                        await self._table.read_to_end(LOOK_S)
+                        self._accept_early()
                     await self._write_all()
                 except Mm2pyError as error:
                     if not failing:
@@ -273,12 +281,16 @@ class LedgerStore(EventSink):
         newer = tuple(self._incarnations)
         self._incarnations = incarnations | self._incarnations
         self._known = known
-        early, self._early = self._early, {}
-        for record in early.values():
-            self._accept(known, record.event, record.time_ms)
-            self._settled(record.event.partition)
+        self._accept_early()
         for partition in newer:
             known.copied(partition)
+
+    def _accept_early(self) -> None:
+        assert self._known is not None
+        early, self._early = self._early, {}
+        for record in early.values():
+            self._accept(self._known, record.event, record.time_ms)
+            self._settled(record.event.partition)
 
     async def _write_all(self) -> None:
         while self._queue:

@@ -580,6 +580,7 @@ def test_what_was_before_a_record_of_the_tail_is_not_sent_though_its_copy_is_gon
 
 async def test_others_transactions_end_the_look_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "AHEAD_BYTES", 1_000)
+    monkeypatch.setattr(tail_module, "COUNTED_BYTES", 1_000)
     target, reads = Target(0), list[int]()
     source = [(number, a_record(number, 40)) for number in range(10)]
     copies, more = list(batches(source, [5], Codec.NONE))

@@ -54,6 +54,9 @@ AHEAD_BYTES: Final = 256 * 1024 * 1024
 """How far a record is looked for after records of others, those in transactions included; what is
 behind that is in doubt."""
 
+COUNTED_BYTES: Final = 32 * 1024 * 1024
+"""The same while copies are counted (``behind``), for which all lanes of a broker wait."""
+
 ALIKE: Final = 16
 """Records behind a hole that must be the same on both sides, where there are so many."""
 
@@ -265,7 +268,7 @@ class LaneTail:
         """
         position, records, passed_bytes = self.start, 0, 0
         is_known = self._kept.producer_id >= 0 or self.is_aborted
-        while position < self.end and passed_bytes <= AHEAD_BYTES:
+        while position < self.end and passed_bytes <= COUNTED_BYTES:
             fetched = await self._read(position)
             before, position = position, max(position, fetched.log_start_offset)
             gone = position - before

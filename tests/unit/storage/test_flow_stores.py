@@ -764,6 +764,15 @@ async def test_what_another_worker_has_noted_meanwhile_is_known() -> None:
         assert await bench.store.flush(5)
         assert await other.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
         same_topic.gate.set()
+        # A loss that the map keeps is reported by each start.
+        lost = an_event(10, 19, kind=EventKind.TARGET_LOST)
+        bench.store.report(lost)
+        assert await bench.store.flush(5)
+        other.store.report(replace(lost, again=True))
+        other.store.report(replace(lost, again=True, last_offset=24))
+        assert await other.store.flush(5)
+    kind = EventKind.TARGET_LOST.value
+    assert bench.log.ranges() == [(kind, "orders-0", 10, 19), (kind, "orders-0", 20, 24)]
 
 
 async def test_a_ledger_that_cannot_be_read_stops_no_task() -> None:
