@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, copy_context
 from logging import Logger
 from typing import Final, Generic, Literal, Protocol, TypeVar, final
 from weakref import WeakKeyDictionary
@@ -120,6 +121,35 @@ async def look_each(
 
 
 @final
+class _Wait(asyncio.Future[None]):
+    """A future of one waiting task, which goes on inside of the call of ``end``: not a turn of the
+    loop later."""
+
+    # Two fields, not one bound call: that would refer to itself, and cycles are collected rarely.
+    _wake: Callable[["_Wait"], object]
+    _context: Context
+
+    def add_done_callback(
+        self, fn: Callable[["_Wait"], object], /, *, context: Context | None = None
+    ) -> None:
+        """Called by the task that begins to wait."""
+        self._wake, self._context = fn, context or copy_context()
+
+    def cancel(self, msg: object = None) -> bool:
+        """Called by the task that is cancelled, which must not go on inside of this call."""
+        is_new = super().cancel(msg)
+        if is_new:
+            self.get_loop().call_soon(self._wake, self, context=self._context)
+        return is_new
+
+    def end(self) -> None:
+        """Let the task go on; never from within a task."""
+        if not self.done():
+            self.set_result(None)
+            self._context.run(self._wake, self)
+
+
+@final
 class Arrival:
     """What one task waits for again and again, with a limit that rarely ends the wait: one timer
     serves many waits."""
@@ -128,37 +158,44 @@ class Arrival:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: _Wait | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._looks_at = 0.0
 
-    def wait(self, timeout_s: float) -> asyncio.Future[None]:
-        """Return what ends when ``set`` is called from now on, at most so many real seconds later;
-        an earlier one is not ended any more."""
-        loop = self._loop
-        self._due = loop.time() + timeout_s
+    def wait(self, timeout_s: float) -> Awaitable[None]:
+        """Return what ends with ``now`` or ``set`` from now on, at most so many real seconds later;
+        awaited at once, by one task."""
+        self._due = self._loop.time() + timeout_s
         if self._timer is None or self._looks_at > self._due:
-            self._looks_at = self._due
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(self._due, self._look)
-        self._waiter = waiter = loop.create_future()
+            self._look_at(self._due)
+        self._waiter = waiter = _Wait(loop=self._loop)
         return waiter
 
     def set(self) -> None:
-        """End the wait."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """End the wait, in the next turn of the loop."""
+        if self._waiter is not None:
+            self._loop.call_soon(self._waiter.end)
+
+    def now(self) -> None:
+        """End the wait: the task that waits goes on inside of this call, which comes from a
+        callback of the loop and not from a task."""
+        if self._waiter is not None:
+            self._waiter.end()
+
+    def _look_at(self, instant_s: float) -> None:
+        self._looks_at = instant_s
+        self._timer = self._loop.call_at(instant_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
         if self._loop.time() < self._due:
-            self._looks_at = self._due
-            self._timer = self._loop.call_at(self._due, self._look)
+            self._look_at(self._due)
         else:
-            self.set()
+            self._waiter.end()
 
 
 async def set_within(event: asyncio.Event, timeout_s: float) -> bool:

@@ -380,7 +380,14 @@ class Fetcher:
     def wake(self) -> None:
         self._routes.wake()
 
+    def answered(self, *, short: bool) -> None:
+        if self._batches:
+            # Who waits for them sees the buffer of a long one as free if no batch uses it.
+            (self._arrived.now if short else self._arrived.set)()
+        self.freed()
+
     def freed(self) -> None:
+        """Look again for memory where there was too little."""
         if self._is_short:
             self._is_short = False
             self._routes.wake()
@@ -465,7 +472,6 @@ class Fetcher:
         else:
             self._room -= self._count(batches)
             self._batches.append((cursor.tp, batches))
-            self._arrived.set()
         if cursor.failed:  # failed in answer to what was skipped
             self._discard((cursor.tp,))
 

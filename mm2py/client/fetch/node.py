@@ -373,10 +373,10 @@ class FetchNode:
         # After one, other brokers wait for the next response.
         is_oversized = len(body) > self._most_bytes + _FRAMING_BYTES
         self._oversized_bytes = len(body) if is_oversized else 0
-        if lease is None:
+        if short := lease is None:
             # A short answer came in the head buffer, which the next read overwrites.
-            body, lease = memoryview(bytearray(body)), NO_LEASE
-        read_bytes = self._take(decode_fetch(self._version, body), lease)
+            body = memoryview(bytearray(body))
+        read_bytes = self._take(decode_fetch(self._version, body), lease or NO_LEASE)
         if self._rate is not None:
             self._rate.spend(read_bytes)
         self._backoff.failures = 0
@@ -387,7 +387,9 @@ class FetchNode:
         now = self._clock.monotonic()
         if self.throttle.withheld_since is None:
             self._answered_at = now
-        self._owner.freed()
+        self._owner.answered(short=short)
+        if over.done():
+            return
         room, pause_s = (0, 0.0) if self._unready or connection.closed else self._room_now()
         if room <= 0 or pause_s > 0:
             over.set_result(None)

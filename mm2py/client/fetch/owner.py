@@ -34,9 +34,12 @@ class FetchOwner(Protocol):
         """Check again what may be asked for."""
         ...
 
-    def freed(self) -> None:
-        """Check for room again where there was none, after a response that was smaller than its
-        limit."""
+    def answered(self, *, short: bool) -> None:
+        """Hand out what a response had, and check for room again where there was none.
+
+        Called by the loop, not by a task: who waits for the batches of a ``short`` one, which has
+        no receive buffer, goes on inside of this call.
+        """
         ...
 
     def most_bytes(self) -> int:

@@ -382,6 +382,7 @@ class Stripes:
                 self._apply(reading)
             if self._rate is not None:
                 self._rate.spend(len(body))
+            self._owner.answered(short=lease is None)
             return answer.error_code, answer.throttle_ms
 
         asked_at = self._clock.monotonic()
