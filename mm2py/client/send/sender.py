@@ -209,7 +209,8 @@ class Sender:
             for source, target, batches in handed_over:
                 self.enqueue(source, target, batches, later=False)
         finally:
-            for node in self._nodes.values():
+            # A copy: a lane that has moved opens the node of its leader.
+            for node in tuple(self._nodes.values()):
                 node.pump()
 
     def enqueue(

@@ -15,7 +15,7 @@ from mm2py.client.fetch.session import LEAST_BYTES, shares
 from mm2py.client.pacing import ByteRate, LongPoll, RequestPace, Throttle
 from mm2py.client.permit import Permit, check_all
 from mm2py.client.stall_log import SOURCE, TARGET, StallLog
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, Arrival
 from mm2py.errors import ConnectionFailedError, FatalError, RequestTimedOutError
 from mm2py.observability.logging import current_scope, log_scope
 from mm2py.protocol.error_codes import (
@@ -546,3 +546,33 @@ async def test_an_event_costs_the_same_however_many_are_stalled(bench: Bench) ->
     small, large = await cost(100), await cost(1000)
     assert large[0] <= 11 * small[0]
     assert large[1] <= 20 * 1000
+
+
+async def test_who_waits_goes_on_inside_of_the_call_that_ends_the_wait() -> None:
+    arrival, order = Arrival(), list[str]()
+
+    async def wait() -> None:
+        for number in range(3):
+            await arrival.wait(60)
+            order.append(f"waited {number}")
+
+    def end() -> None:
+        order.append("before")
+        arrival.now()
+        order.append("after")
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(end)
+    await asyncio.sleep(0)
+    assert order == ["before", "waited 0", "after"]
+    # From a task it ends in the next turn, and one wait alone.
+    arrival.set()
+    arrival.set()
+    assert order[-1] == "after"
+    await asyncio.sleep(0)
+    assert order[3:] == ["waited 1"]
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await arrival.wait(0.001)  # sooner than the wait before

@@ -103,6 +103,18 @@ async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_th
     assert rig.doubts == []
 
 
+async def test_what_is_handed_over_together_leaves_at_once_in_one_request(rig: SendRig) -> None:
+    rig.enqueue(FIRST)
+    rig.enqueue(SECOND)
+    await rig.flushed()
+    connection, before = await rig.cluster.connection(1, "produce"), rig.broker.count(PRODUCE)
+    rig.sender.enqueue_all((SOURCE, it, [to_send([b"1"], 1)]) for it in (FIRST, SECOND))
+    assert connection.in_flight == 1
+    await rig.flushed()
+    assert rig.broker.count(PRODUCE) == before + 1
+    assert rig.stored(FIRST) == rig.stored(SECOND) == [0, 1]
+
+
 async def test_a_sequence_that_is_not_expected_is_cured_by_a_new_epoch(rig: SendRig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
