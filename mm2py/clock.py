@@ -122,8 +122,8 @@ async def look_each(
 
 @final
 class _Wait(asyncio.Future[None]):
-    """A future of one waiting task, which goes on inside of the call of ``end``: not a turn of the
-    loop later."""
+    """A future of one waiting task, which continues inside of the call of ``end``, not a turn of
+    the loop later."""
 
     # Two fields, not one bound call: that would refer to itself, and cycles are collected rarely.
     _wake: Callable[["_Wait"], object]
@@ -136,14 +136,14 @@ class _Wait(asyncio.Future[None]):
         self._wake, self._context = fn, context or copy_context()
 
     def cancel(self, msg: object = None) -> bool:
-        """Called by the task that is cancelled, which must not go on inside of this call."""
+        """Called by the task that is cancelled, which must not continue inside of this call."""
         is_new = super().cancel(msg)
         if is_new:
             self.get_loop().call_soon(self._wake, self, context=self._context)
         return is_new
 
     def end(self) -> None:
-        """Let the task go on; never from within a task."""
+        """Let the task continue; never from within a task."""
         if not self.done():
             self.set_result(None)
             self._context.run(self._wake, self)
@@ -179,7 +179,7 @@ class Arrival:
             self._loop.call_soon(self._waiter.end)
 
     def now(self) -> None:
-        """End the wait: the task that waits goes on inside of this call, which comes from a
+        """End the wait: the task that waits continues inside of this call, which comes from a
         callback of the loop and not from a task."""
         if self._waiter is not None:
             self._waiter.end()

@@ -38,7 +38,7 @@ class FetchOwner(Protocol):
         """Hand out what a response had, and check for room again where there was none.
 
         Called by the loop, not by a task: who waits for the batches of a ``short`` one, which has
-        no receive buffer, goes on inside of this call.
+        no receive buffer, continues inside of this call.
         """
         ...
 

@@ -510,7 +510,7 @@ async def test_an_event_costs_the_same_however_many_are_stalled(bench: Bench) ->
     assert large[1] <= 20 * 1000
 
 
-async def test_who_waits_goes_on_inside_of_the_call_that_ends_the_wait() -> None:
+async def test_who_waits_continues_inside_of_the_call_that_ends_the_wait() -> None:
     arrival, order = Arrival(), list[str]()
 
     async def wait() -> None:
