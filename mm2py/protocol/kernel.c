@@ -1131,7 +1131,7 @@ static inline int64_t plus(int64_t stamp, int64_t delta)
 /* Adds a record, or counts it; its fields are checked also where it is left out. */
 static int take_fields(Columns *columns, const Record *record, int kept)
 {
-    Field key, value, name, text;
+    Field key = {0}, value = {0}, name = {0}, text = {0};
     int64_t headers = 0;
     const uint8_t *at = read_field(record->body, record->end, &key);
     if (at && (at = read_field(at, record->end, &value)))
@@ -1358,7 +1358,7 @@ typedef struct {
 /* Writes the record of a row at a place, or only measures it where that is NULL; -1: damaged. */
 static int64_t row_record(const Rows *rows, int64_t row, int64_t delta, uint8_t *at)
 {
-    Field key, value, name, text;
+    Field key = {0}, value = {0}, name = {0}, text = {0};
     int32_t first = 0;
     int64_t count = 0, size;
     if (row < 0 || row >= rows->values.rows)
