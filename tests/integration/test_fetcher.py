@@ -62,7 +62,7 @@ def create(region: Region, topic: str, replicas: list[int], **config: str) -> To
 def read_from(found: Reading) -> set[int]:
     """Brokers that the partitions are fetched from now."""
     nodes = found.fetcher._routes.nodes  # pyright: ignore[reportPrivateUsage]
-    return {node.node_id for node in nodes if node.cursors}
+    return {node.node_id for node in nodes.values() if node.cursors}
 
 
 @pytest.mark.faults

@@ -37,8 +37,8 @@ from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.batches import source_batch
 from tests.kit.fakes.broker import FakeBroker, Hold
-from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore
-from tests.unit.runtime.test_offset_maps import ORDERS, a_committer, restored
+from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore, a_committer
+from tests.unit.runtime.test_offset_maps import ORDERS, restored
 
 PRODUCE = 0
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)

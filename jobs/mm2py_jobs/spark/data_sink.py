@@ -163,8 +163,12 @@ def _event_loop() -> Generator[_Run]:
     thread = threading.Thread(target=asyncio.run, args=(serve(),), name="rows", daemon=True)
     thread.start()
     loop = begun.result()
+
+    def run(work: Coroutine[None, None, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
     try:
-        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
+        yield run
     finally:
         loop.call_soon_threadsafe(stopped.set)
         thread.join()

@@ -120,7 +120,8 @@ class FetchNode:
         self._isolation = isolation_of(settings)
         self._session = FetchSession(enabled=False, by_name=True)
         self._connection: BrokerConnection | None = None
-        self._version, self._needs_names = 0, False
+        self._version = 0
+        self._needs_names: bool = False
         self._over: asyncio.Future[None] | None = None
         """Of rounds that follow each other without a wait."""
         self._quotas = QuotaWatch(cluster, node_id)
